@@ -41,7 +41,7 @@ class TaskInstance:
         self.external_executor_id: str = claim.dispatch_id
         self.start_date: datetime = claim.started_at
         self.end_date: datetime | None = None
-        self.state = TaskState.RUNNING
+        self.state: str = TaskState.RUNNING
         self.queue: str = claim.queue
         self.pool: str = claim.pool
         #: The operator, once its templates are rendered with their results.

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source
@@ -24,18 +24,23 @@ from scheduler.authoring.templates import Literal
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
+
 
 class OperatorMeta(type):
     """Creates operators: applies default_args, rejects unknown arguments, and adds the task to its DAG."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        at = source.here()
-        try:
-            return cls._new_task(at, args, kwargs)
-        except DagError as error:
-            if not scope.defer(error):
-                raise
-            return _stand_in(at, kwargs)
+    if not TYPE_CHECKING:  # type checkers and editors then see the arguments of each __init__
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            at = source.here()
+            try:
+                return cls._new_task(at, args, kwargs)
+            except DagError as error:
+                if not scope.defer(error):
+                    raise
+                return _stand_in(at, kwargs)
 
     def _new_task(cls, at: source.Location, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         dag, group = scope.place(kwargs)
@@ -179,16 +184,16 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     def _marked(self) -> Node:
         return self
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: Context) -> object:
         """Do the work of one try; the return value becomes the XCom `return_value`."""
         raise NotImplementedError(f"{type(self).__name__} has no execute().")
 
-    def pre_execute(self, context: Mapping[str, Any]) -> None:
+    def pre_execute(self, context: Context) -> None:
         """Called before `execute`, with rendered template fields. Raise SkipTask to skip the task."""
         for hook in self.hooks["pre_execute"]:
             hook(context)
 
-    def post_execute(self, context: Mapping[str, Any], result: object = None) -> None:
+    def post_execute(self, context: Context, result: object = None) -> None:
         """Called after `execute`, with its return value."""
         for hook in self.hooks["post_execute"]:
             hook(context, result)

@@ -1,7 +1,6 @@
 """The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Protocol
@@ -11,12 +10,14 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset import AssetRef
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
 from scheduler.authoring.connection import Connection, ConnectionBackend, Connections
-from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.graph import Graph
 from scheduler.authoring.state_store import AssetStateStores, NoStates, StateBackend, TaskStateStore
+from scheduler.authoring.task_instance import DagRun, TaskInstance
 from scheduler.authoring.templates import DATE_FORMATS
 from scheduler.authoring.variable import VariableBackend, Variables
 from scheduler.exceptions import PacelineError
+
+__all__ = ["Context", "DagRun", "SecretsBackend", "TaskInstance", "build", "dates"]
 
 Context = running.Context
 
@@ -61,81 +62,6 @@ KEYS = frozenset(
         "test_mode",
     )
 )
-
-
-class TaskInstance(Protocol):
-    """The task instance as user code sees it, in the context as `ti`; the worker implements it."""
-
-    task_id: str
-    dag_id: str
-    run_id: str
-    try_number: int
-    max_tries: int
-    map_index: int
-    start_date: datetime
-
-    def xcom_pull(
-        self,
-        task_ids: str | Iterable[str] | None = None,
-        key: str = "return_value",
-        map_indexes: int | Iterable[int] | None = None,
-        default: Any = None,
-    ) -> Any:
-        """The values that the tasks pushed under `key`: a list if `task_ids` is one; `default` if nothing was pushed."""
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        """Store `value` under `key` for this task instance; XComError if it cannot be stored as JSON."""
-
-    def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
-        """The list or dict that a task pushed to be mapped over (for a mapped task one entry per instance), read lazily."""
-
-    def set_map_label(self, label: str) -> None:
-        """Name this instance of a mapped task, for people."""
-
-    @property
-    def resume(self) -> Mapping[str, Any] | None:
-        """The data that an earlier dispatch of this try stored: the pokes of a sensor, or the event of a trigger."""
-
-    def now(self) -> datetime:
-        """The time by PostgreSQL's clock, which all of Paceline uses."""
-
-    def skip(self, task_ids: Iterable[str]) -> None:
-        """Skip these downstream tasks if this try succeeds; only for operators with `branches = True`."""
-
-    def states(self, targets: Sequence[Target]) -> list[Counts]:
-        """For each target, the number of its task instances (or runs) by state."""
-
-    def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
-        """The tasks of the newest version of a DAG, each with its task groups; None if there is no such DAG."""
-
-    def trigger_run(
-        self,
-        dag_id: str,
-        *,
-        run_id: str | None = None,
-        logical_date: datetime | None = None,
-        conf: Mapping[str, Any] | None = None,
-        reset: bool = False,
-    ) -> str:
-        """Create a run of another DAG, and return its run ID. NotFoundError if there is no such DAG.
-
-        If the run exists already, `reset` clears it; without `reset` it is a ConflictError.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DagRun:
-    """The run of a task as user code sees it, in the context as `dag_run`."""
-
-    dag_id: str
-    run_id: str
-    run_type: str
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    start_date: datetime | None = None
-    run_after: datetime | None = None
-    conf: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
-from typing import Any, ClassVar, Self, Unpack, overload
+from typing import Any, ClassVar, ParamSpec, Protocol, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
@@ -22,6 +22,8 @@ from scheduler.authoring.signatures import parameters
 from scheduler.authoring.task_arguments import CallbackAttribute
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
+
+P = ParamSpec("P")
 
 
 class DAG(Graph[AbstractOperator]):
@@ -236,10 +238,22 @@ class DAG(Graph[AbstractOperator]):
         return 1
 
 
+class DagDecoratorArguments(DagArguments, total=False):
+    """The arguments of @dag."""
+
+    dag_id: str
+
+
+class DagDecorator(Protocol):
+    """A decorator that makes a function create DAGs."""
+
+    def __call__(self, function: Callable[P, object], /) -> Callable[P, DAG]: ...
+
+
 @overload
-def dag(dag_id: Callable[..., Any], /) -> Callable[..., DAG]: ...
+def dag(function: Callable[P, object], /) -> Callable[P, DAG]: ...
 @overload
-def dag(dag_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., DAG]]: ...
+def dag(dag_id: str | None = None, /, **arguments: Unpack[DagDecoratorArguments]) -> DagDecorator: ...
 def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
     """Decorate the function that defines a DAG; each call creates the DAG.
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from scheduler.authoring import retry_policy, running
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.deferral import TaskRescheduled, decode
 from scheduler.authoring.templates import Renderer
+from scheduler.authoring.typed_context import Context
 from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, TaskStopped, TaskTimeout
 
 
@@ -33,13 +34,14 @@ def _execute(operator: AbstractOperator, values: running.Context) -> object:
     values["task"] = values["ti"].task = rendered = operator.render(values)
     values["ti"].rendered_fields = rendered.rendered_fields
     resume = values["ti"].resume or {}
+    context = cast(Context, values)
     try:
         if "method" in resume:
             result = rendered.resume_execution(*_continuation(resume), values)
         else:
-            rendered.pre_execute(values)
-            result = rendered.execute(values)
-        rendered.post_execute(values, result)
+            rendered.pre_execute(context)
+            result = rendered.execute(context)
+        rendered.post_execute(context, result)
     except AirflowRescheduleException as error:
         raise TaskRescheduled(max(0.0, (error.reschedule_date - values["ti"].now()).total_seconds()), resume) from None
     except DownstreamTasksSkipped as error:

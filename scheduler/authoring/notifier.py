@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.authoring.templated import Templated
+
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
 
 
 class BaseNotifier(Templated):
@@ -24,7 +27,7 @@ class BaseNotifier(Templated):
         """A logger with the name of the class."""
         return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
 
-    def notify(self, context: Mapping[str, Any]) -> None:
+    def notify(self, context: Context) -> None:
         """Send the notification. `context` is that of the callback."""
         raise NotImplementedError(f"{type(self).__name__} has no notify().")
 
@@ -40,4 +43,4 @@ class BaseNotifier(Templated):
         sent.dag = context.get("dag")
         context.update((field, getattr(self, field)) for field in self.template_fields)
         sent.render_template_fields(context)
-        sent.notify(context)
+        sent.notify(cast("Context", context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -10,30 +10,33 @@ if TYPE_CHECKING:
 
     from pendulum import DateTime
 
-    from scheduler.authoring.abstract_operator import AbstractOperator
     from scheduler.authoring.asset import Asset
     from scheduler.authoring.asset_events import AssetEvents, OutletEvents
     from scheduler.authoring.connection import Connections
-    from scheduler.authoring.context import DagRun, TaskInstance
-    from scheduler.authoring.dag import DAG
+    from scheduler.authoring.graph import Graph, Node
     from scheduler.authoring.params import Params
     from scheduler.authoring.state_store import AssetStateStores, TaskStateStore
+    from scheduler.authoring.task_instance import DagRun, TaskInstance
     from scheduler.authoring.variable import Variables
 
 
-class Context(TypedDict, total=False):
-    """The values that a running task gets. A run without a logical date has no `logical_date`, `ds` and `ts` keys."""
+class Context(TypedDict):
+    """The values that a running task gets.
+
+    A run without a logical date has none of the keys `logical_date`, `ds`, `ts` and those that start with these two.
+    """
 
     asset_state_store: AssetStateStores
     conf: Mapping[str, Any]
     conn: Connections
-    dag: DAG
+    dag: Graph[Any]
     dag_run: DagRun
     data_interval_end: DateTime | None
     data_interval_start: DateTime | None
     ds: str
     ds_nodash: str
-    exception: BaseException | str | None
+    #: In callbacks.
+    exception: NotRequired[BaseException | str | None]
     expanded_ti_count: int | None
     inlet_events: AssetEvents
     inlets: list[Asset]
@@ -48,13 +51,13 @@ class Context(TypedDict, total=False):
     prev_data_interval_start_success: DateTime | None
     prev_end_date_success: DateTime | None
     prev_start_date_success: DateTime | None
-    reason: str | None
+    reason: NotRequired[str | None]
     run_id: str
     start_date: datetime
     #: The session and context of Spark, in PySpark tasks.
-    spark: Any
-    sc: Any
-    task: AbstractOperator
+    spark: NotRequired[Any]
+    sc: NotRequired[Any]
+    task: Node
     task_instance: TaskInstance
     task_instance_key_str: str
     task_state_store: TaskStateStore

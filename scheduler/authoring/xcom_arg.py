@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from scheduler.authoring.graph import Node
 from scheduler.authoring.setup_teardown import Markable
 from scheduler.authoring.source import fault
 from scheduler.exceptions import XComError
 
+if TYPE_CHECKING:
+    # Passed as an argument, it stands for a value of any type. For Any as a base class, see PEP 484.
+    _AnyValue = Any
+else:
+
+    class _AnyValue:
+        __slots__ = ()
+
+
 RETURN_KEY = "return_value"
 _MISSING: Any = object()
 
 
-class XComArg(Markable):
+class XComArg(Markable, _AnyValue):  # type: ignore[misc]
     """The future result of a task: the XCom that `operator` pushes under `key`, or the part of it at `path`.
 
     `result["rows"][0]` has the path ("rows", 0). Use it in template fields and arguments of @task functions, or map over

@@ -1,14 +1,18 @@
 """Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import DownstreamTasksSkipped, FailTask
-from scheduler.operators.python import PythonOperator
+from scheduler.operators.python import PythonArguments, PythonOperator
+
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
+
 
 #: A task ID, the ID of a task group (for its first tasks), several of these, or None for no task.
 Choice = str | Iterable[str] | None
@@ -23,11 +27,11 @@ class BaseBranchOperator(Operator):
 
     branches: ClassVar[bool] = True
 
-    def choose_branch(self, context: Mapping[str, Any]) -> Choice:
+    def choose_branch(self, context: "Context") -> Choice:
         """The tasks to run: an ID of a task or task group, a list of them, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no choose_branch().")
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         return follow(self, self.choose_branch(context), context)
 
 
@@ -61,11 +65,11 @@ class BranchMixIn(SkipMixin):
 class BranchPythonOperator(PythonOperator, BaseBranchOperator):
     """A branch whose function returns the ID of the task or task group to run, a list of them, or None for no task."""
 
-    def choose_branch(self, context: Mapping[str, Any]) -> Choice:
+    def choose_branch(self, context: "Context") -> Choice:
         chosen: Choice = self.call(context)
         return chosen
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         return BaseBranchOperator.execute(self, context)
 
 
@@ -78,13 +82,19 @@ class ShortCircuitOperator(PythonOperator):
 
     branches: ClassVar[bool] = True
 
-    def __init__(self, *, python_callable: Callable[..., Any], ignore_downstream_trigger_rules: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        ignore_downstream_trigger_rules: bool = True,
+        **kwargs: Unpack[PythonArguments],
+    ) -> None:
         super().__init__(python_callable=python_callable, **kwargs)
         self.ignore_downstream_trigger_rules = self.checks().boolean(
             "ignore_downstream_trigger_rules", ignore_downstream_trigger_rules
         )
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         condition = self.call(context)
         if not condition:
             dag = dag_of(self)

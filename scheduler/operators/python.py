@@ -5,7 +5,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from scheduler.authoring import context as task_context
 from scheduler.authoring.airflow_sdk import Metadata
@@ -14,7 +14,26 @@ from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import XComError
 
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
+
+
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
+
+
+class PythonTaskArguments(TaskArguments, total=False):
+    """The arguments of tasks that call a function, beside the function and those that it gets."""
+
+    templates_dict: Mapping[str, Any] | None
+    templates_exts: Sequence[str] | None
+    show_return_value_in_logs: bool
+
+
+class PythonArguments(PythonTaskArguments, total=False):
+    """The arguments of PythonOperator beside its function, for operators that pass them on."""
+
+    op_args: Sequence[Any] | XComArg | None
+    op_kwargs: Mapping[str, Any] | XComArg | None
 
 
 class PythonOperator(Operator):
@@ -35,8 +54,8 @@ class PythonOperator(Operator):
         self,
         *,
         python_callable: Callable[..., Any],
-        op_args: Sequence[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
+        op_args: Sequence[Any] | XComArg | None = None,
+        op_kwargs: Mapping[str, Any] | XComArg | None = None,
         templates_dict: Mapping[str, Any] | None = None,
         templates_exts: Sequence[str] | None = None,
         show_return_value_in_logs: bool = True,
@@ -52,7 +71,7 @@ class PythonOperator(Operator):
             self.template_ext = tuple(templates_exts)
         self._check_call()
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         return self.call(context)
 
     @property
@@ -129,11 +148,11 @@ class PythonOperator(Operator):
 class BaseAsyncOperator(Operator):
     """Base class of operators that are coroutines. Subclasses implement `aexecute`; the task runs it to its end."""
 
-    async def aexecute(self, context: Mapping[str, Any]) -> object:
+    async def aexecute(self, context: "Context") -> object:
         """Do the work of one try; the return value becomes the XCom `return_value`."""
         raise NotImplementedError(f"{type(self).__name__} has no aexecute().")
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         return asyncio.run(self.aexecute(context))
 
 

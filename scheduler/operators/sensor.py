@@ -6,14 +6,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, NoReturn, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
 from scheduler.authoring.fields import Check, Field, boolean, checked, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
 from scheduler.operators.python import PythonOperator
+
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
+
 
 log = logging.getLogger("paceline.task")
 
@@ -92,11 +97,11 @@ class BaseSensorOperator(Operator):
         """Whether it releases its worker between two pokes."""
         return self.mode == "reschedule"
 
-    def poke(self, context: Mapping[str, Any]) -> Any:
+    def poke(self, context: "Context") -> Any:
         """Whether the condition holds: a bool, or a PokeReturnValue."""
         raise NotImplementedError(f"{type(self).__name__} has no poke().")
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         ti = context["ti"]
         pokes = (ti.resume or {}).get("pokes", 0)
         # A rescheduled sensor may have started on another worker, so both times are from PostgreSQL's clock.
@@ -136,7 +141,7 @@ class BaseSensorOperator(Operator):
                 raise SkipTask(str(error)) from error
             raise
 
-    def _poke(self, context: Mapping[str, Any]) -> Any:
+    def _poke(self, context: "Context") -> Any:
         try:
             return self.poke(context)
         except SkipTask:
@@ -166,11 +171,11 @@ class DeferrableSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.deferrable = self.checks().boolean("deferrable", deferrable)
 
-    def trigger(self, context: Mapping[str, Any]) -> BaseTrigger:
+    def trigger(self, context: "Context") -> BaseTrigger:
         """The trigger that fires when the condition holds."""
         raise NotImplementedError(f"{type(self).__name__} has no trigger().")
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         if not self.deferrable:
             return super().execute(context)
         if not self.poke(context):
@@ -181,14 +186,25 @@ class DeferrableSensor(BaseSensorOperator):
         """Continue after the deferral: the condition holds."""
 
 
+class PythonSensorArguments(SensorArguments, total=False):
+    """The arguments of PythonSensor beside its function."""
+
+    op_args: Sequence[Any] | XComArg | None
+    op_kwargs: Mapping[str, Any] | XComArg | None
+    templates_dict: Mapping[str, Any] | None
+    templates_exts: Sequence[str] | None
+    show_return_value_in_logs: bool
+
+
 class PythonSensor(BaseSensorOperator, PythonOperator):
     """Waits until the function returns a true value, or a PokeReturnValue that is done."""
 
     template_fields: Sequence[str] = PythonOperator.template_fields
     runtime: ClassVar[str] = "python"
 
-    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
-        super().__init__(**kwargs | {"python_callable": python_callable})
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Unpack[PythonSensorArguments]) -> None:
+        given: dict[str, Any] = {**kwargs, "python_callable": python_callable}
+        super().__init__(**given)
 
-    def poke(self, context: Mapping[str, Any]) -> Any:
+    def poke(self, context: "Context") -> Any:
         return self.call(context)

@@ -7,18 +7,20 @@ from typing import Any, overload
 
 from scheduler.authoring import source
 from scheduler.authoring.setup_teardown import mark_setup, mark_teardown
-from scheduler.operators.decorators import TaskFunction, task
+from scheduler.operators.decorators import task
+from scheduler.operators.task_function import P, R, TaskFunction
 
 
-def setup(function: Callable[..., Any]) -> TaskFunction:
+def setup(function: Callable[P, R]) -> TaskFunction[P, R]:
     """Decorate a function, or a @task function, whose tasks are setups."""
-    return _task_function(function, "setup").marked(mark_setup)
+    decorated: Any = _task_function(function, "setup").marked(mark_setup)
+    return decorated  # type: ignore[no-any-return]
 
 
 @overload
-def teardown(function: Callable[..., Any], /) -> TaskFunction: ...
+def teardown(function: Callable[P, R], /) -> TaskFunction[P, R]: ...
 @overload
-def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[..., Any]], TaskFunction]: ...
+def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
 def teardown(function: Any = None, /, *, on_failure_fail_dagrun: bool = False) -> Any:
     """Decorate a function, or a @task function, whose tasks are teardowns.
 
@@ -29,12 +31,12 @@ def teardown(function: Any = None, /, *, on_failure_fail_dagrun: bool = False) -
     return _teardown(function, on_failure_fail_dagrun=on_failure_fail_dagrun)
 
 
-def _teardown(function: Callable[..., Any], *, on_failure_fail_dagrun: bool) -> TaskFunction:
+def _teardown(function: Callable[..., Any], *, on_failure_fail_dagrun: bool) -> TaskFunction[..., Any]:
     mark = partial(mark_teardown, on_failure_fail_dagrun=on_failure_fail_dagrun)
     return _task_function(function, "teardown").marked(mark)
 
 
-def _task_function(function: Any, name: str) -> TaskFunction:
+def _task_function(function: Any, name: str) -> TaskFunction[..., Any]:
     decorated = task(function) if inspect.isfunction(function) else function
     if not isinstance(decorated, TaskFunction):
         raise source.fault(f"@{name} decorates a function or a @task function, not {function!r}.")

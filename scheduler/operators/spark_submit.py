@@ -1,16 +1,36 @@
 """Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
+from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError
 
 DEPLOY_MODES = ("client", "cluster")
 #: The context variable with the function of the worker that submits an application and follows it to its end.
 SUBMITTER = "spark_submitter"
+
+
+class SparkArguments(TaskArguments, total=False):
+    """The arguments that the operators for Spark clusters share."""
+
+    conf: Mapping[str, Any] | XComArg | None
+    conn_id: str | None
+    master: str | None
+    total_executor_cores: int | None
+    executor_cores: int | None
+    executor_memory: str | None
+    keytab: str | None
+    principal: str | None
+    name: str | None
+    num_executors: int | None
+    verbose: bool
+    yarn_queue: str | None
+    heavy: bool
+    reattach: bool
 
 
 class SparkOperator(Operator):
@@ -40,7 +60,7 @@ class SparkOperator(Operator):
         yarn_queue: str | None = None,
         heavy: bool = False,
         reattach: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
@@ -105,7 +125,7 @@ class SparkSubmitOperator(SparkOperator):
         env_vars: Mapping[str, Any] | XComArg | None = None,
         deploy_mode: str | None = None,
         spark_binary: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[SparkArguments],
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
@@ -135,7 +155,7 @@ class SparkSqlOperator(SparkOperator):
     template_ext: Sequence[str] = (".sql", ".hql")
     conn_id_default: ClassVar[str] = "spark_sql_default"
 
-    def __init__(self, *, sql: str | XComArg, **kwargs: Any) -> None:
+    def __init__(self, *, sql: str | XComArg, **kwargs: Unpack[SparkArguments]) -> None:
         super().__init__(**kwargs)
         self.sql = self.text("sql", sql)
 

@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, SkipTask
 from scheduler.operators import process
 from scheduler.operators.branch import BranchPythonOperator
-from scheduler.operators.python import PythonOperator
+from scheduler.operators.python import PythonOperator, PythonTaskArguments
+
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
 
 #: The program that calls the function. Its arguments come pickled, since they come from this worker; its result as JSON.
 _PROGRAM = """\
@@ -40,6 +43,26 @@ with open(sys.argv[2], "w") as file:
 
 class OtherPythonError(PacelineError):
     """The other Python failed."""
+
+
+class OtherPythonTaskArguments(PythonTaskArguments, total=False):
+    """The arguments of tasks that run in another Python, beside the function, those that it gets, and the Python."""
+
+    string_args: Iterable[str] | None
+    env_vars: Mapping[str, str] | XComArg | None
+    inherit_env: bool
+    skip_on_exit_code: int | Iterable[int] | None
+    expect_airflow: bool
+    expect_pendulum: bool
+    serializer: str | None
+    use_dill: bool
+
+
+class OtherPythonArguments(OtherPythonTaskArguments, total=False):
+    """The same with the arguments of the function."""
+
+    op_args: Sequence[Any] | XComArg | None
+    op_kwargs: Mapping[str, Any] | XComArg | None
 
 
 class ExternalPythonOperator(PythonOperator):
@@ -59,15 +82,15 @@ class ExternalPythonOperator(PythonOperator):
         python: str | XComArg = sys.executable,
         python_callable: Callable[..., Any],
         string_args: Iterable[str] | None = None,
-        env_vars: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | XComArg | None = None,
         inherit_env: bool = True,
         skip_on_exit_code: int | Iterable[int] | None = None,
         expect_airflow: bool = True,
         expect_pendulum: bool = False,
         serializer: str | None = None,
         use_dill: bool = False,
-        op_args: Sequence[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
+        op_args: Sequence[Any] | XComArg | None = None,
+        op_kwargs: Mapping[str, Any] | XComArg | None = None,
         templates_dict: Mapping[str, Any] | None = None,
         templates_exts: Sequence[str] | None = None,
         show_return_value_in_logs: bool = True,
@@ -145,7 +168,7 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
         index_urls: Iterable[str] | str | None = None,
         index_urls_from_connection_ids: None = None,
         venv_cache_path: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[OtherPythonArguments],
     ) -> None:
         super().__init__(python_callable=python_callable, **kwargs)
         if index_urls_from_connection_ids is not None:
@@ -197,7 +220,7 @@ class BranchExternalPythonOperator(ExternalPythonOperator, BranchPythonOperator)
 
     branches: ClassVar[bool] = True
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: Context) -> object:
         return BranchPythonOperator.execute(self, context)
 
 
@@ -206,7 +229,7 @@ class BranchPythonVirtualenvOperator(PythonVirtualenvOperator, BranchPythonOpera
 
     branches: ClassVar[bool] = True
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: Context) -> object:
         return BranchPythonOperator.execute(self, context)
 
 

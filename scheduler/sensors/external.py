@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scheduler.authoring.external import Target, Verdict, judge
 from scheduler.authoring.task_arguments import TaskArguments
@@ -12,6 +12,9 @@ from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
 from scheduler.triggers import ExternalTrigger
+
+if TYPE_CHECKING:
+    from scheduler.authoring.typed_context import Context
 
 
 class ExternalTaskMarker(EmptyOperator):
@@ -86,7 +89,7 @@ class ExternalTaskSensor(DeferrableSensor):
         self.check_existence = checks.boolean("check_existence", check_existence)
         self.poll_interval = poll_interval
 
-    def execute(self, context: Mapping[str, Any]) -> object:
+    def execute(self, context: "Context") -> object:
         self._check_existence(context)
         return super().execute(context)
 

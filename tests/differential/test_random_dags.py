@@ -60,8 +60,10 @@ def ask(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     yield answer
     given.close()
     process.wait(30)
+    answered.close()
 
 
+@pytest.mark.timeout(1800)
 def test_random_dags_end_as_in_airflow(ask: Ask) -> None:
     seed = os.environ.get("SEED") or str(random.randrange(10**9))
     print(f"SEED={seed}")

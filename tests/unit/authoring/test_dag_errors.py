@@ -1,7 +1,7 @@
 """Mistakes in a DAG file: each is one sentence with the author's file and line."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -203,7 +203,7 @@ def test_a_call_that_does_not_fit_the_function_is_refused(call: Callable[[Any], 
     ("write", "words"),
     [
         (lambda: task.bash_("x"), "no @task.bash_; did you mean 'bash'"),
-        (lambda: task.virtualenv(lambda: None), "@task.virtualenv is not supported yet"),
+        (lambda: task.docker(lambda: None), "@task.docker is not supported yet"),
         (lambda: PythonOperator(task_id="t", python_callable=3), "python_callable must be a function"),
         (lambda: PythonOperator(task_id="t"), "needs the argument 'python_callable'"),
         (lambda: PythonOperator(task_id="t", python_callable=print, op_kwargs=[1]), "op_kwargs must be a dict"),
@@ -219,8 +219,9 @@ def test_other_mistakes(write: Callable[[], Any], words: str) -> None:
     refused(write, words)
 
 
-def test_an_async_function_is_refused() -> None:
-    async def fetch() -> None: ...
+def test_an_async_generator_is_refused() -> None:
+    async def fetch() -> AsyncIterator[int]:
+        yield 1
 
     with DAG("d"):
-        refused(lambda: task(fetch)(), "async function is not supported yet")
+        refused(lambda: task(fetch)(), "an async function cannot yield; return a list")

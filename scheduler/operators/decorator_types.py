@@ -1,0 +1,106 @@
+"""The types of `@task`, `@task.bash` and the others, for editors and type checkers. Nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from scheduler.authoring.xcom_arg import XComArg
+from scheduler.operators.python import PythonTaskArguments
+from scheduler.operators.sensor import SensorArguments
+from scheduler.operators.task_function import TaskFunction
+from scheduler.operators.virtualenv import OtherPythonTaskArguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BashTaskArguments(PythonTaskArguments, total=False):
+    env: Mapping[str, str] | XComArg | None
+    append_env: bool
+    output_encoding: str
+    skip_on_exit_code: int | Iterable[int] | None
+    cwd: str | XComArg | None
+    output_processor: Callable[[str], Any]
+
+
+class ShortCircuitTaskArguments(PythonTaskArguments, total=False):
+    ignore_downstream_trigger_rules: bool
+
+
+class SensorTaskArguments(SensorArguments, total=False):
+    templates_dict: Mapping[str, Any] | None
+
+
+class PySparkTaskArguments(PythonTaskArguments, total=False):
+    conf: Mapping[str, Any] | None
+    heavy: bool
+    warm: bool
+
+
+class ExternalPythonTaskArguments(OtherPythonTaskArguments, total=False):
+    python: str
+
+
+class VirtualenvTaskArguments(OtherPythonTaskArguments, total=False):
+    requirements: Iterable[str] | str | None
+    python_version: str | None
+    system_site_packages: bool
+    pip_install_options: Iterable[str] | None
+    index_urls: Iterable[str] | str | None
+    venv_cache_path: str | None
+
+
+class Decorated(Protocol):
+    """What a decorator with arguments returns."""
+
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+
+class PythonDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[PythonTaskArguments]) -> Decorated: ...
+
+
+class BashDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[BashTaskArguments]) -> Decorated: ...
+
+
+class ShortCircuitDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[ShortCircuitTaskArguments]) -> Decorated: ...
+
+
+class SensorDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[SensorTaskArguments]) -> Decorated: ...
+
+
+class PySparkDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[PySparkTaskArguments]) -> Decorated: ...
+
+
+class ExternalPythonDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[ExternalPythonTaskArguments]) -> Decorated: ...
+
+
+class VirtualenvDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[VirtualenvTaskArguments]) -> Decorated: ...
