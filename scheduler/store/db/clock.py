@@ -7,6 +7,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+#: SQL: the transactions that write now. A snapshot does not list the newest ones, those after the last one that ended; but each
+#: holds a lock on itself. A statement that follows sees what ended while this was read.
+OPEN_TRANSACTIONS = "array(select transactionid::text from pg_locks where locktype = 'transactionid' and mode = 'ExclusiveLock')"
+
 
 def now(connection: Connection) -> datetime:
     """The current time, in UTC; it advances within a transaction."""

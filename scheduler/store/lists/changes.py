@@ -17,15 +17,15 @@ from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.db import rows
+from scheduler.store.db.clock import OPEN_TRANSACTIONS
 
 Row = dict[str, Any]
 #: A transaction that stays open for longer is not waited for.
 LONGEST = timedelta(minutes=1)
 #: The moment, before the open transactions are read; transactions that write; what shows that a DAG, a pool or an import error
-#: changed. A snapshot would not list the newest transactions, those after the last one that ended: each holds a lock on itself.
-LOOK = """
-select statement_timestamp() as now,
-       array(select transactionid::text from pg_locks where locktype = 'transactionid' and mode = 'ExclusiveLock') as open,
+#: changed.
+LOOK = f"""
+select statement_timestamp() as now, {OPEN_TRANSACTIONS} as open,
        (select count(*) || '/' || coalesce(max(version_id), 0) || '/' || count(*) filter (where is_active) from dag) || '/'
            || (select count(*) from dag_schedule where is_paused) || '/' || (select count(*) from import_error) as dags
 """

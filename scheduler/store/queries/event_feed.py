@@ -1,7 +1,8 @@
 """All events in the order of their time, in batches: each exactly once as long as one reader reads, without a write by anybody.
 
 An event can become visible after a later one, when its transaction ends. So a batch starts from the first moment at which a
-transaction that is still open could have written one, and events of the last batch are left out by their place in the table.
+transaction that is still open could have written one, and events of the last batch are left out by their place in the table. The
+open transactions are read first, in a statement of their own.
 """
 
 from collections.abc import Collection
@@ -11,14 +12,13 @@ from sqlalchemy import Connection
 
 from scheduler.states import RUN_FINISHED, STARTED
 from scheduler.store.db import rows
+from scheduler.store.db.clock import OPEN_TRANSACTIONS
 
 #: Seconds: a transaction that is open for longer is not waited for; an older position is not continued; the longest batch.
 LONGEST_S, OLDEST_S, BATCH_S = 60.0, 600.0, 30.0
 #: One reader at a time; any number that nothing else uses for an advisory lock.
 READER_LOCK = 0x7061_6365_6D65
-NOW = """
-select extract(epoch from statement_timestamp())::float8 as now, array(select pg_snapshot_xip(pg_current_snapshot())::text) as open
-"""
+NOW = f"select extract(epoch from statement_timestamp())::float8 as now, {OPEN_TRANSACTIONS} as open"
 EVENTS = f"""
 select e.ctid::text as place, extract(epoch from e.at)::float8 as at, e.dag_run_id, e.task_instance_id, e.try_number, e.from_state,
        e.to_state, e.actor, e.reason, extract(epoch from e.queued_at)::float8 as queued_at,
@@ -109,7 +109,6 @@ class EventFeed:
 
     def read(self, connection: Connection) -> list[Event]:
         """The next events, of BATCH_S at most; more are there as long as `is_behind`."""
-        connection.exec_driver_sql("set transaction isolation level repeatable read, read only")
         self.now, open_ = connection.exec_driver_sql(NOW).one()
         if self.since is None or self.since < self.now - OLDEST_S:
             self.since = self.until = self.now

@@ -144,6 +144,20 @@ def test_an_event_that_becomes_visible_late_is_read_once(scenario: Scenario) -> 
     assert sorted(reason for reason in found if reason in {"early", "late"}) == ["early", "late"]
 
 
+def test_an_event_of_the_newest_transaction_is_read(scenario: Scenario) -> None:
+    """No transaction ends after it began, so that no snapshot lists it as open."""
+    scenario.add(chain("c", 1))
+    run = scenario.trigger("c")
+    feed = EventFeed()
+    transact(scenario.engine, feed.read)
+    with scenario.engine.connect() as late:
+        late.exec_driver_sql("update dag_run set state = 'failed', ended_at = clock_timestamp() where id = %s", (run,))
+        assert [transact(scenario.engine, feed.read) for _ in range(3)] == [[], [], []]
+        late.commit()
+
+    assert [event.to_state for event in transact(scenario.engine, feed.read)] == ["failed"]
+
+
 def test_a_reader_that_was_away_reads_in_bounded_batches(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "BATCH_S", 1.0)
     scenario.add(chain("c", 1))
