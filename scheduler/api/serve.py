@@ -1,6 +1,7 @@
 """The web process: uvicorn, from the first account to the end of the last request."""
 
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import uvicorn
 
 from scheduler.api import app, database
 from scheduler.process import hardening, log_format, role
+from scheduler.process.service_manager import ServiceManager
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts
 from scheduler.store.db import database as store
@@ -22,11 +24,17 @@ MOST_CONNECTIONS = 1000
 
 
 class _Server(uvicorn.Server):
-    """Tells streams that the process shuts down as soon as the signal arrives."""
+    """Notifies streams of a shutdown as soon as the signal arrives, and the service manager of each state."""
 
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event, service_manager: ServiceManager) -> None:
         super().__init__(config)
         self._stopping = stopping
+        self._service_manager = service_manager
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._service_manager.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._stopping.set()
@@ -42,7 +50,8 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
         logging.root.handlers[0].setFormatter(log_format.formatter(log_format.JSON, role="web"))
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
-        server = _Server(config(settings, app.create(settings, running.stop)), running.stop)
+        manager = running.service_manager
+        server = _Server(_watched(config(settings, app.create(settings, running.stop)), manager), running.stop, manager)
         say(f"Paceline listens on {settings.web.local_url}")
         server.run()
     # uvicorn logs why it could not listen.
@@ -70,6 +79,18 @@ def config(settings: Settings, application: object) -> uvicorn.Config:
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=web.drain_timeout,
     )
+
+
+def _watched(configured: uvicorn.Config, service_manager: ServiceManager) -> uvicorn.Config:
+    """Let the event loop that serves requests report to the service manager."""
+
+    async def alive() -> None:
+        service_manager.alive()
+
+    if service_manager.interval_s:
+        configured.callback_notify = alive
+        configured.timeout_notify = max(1, int(service_manager.interval_s))
+    return configured
 
 
 def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import options, output
 from scheduler.flower import access
+
+if TYPE_CHECKING:
+    from scheduler.process.service_manager import ServiceManager
 
 #: The name of a task is dag.task (the shadow of its message), and its args are the run.
 TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
@@ -26,6 +30,7 @@ def flower() -> None:
     from scheduler.flower.control import refuse_revoke
     from scheduler.messaging import publisher
     from scheduler.process import hardening
+    from scheduler.process.service_manager import ServiceManager
 
     app = publisher.celery_app(settings)
     refuse_revoke()
@@ -47,4 +52,14 @@ def flower() -> None:
     hardening.close()
     names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
     access.guard([*names, address.lower()])
+    _report_to(ServiceManager.take())
     app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
+
+
+def _report_to(service_manager: ServiceManager) -> None:
+    """Let the event loop that serves requests report to the service manager."""
+    from tornado.ioloop import IOLoop, PeriodicCallback
+
+    IOLoop.current().add_callback(service_manager.ready)
+    if service_manager.interval_s:
+        PeriodicCallback(service_manager.alive, service_manager.interval_s * 1000).start()

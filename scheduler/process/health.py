@@ -10,6 +10,8 @@ from typing import Any
 
 #: Seconds for which a database or broker may be unreachable: a restart of it takes less.
 AWAY_S = 10.0
+#: The parts that need no server. If one of them hangs, only a restart of the process helps.
+OWN = frozenset({"loop", "event_loop", "task_stopper"})
 
 #: Returns what is wrong with a part, in one sentence, or None. The argument is the time on the monotonic clock.
 Complaint = Callable[[float], str | None]
@@ -60,6 +62,11 @@ class Health:
     process: Callable[[], str]
     vital: Mapping[str, Complaint]
     other: Mapping[str, Complaint] = field(default_factory=dict)
+
+    def hangs(self) -> bool:
+        """Whether a part hangs that needs no server, so that a restart helps."""
+        now = time.monotonic()
+        return any(complain(now) is not None for name, complain in self.vital.items() if name in OWN)
 
     def report(self) -> dict[str, Any]:
         """Return the response of `GET /health`."""

@@ -1,4 +1,4 @@
-"""The server of `GET /health`. It has its own threads, so it answers even while the rest of the process hangs.
+"""The server of `GET /health` and `GET /alive`. It has its own threads, so it answers even while the rest of the process hangs.
 
 The process may serve other pages beside it, such as `GET /metrics`.
 
@@ -41,10 +41,13 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/health":
             report = self.health.report()
             self._answer(200 if report["status"] == "healthy" else 503, report)
+        elif path == "/alive":
+            hangs = self.health.hangs()
+            self._answer(503 if hangs else 200, {"alive": not hangs})
         elif path in self.pages:
             self._send(200, *self.pages[path]())
         else:
-            self._answer(404, {"error": f"There is only {' and '.join(['/health', *self.pages])} here."})
+            self._answer(404, {"error": f"There is only {', '.join(['/health', '/alive', *self.pages])} here."})
 
     def _answer(self, code: int, body: dict[str, Any]) -> None:
         self._send(code, "application/json", json.dumps(body).encode())

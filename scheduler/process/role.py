@@ -11,6 +11,7 @@ from scheduler.process import fault_points, hardening, stop_signals
 from scheduler.process.health import Health
 from scheduler.process.health_server import HealthServer, Page
 from scheduler.process.pidfile import Pidfile
+from scheduler.process.service_manager import ServiceManager
 
 #: What the command of a process adds to it, such as metrics: called once its health is known. It may serve pages, by path, and
 #: register the steps that end it.
@@ -26,12 +27,18 @@ class Role:
     #: Set by SIGTERM or SIGINT.
     stop: threading.Event
     ending: contextlib.ExitStack
+    service_manager: ServiceManager
 
     def serve_health(self, health: Health, address: str, port: int) -> None:
-        """Serve `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends."""
+        """Serve `GET /health` on the socket beside the pidfile, and on a port if it is not 0, until the role ends.
+
+        The start is complete then, and the service manager is notified.
+        """
         pages = {path: page for extend in extensions for path, page in extend(health, self.ending).items()}
         server = HealthServer(health, path=self.pidfile.socket, address=address, port=port, pages=pages)
         self.ending.callback(server.close)
+        self.service_manager.watch(health.hangs)
+        self.service_manager.ready()
 
 
 def prepare(database_url: str) -> None:
@@ -51,7 +58,9 @@ def running(name: str, run_folder: Path) -> Iterator[Role]:
     INVARIANT: nothing that looks alive (a pidfile, a row in the registry) exists while a signal could still end the process.
     """
     stop = stop_signals.remember()
+    service_manager = ServiceManager.take()
     with contextlib.ExitStack() as ending:
         pidfile = Pidfile(run_folder, name).take()
         ending.callback(pidfile.leave)
-        yield Role(pidfile, stop, ending)
+        ending.callback(service_manager.stopping)
+        yield Role(pidfile, stop, ending, service_manager)
