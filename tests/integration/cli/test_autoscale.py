@@ -1,0 +1,115 @@
+"""`paceline autoscale`: the workload of a queue as PostgreSQL has it, and the number of workers, printed and served."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.scenario import Scenario, dag
+
+from scheduler.cli import autoscale
+from scheduler.services.autoscale import Autoscaler, Limits
+
+from .conftest import Cli
+
+LIMITS = Limits(minimum=0, maximum=20, concurrency=2, drain_s=300, default_service_s=60)
+
+
+@pytest.fixture
+def wide(scenario: Scenario) -> Scenario:
+    """A run with 40 tasks in the queue `heavy`, in a pool of 64 slots, none of which has started."""
+    scenario.pool("big", 64)
+    scenario.add(dag("wide", {f"t{n}": [] for n in range(40)}, task={"queue": "heavy", "pool": "big"}))
+    scenario.trigger("wide")
+    scenario.turn()
+    return scenario
+
+
+def test_the_backlog_of_a_queue_becomes_a_number_of_workers(cli: Cli, wide: Scenario) -> None:
+    # 40 tasks of 60 s within 300 s: 8 at once.
+    found = cli.json("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60")
+
+    assert {name: found[name] for name in ("queue", "workers", "waiting", "running", "startable", "service_s")} == {
+        "queue": "heavy", "workers": 4, "waiting": 40, "running": 0, "startable": 40, "service_s": None,
+    }  # fmt: skip
+    assert found["arrivals_per_s"] == pytest.approx(40 / 300, rel=0.01)
+    assert cli("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60").stdout == "4\n"
+    assert cli("autoscale", "--queue", "heavy", "--max", "3", "-c", "1").stdout == "2\n"
+    assert cli("autoscale", "--queue", "empty").stdout == "0\n"
+    assert cli("autoscale", "--queue", "empty", "--min", "2").stdout == "2\n"
+
+
+def test_what_waits_for_a_pool_needs_no_worker(cli: Cli, scenario: Scenario) -> None:
+    scenario.pool("narrow", 3)
+    scenario.add(dag("d", {f"t{n}": [] for n in range(9)}, task={"queue": "q", "pool": "narrow"}))
+    scenario.trigger("d")
+    scenario.turn()
+
+    found = cli.json("autoscale", "--queue", "q", "-c", "1", "--service-time", "3600")
+
+    assert (found["waiting"], found["startable"], found["workers"]) == (9, 3, 3)
+
+
+def test_running_and_ended_tasks_count(wide: Scenario) -> None:
+    messages = wide.messages()
+    claims = [wide.claim(message) for message in messages[:10]]
+    wide.sql("update task_instance set started_at = clock_timestamp() - interval '7 s' where state = 'running'")
+    assert Autoscaler("heavy", LIMITS, cooldown_s=0).run_once(wide.engine)["service_s"] == pytest.approx(7, abs=2)
+    for claim in claims[:6]:
+        assert claim is not None
+        wide.sql(
+            "update task_instance set state = 'success', ended_at = clock_timestamp(), worker = null,"
+            " started_at = clock_timestamp() - interval '20 s' where id = %s",
+            claim.ti_id,
+        )
+
+    found = Autoscaler("heavy", LIMITS, cooldown_s=0).run_once(wide.engine)
+
+    assert (found["waiting"], found["running"]) == (30, 4)
+    assert found["service_s"] == pytest.approx(20, abs=2)
+    assert found["arrivals_per_s"] == pytest.approx(40 / 300, rel=0.05)
+
+
+@pytest.fixture
+def address(wide: Scenario) -> Iterator[str]:
+    serving = autoscale.server({"heavy": Autoscaler("heavy", LIMITS, cooldown_s=30)}, wide.engine, "127.0.0.1", 0)
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_address[1]}"
+    serving.shutdown()
+    thread.join()
+    serving.server_close()
+
+
+def get(url: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_keda_reads_the_number_over_http(address: str) -> None:
+    code, found = get(f"{address}/queues/heavy")
+
+    assert (code, found["workers"], found["waiting"]) == (200, 4, 40)
+    assert get(f"{address}/alive") == (200, {"alive": True})
+    assert get(f"{address}/queues/other") == (404, {"error": "There are only /queues/heavy."})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--queue", "a", "--queue", "b"), "Without --port, give one --queue."),
+        (("--queue", "a", "--min", "5", "--max", "2"), "--max 2 is less than --min 5."),
+    ],
+)
+def test_wrong_usage(cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    done = cli("autoscale", *arguments)
+
+    assert done.exit_code == 2
+    assert words in done.stderr

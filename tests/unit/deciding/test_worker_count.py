@@ -1,0 +1,222 @@
+"""The number of workers of a queue: single decisions, and whole loads on a simulated clock."""
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from scheduler.deciding import worker_count
+from scheduler.deciding.worker_count import Workload
+from scheduler.services.autoscale import Autoscaler, Limits
+
+LIMITS = Limits(minimum=0, maximum=100, concurrency=4, drain_s=300, default_service_s=10)
+#: Arrivals of tasks, each with its duration, both in seconds.
+Load = list[tuple[float, float]]
+
+
+def load(waiting: int = 0, running: int = 0, **more: float | None) -> Workload:
+    values = {"startable": waiting, "oldest_s": 0.0, "service_s": 10.0, "arrivals_per_s": 0.0} | more
+    return Workload(waiting=waiting, running=running, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (load(), 0),
+        (load(waiting=1), 1),
+        (load(running=1), 1),
+        (load(running=9), 3),
+        # 1,200 tasks of 10 s within 300 s need 40 slots.
+        (load(waiting=1200), 10),
+        # The same backlog, when half of the time is gone.
+        (load(waiting=1200, oldest_s=150), 20),
+        # However old it is, a quarter of the time is left.
+        (load(waiting=1200, oldest_s=9000), 40),
+        # Eight new tasks of 10 s in a second need 80 slots, but there are tasks for 60 only.
+        (load(waiting=20, running=40, arrivals_per_s=8), 15),
+        (load(waiting=200, running=40, arrivals_per_s=8), 20),
+        # Long tasks: each needs a slot of its own.
+        (load(waiting=30, service_s=3600.0), 8),
+        # A pool has one free slot: more workers would wait for it too.
+        (load(waiting=1200, startable=1), 1),
+        (load(waiting=1200, startable=0), 0),
+        (load(waiting=1200, startable=0, running=4), 1),
+        # Nothing has ended yet.
+        (load(waiting=300, service_s=None), 3),
+        (load(waiting=10**6), 100),
+    ],
+)
+def test_a_decision(now: Workload, expected: int) -> None:
+    assert worker_count.workers(now, LIMITS) == expected
+
+
+def test_the_minimum_stays() -> None:
+    assert worker_count.workers(load(), Limits(minimum=2, maximum=5, concurrency=4, drain_s=300, default_service_s=60)) == 2
+
+
+def test_the_number_rises_at_once_and_falls_after_the_cooldown() -> None:
+    decisions = [(0.0, 8), (10.0, 20), (20.0, 8), (40.0, 0), (41.0, 0), (51.0, 0), (71.0, 0)]
+    times = iter([at for at, _ in decisions])
+    autoscaler = Autoscaler("q", LIMITS, cooldown_s=30, clock=lambda: next(times))
+
+    found = [autoscaler.decide(load(running=running)) for _, running in decisions]
+
+    assert found == [2, 5, 5, 5, 2, 0, 0]
+
+
+# Loads ---------------------------------------------------------------------------------------------------------------
+
+
+def burst(random_: random.Random) -> Load:
+    """A backfill: 2,000 tasks at once, 5 to 15 s each."""
+    return [(0.0, random_.uniform(5, 15)) for _ in range(2000)]
+
+
+def day(random_: random.Random) -> Load:
+    """Two hours with a wave: from no task to eight a second and back, 2 to 30 s each."""
+    arrivals, at = [], 0.0
+    while at < 7200:
+        at += random_.expovariate(0.02 + 8 * math.sin(math.pi * at / 7200) ** 2)
+        arrivals.append((at, random_.uniform(2, 30)))
+    return arrivals
+
+
+def steady(random_: random.Random) -> Load:
+    """An hour with four tasks a second, 10 s each on average."""
+    arrivals, at = [], 0.0
+    while at < 3600:
+        at += random_.expovariate(4)
+        arrivals.append((at, random_.expovariate(1 / 10)))
+    return arrivals
+
+
+def hourly(random_: random.Random) -> Load:
+    """Long tasks: every half hour 40 tasks, 5 to 15 minutes each."""
+    return [(hour * 1800.0, random_.uniform(300, 900)) for hour in range(6) for _ in range(40)]
+
+
+@dataclass
+class Worker:
+    ready_at: float
+    started_at: float
+    busy: int = 0
+    stopping: bool = False
+
+
+class Simulation:
+    """Workers that start in 8 s, take the oldest task first, and are asked to drain when the number falls, as `docker compose` or
+    Kubernetes would: the newest first, whether it has tasks or not.
+    """
+
+    STEP_S, DECIDE_EVERY, START_S = 1.0, 5, 8.0
+
+    def __init__(self, tasks: Load, limits: Limits, cooldown_s: float) -> None:
+        self.now = 0.0
+        self.autoscaler = Autoscaler("q", limits, cooldown_s=cooldown_s, clock=lambda: self.now)
+        self.limits = limits
+        self.arriving = sorted(tasks)
+        self.waiting: list[tuple[float, float]] = []
+        self.running: list[tuple[float, float, float, int]] = []
+        self.ended: list[tuple[float, float, float]] = []
+        self.workers: dict[int, Worker] = {}
+        self.next_worker = 0
+        self.worker_seconds = 0.0
+        #: The numbers that were decided, when they changed.
+        self.numbers: list[tuple[float, int]] = []
+        self.longest_wait_s = 0.0
+
+    def run(self) -> "Simulation":
+        total, step = len(self.arriving), 0
+        while len(self.ended) < total or self.workers:
+            self._arrive_and_end()
+            if step % self.DECIDE_EVERY == 0:
+                self._scale()
+            self._start()
+            self.worker_seconds += len(self.workers) * self.STEP_S
+            self.now += self.STEP_S
+            step += 1
+            assert self.now < 10**5, "the load never ends"
+        return self
+
+    def _arrive_and_end(self) -> None:
+        while self.arriving and self.arriving[0][0] <= self.now:
+            heapq.heappush(self.waiting, self.arriving.pop(0))
+        while self.running and self.running[0][0] <= self.now:
+            end, arrived, service_s, worker = heapq.heappop(self.running)
+            self.ended.append((end, arrived, service_s))
+            self.workers[worker].busy -= 1
+        for number in [n for n, worker in self.workers.items() if worker.stopping and not worker.busy]:
+            del self.workers[number]
+
+    def _workload(self) -> Workload:
+        recent = self.ended[-2000:]
+        times = [service_s for _, _, service_s in recent]
+        ages = [self.now - (end - service_s) for end, _, service_s, _ in self.running]
+        ended_s, running_s = (sum(found) / len(found) if found else None for found in (times, ages))
+        since = self.now - self.limits.drain_s
+        known = [a for a, _ in self.waiting] + [a for _, a, _, _ in self.running] + [a for _, a, _ in recent]
+        return Workload(
+            waiting=len(self.waiting),
+            running=len(self.running),
+            startable=len(self.waiting),
+            oldest_s=self.now - self.waiting[0][0] if self.waiting else 0.0,
+            service_s=worker_count.service_time(ended_s, running_s),
+            arrivals_per_s=sum(at > since for at in known) / self.limits.drain_s,
+        )
+
+    def _scale(self) -> None:
+        wanted = self.autoscaler.decide(self._workload())
+        if not self.numbers or self.numbers[-1][1] != wanted:
+            self.numbers.append((self.now, wanted))
+        active = [number for number, worker in self.workers.items() if not worker.stopping]
+        for number in active[wanted:]:
+            self.workers[number].stopping = True
+        for _ in range(wanted - len(active)):
+            self.workers[self.next_worker] = Worker(ready_at=self.now + self.START_S, started_at=self.now)
+            self.next_worker += 1
+
+    def _start(self) -> None:
+        for number, worker in self.workers.items():
+            while self.waiting and not worker.stopping and worker.ready_at <= self.now and worker.busy < self.limits.concurrency:
+                arrived, service_s = heapq.heappop(self.waiting)
+                self.longest_wait_s = max(self.longest_wait_s, self.now - arrived)
+                heapq.heappush(self.running, (self.now + service_s, arrived, service_s, number))
+                worker.busy += 1
+
+
+#: Each load with the tasks of a worker, and the largest number of worker-seconds, as a multiple of the ideal. The last one exceeds
+#: 1.2: the newest workers are stopped, not the idle ones, so while the long tasks of a burst end, some idle workers stay.
+LOADS: list[tuple[Callable[[random.Random], Load], int, float]] = [
+    (burst, 4, 1.2),
+    (day, 4, 1.2),
+    (steady, 4, 1.2),
+    (hourly, 1, 1.35),
+]
+
+
+def flaps(numbers: list[tuple[float, int]]) -> int:
+    """How often the number rose within 30 s after it fell."""
+    return sum(
+        low < before and high > low and rose_at - fell_at < 30
+        for (_, before), (fell_at, low), (rose_at, high) in zip(numbers, numbers[1:], numbers[2:], strict=False)
+    )
+
+
+@pytest.mark.parametrize(("make", "concurrency", "most"), LOADS, ids=lambda value: getattr(value, "__name__", None))
+def test_a_load_needs_few_worker_seconds_and_ends_in_time(
+    make: Callable[[random.Random], Load], concurrency: int, most: float
+) -> None:
+    """The ideal has no start and no idle slot."""
+    limits = replace(LIMITS, concurrency=concurrency)
+    tasks = make(random.Random(3))
+
+    done = Simulation(tasks, limits, cooldown_s=30).run()
+
+    ideal = sum(service_s for _, service_s in tasks) / concurrency
+    assert done.worker_seconds <= most * ideal
+    assert done.longest_wait_s <= limits.drain_s * 1.1
+    assert done.numbers[-1][1] == 0
+    assert flaps(done.numbers) <= 4
