@@ -38,6 +38,9 @@ class PagesHook(BuildHookInterface):  # type: ignore[type-arg,misc]
         return [] if node() or not _needed() else [NODE_WHEEL]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        # The examples, for `paceline demo`. A checkout has them in dags/.
+        if version != "editable" and self.target_name == "wheel":
+            build_data["force_include"][str(WEB.parent / "dags")] = "scheduler/examples"
         if version != "editable" and _needed():
             build()
 

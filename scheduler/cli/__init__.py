@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import click
 
+from scheduler.cli import clash
 from scheduler.cli.lazy import LazyGroup
 
 #: Each command and its line in `paceline --help`. `scheduler.cli.<command>` holds the click command of the same name.
 COMMANDS = {
+    "init": "Create a project with a DAG, tests, settings and containers.",
     "demo": "Run the flights pipeline on a temporary stack and show the result.",
     "standalone": "Run all components on this machine until Ctrl-C.",
     "scheduler": "Start a scheduler.",
@@ -49,6 +51,7 @@ def paceline(context: click.Context, debug: bool) -> None:
     Exit codes: 0 success, 1 failure, 2 usage error, 3 DAG, run, task or pool not found, 4 database or broker unreachable,
     5 timeout.
     """
+    clash.check()
     context.obj = {"debug": debug}
 
 

@@ -92,12 +92,14 @@ def _demo_settings(settings: Settings) -> Settings:
 
 
 def _dags_folder(settings: Settings) -> Path:
-    """Return the configured DAGs folder if it has the flights DAG, or else that of the checkout."""
-    checkout = Path(__file__).resolve().parents[2] / "dags"
-    for folder in (settings.dags_folder, checkout):
+    """Return the configured DAGs folder if it has the flights DAG, or else that of the checkout or the wheel."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (settings.dags_folder, package.parent / "dags", package / "examples"):
         if (folder / f"{DAG_ID}.py").is_file():
             return folder
-    raise NotFoundError(f"{settings.dags_folder} holds no {DAG_ID}.py: run `paceline demo` in a checkout of Paceline.")
+    raise NotFoundError(
+        f"{settings.dags_folder} holds no {DAG_ID}.py: install Paceline from a wheel, or run the demo in a checkout."
+    )
 
 
 def _forget(settings: Settings) -> None:

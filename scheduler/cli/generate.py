@@ -208,6 +208,7 @@ def redis_file() -> str:
 FILES: dict[str, Callable[[], str]] = {
     "config/paceline.toml": toml_file,
     "config/redis.conf": redis_file,
+    "deploy/chart/files/redis.conf": redis_file,
     "docs/reference/settings.md": settings_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/states.md": states_page,

@@ -1,0 +1,20 @@
+"""Detects the distribution `scheduler` of PyPI. Its package has the name of ours, so each overwrites files of the other."""
+
+from pathlib import Path
+
+from scheduler.exceptions import PacelineError
+
+FOLDER = Path(__file__).resolve().parents[2]
+
+
+class ClashError(PacelineError):
+    """Another distribution has installed files into the package `scheduler`."""
+
+
+def check(folder: Path = FOLDER) -> None:
+    """Raise ClashError if the distribution `scheduler` is installed in the same folder as Paceline. It takes one listing."""
+    for found in folder.glob("scheduler-*.*-info"):
+        raise ClashError(
+            f"The package {found.name.rsplit('.', 1)[0]} is installed beside Paceline, and both have a module `scheduler`:"
+            " run `pip uninstall scheduler`, then `pip install --force-reinstall --no-deps paceline`."
+        )

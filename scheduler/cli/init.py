@@ -1,0 +1,57 @@
+"""`paceline init`: creates a project with DAGs, tests, settings, containers and CI."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import re
+import secrets
+from pathlib import Path
+
+import click
+
+from scheduler.cli import options
+
+TEMPLATES = Path(__file__).with_name("project")
+#: The template of each file. The templates have other names, so that no tool takes them for code of Paceline.
+FILES = {
+    "README.md": "README.md.in",
+    "requirements.txt": "requirements.txt.in",
+    ".gitignore": "gitignore.in",
+    ".github/workflows/test.yml": "github_workflows_test.yml.in",
+    "compose.yml": "compose.yml.in",
+    "config/paceline.toml": "config_paceline.toml.in",
+    "dags/hello.py": "dags_hello.py.in",
+    "tests/test_dags.py": "tests_test_dags.py.in",
+}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+def init(name: str) -> None:
+    """Create the project NAME in a new folder: a DAG, its tests, settings, a compose file with new passwords, and a CI example.
+
+    NAME may be a path; its last part is the name of the project. An existing folder must be empty.
+    """
+    folder = Path(name)
+    project = folder.resolve().name
+    if not NAME.fullmatch(project):
+        raise click.BadParameter(f"{project!r} may hold letters, digits and _.- only, after a letter.", param_hint="NAME")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise click.UsageError(f"{folder} exists and is not an empty folder: choose another name.")
+    values = {"@NAME@": project, "@VERSION@": importlib.metadata.version("paceline")}
+    try:
+        for target, template in FILES.items():
+            text = (TEMPLATES / template).read_text(encoding="utf-8")
+            for key, value in values.items():
+                text = text.replace(key, value)
+            path = folder / target
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{folder} cannot be written: {error.strerror}.") from None
+    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    options.write_private(folder / ".env", f"PACELINE_POSTGRES_PASSWORD={secrets.token_hex(24)}\nPACELINE_CORE_FERNET_KEY={key}\n")
+    click.echo(f"Created {len(FILES) + 1} files in {folder}. Continue with:")
+    click.echo(f"  cd {folder}\n  paceline dags test hello\n  paceline standalone")

@@ -1,0 +1,84 @@
+"""`paceline init`, and the distribution of PyPI that has the same module."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from scheduler.cli import clash, paceline
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(paceline, arguments)
+
+    return run
+
+
+def test_a_project_passes_its_own_tests(call, tmp_path: Path) -> None:
+    done = call("init", "sales")
+
+    assert done.exit_code == 0, done.output
+    tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path / "sales", check=False,
+                           capture_output=True, text=True)  # fmt: skip
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    assert "2 passed" in tests.stdout
+
+
+def test_every_file_is_valid_and_the_passwords_are_private(call, tmp_path: Path) -> None:
+    call("init", "sales")
+
+    project = tmp_path / "sales"
+    files = {str(path.relative_to(project)): path for path in project.rglob("*") if path.is_file()}
+    assert not [name for name, path in files.items() if "@NAME@" in path.read_text() or "@VERSION@" in path.read_text()]
+    assert files[".env"].stat().st_mode & 0o777 == 0o600
+    assert ".env" in files[".gitignore"].read_text().splitlines()
+    for name, path in files.items():
+        if name.endswith(".py"):
+            ast.parse(path.read_text())
+        elif name.endswith(".toml"):
+            tomllib.loads(path.read_text())
+        elif name.endswith(".yml"):
+            yaml.safe_load(path.read_text())
+    services = yaml.safe_load(files["compose.yml"].read_text())["services"]
+    assert set(services) == {"postgres", "redis", "migrate", "scheduler", "worker", "waiter", "web"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("1st", "letters, digits and _.- only"), ("has space", "letters, digits"), ("full", "not an empty folder")]
+)
+def test_wrong_names(call, tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+
+    done = call("init", name)
+
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_the_distribution_scheduler_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call) -> None:
+    clash.check(tmp_path)
+    (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
+    monkeypatch.setattr(clash.check, "__defaults__", (tmp_path,))
+
+    done = call("version")
+
+    assert done.exit_code == 1
+    assert "scheduler-0.8.8 is installed beside Paceline" in done.stderr
+
+
+def test_other_distributions_are_not_taken_for_it(tmp_path: Path) -> None:
+    for name in ("paceline-0.1.0.dist-info", "scheduler_other-1.dist-info", "apscheduler-3.dist-info"):
+        (tmp_path / name).mkdir()
+
+    clash.check(tmp_path)
