@@ -30,7 +30,7 @@ COMMANDS = {
     "connections": "List, get, add, import and export connections to other systems.",
     "workers": "List workers.",
     "queues": "List queues and their waiting tasks.",
-    "autoscale": "Compute how many workers a queue needs.",
+    "autoscale": "Compute how many workers queues need.",
     "spark": "Prepare this machine for Spark tasks.",
     "migrate-airflow": "Rewrite a folder of Airflow DAG files, and import what Airflow exports.",
     "config": "Show and validate the settings.",

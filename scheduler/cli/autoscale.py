@@ -1,4 +1,4 @@
-"""`paceline autoscale`: computes how many workers a queue needs."""
+"""`paceline autoscale`: computes how many workers queues need."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import click
 
 from scheduler.cli import options, output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Engine
 
     from scheduler.services.autoscale import Autoscaler
 
 #: Seconds in which a client must send its request.
 PATIENCE_S = 5.0
-PREFIX = "/queues/"
+PATH = "/workers"
 
 
 @click.command()
-@click.option("--queue", "queues", metavar="QUEUE", multiple=True, required=True, help="Queue. With --port, repeat it for several.")
+@click.option(
+    "--queue", "queues", metavar="QUEUE", multiple=True, required=True, help="Queue of the workers. Repeat it for several."
+)
 @click.option("--min", "minimum", type=click.IntRange(min=0), default=0, show_default=True, help="Minimum number of workers.")
 @click.option("--max", "maximum", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number of workers.")
 @click.option(
@@ -57,14 +56,14 @@ PREFIX = "/queues/"
 @click.option(
     "--interval", type=click.FloatRange(min=0.2), default=5, show_default=True, help="With --watch, seconds between decisions."
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="Serve GET /queues/QUEUE on this port until Ctrl-C, as JSON, for KEDA.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Serve GET /workers on this port until Ctrl-C, as JSON, for KEDA.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="With --port, the address to listen on.")
 @options.as_json
 def autoscale(
     *, queues: tuple[str, ...], minimum: int, maximum: int, concurrency: int | None, drain_time: float, service_time: float,
     cooldown: float, watch: bool, interval: float, port: int | None, address: str,
 ) -> None:  # fmt: skip
-    """Print the number of workers that a queue needs, from its backlog, the age of the backlog, and how long its tasks take.
+    """Print the number of workers that queues need, from their backlog, its age, and how long their tasks take.
 
     The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if nothing
     waits or runs. Tasks that wait for a slot of a pool do not count.
@@ -74,8 +73,6 @@ def autoscale(
 
     if maximum < minimum:
         raise click.UsageError(f"--max {maximum} is less than --min {minimum}.")
-    if port is None and len(queues) > 1:
-        raise click.UsageError("Without --port, give one --queue.")
     settings = options.settings()
     limits = Limits(
         minimum=minimum,
@@ -86,15 +83,15 @@ def autoscale(
     )
     if watch or port is not None:
         hardening.close()
-    autoscalers = {queue: Autoscaler(queue, limits, cooldown_s=cooldown) for queue in queues}
+    autoscaler = Autoscaler(queues, limits, cooldown_s=cooldown)
     engine = options.engine()
     if port is not None:
         options.refuse_taken_port("autoscale", address, port)
-        _serve(autoscalers, engine, address, port)
+        _serve(autoscaler, engine, address, port)
     elif watch:
-        _watch(autoscalers[queues[0]], engine, interval)
+        _watch(autoscaler, engine, interval)
     else:
-        found = autoscalers[queues[0]].run_once(engine)
+        found = autoscaler.run_once(engine)
         output.result(found, str(found["workers"]))
 
 
@@ -113,36 +110,35 @@ def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float) -> None:
         time.sleep(interval_s)
 
 
-def _serve(autoscalers: Mapping[str, Autoscaler], engine: Engine, address: str, port: int) -> None:
-    with server(autoscalers, engine, address, port) as serving:
-        output.say(f"GET http://{address}:{port}{PREFIX}{next(iter(autoscalers))} returns the number of workers.")
+def _serve(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> None:
+    with server(autoscaler, engine, address, port) as serving:
+        output.say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
         serving.serve_forever()
 
 
-def server(autoscalers: Mapping[str, Autoscaler], engine: Engine, address: str, port: int) -> ThreadingHTTPServer:
-    """Return a server of the numbers of workers. It needs no login: the numbers are no secret, and clients change nothing."""
-    handler = type("Handler", (_Handler,), {"autoscalers": autoscalers, "engine": engine, "lock": threading.Lock()})
+def server(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> ThreadingHTTPServer:
+    """Return a server of the number of workers. It needs no login: the number is no secret, and clients change nothing."""
+    handler = type("Handler", (_Handler,), {"autoscaler": autoscaler, "engine": engine, "lock": threading.Lock()})
     return ThreadingHTTPServer((address, port), handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "paceline", ""
     timeout = PATIENCE_S
-    autoscalers: Mapping[str, Autoscaler]
+    autoscaler: Autoscaler
     engine: Engine
     lock: threading.Lock
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        autoscaler = self.autoscalers.get(unquote(path.removeprefix(PREFIX))) if path.startswith(PREFIX) else None
         if path == "/alive":
             self._answer(200, {"alive": True})
-        elif autoscaler is None:
-            self._answer(404, {"error": f"There are only {', '.join(PREFIX + name for name in self.autoscalers)}."})
+        elif path != PATH:
+            self._answer(404, {"error": f"There is only {PATH} here."})
         else:
             try:
                 with self.lock:
-                    found = autoscaler.run_once(self.engine)
+                    found = self.autoscaler.run_once(self.engine)
             except Exception as error:
                 self._answer(503, {"error": _reason(error)})
             else:

@@ -1,4 +1,4 @@
-"""The number of workers that a queue needs."""
+"""The number of workers that queues need."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The task instances of one queue."""
+    """The task instances of the queues of a worker."""
 
     waiting: int
     running: int
@@ -25,7 +25,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a user wants of a queue."""
+    """The limits of the number, and the goal."""
 
     minimum: int
     maximum: int

@@ -1,11 +1,11 @@
-"""autoscale: reads the workload of a queue and decides how many workers it needs. A command runs it, no scheduler does.
+"""autoscale: reads the workload of the queues of a worker and decides how many workers they need. A command runs it, no scheduler does.
 
 It starts and stops nothing itself: KEDA, a script or a person does.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,13 +23,15 @@ FALLS_TO = 0.9
 
 
 class Autoscaler:
-    """The desired number of workers of one queue. It falls only after it was a tenth lower for `cooldown_s`, so it does not flap.
+    """The desired number of workers that share the same queues. It falls only after it was a tenth lower for `cooldown_s`, so it does not flap.
 
     Its only state is the numbers of that time. After a restart, the number may fall once too early.
     """
 
-    def __init__(self, queue: str, limits: Limits, *, cooldown_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.queue = queue
+    def __init__(
+        self, queues: Sequence[str], limits: Limits, *, cooldown_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._queues = list(queues)
         self._limits = limits
         self._cooldown_s = cooldown_s
         self._clock = clock
@@ -52,5 +54,5 @@ class Autoscaler:
 
     def run_once(self, engine: Engine) -> dict[str, Any]:
         """Read the workload, and return it with the number of workers."""
-        load = transact(engine, workload.of_queue, self.queue, window_s=self._limits.drain_s)
-        return {"queue": self.queue, "workers": self.decide(load), **asdict(load)}
+        load = transact(engine, workload.of_queues, self._queues, window_s=self._limits.drain_s)
+        return {"queues": self._queues, "workers": self.decide(load), **asdict(load)}

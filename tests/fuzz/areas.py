@@ -40,7 +40,7 @@ from workers import message_filter, remote_control
 
 LONGEST_SENTENCE = 3000
 #: Commands that go on until they are stopped, start a JVM for half a minute, or are asked for here in other ways.
-ENDLESS = {"demo", "standalone", "scheduler", "worker", "waiter", "flower", "web", "completion", "archive"}
+ENDLESS = {"demo", "standalone", "scheduler", "worker", "waiter", "flower", "web", "completion", "archive", "autoscale", "init"}
 #: Options that make a command wait.
 WAITING = {"--wait", "-f", "--follow", "--timeout"}
 FILES_AT_ONCE = 40

@@ -1,4 +1,6 @@
-"""The workload of a queue: the backlog, its age, how long tasks take, and how many arrive."""
+"""The workload of queues: the backlog, its age, how long tasks take, and how many arrive."""
+
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
@@ -11,21 +13,21 @@ SAMPLE = 2000
 RECENT_S = 3600.0
 
 
-def of_queue(connection: Connection, queue: str, *, window_s: float) -> Workload:
-    """Return the workload of a queue. Arrivals are counted over at most `window_s` seconds."""
+def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float) -> Workload:
+    """Return the workload of these queues together. Arrivals are counted over at most `window_s` seconds."""
     found = connection.exec_driver_sql(
         f"""
         with now as materialized (select clock_timestamp() as at),
         unfinished as materialized (
             select pool, pool_slots, state, started_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
               from task_instance
-             where queue = %(queue)s and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})
+             where queue = any(%(queues)s) and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})
         ), sample as materialized (
             select queue, started_at, ended_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
               from task_instance where ended_at is not null order by ended_at desc limit {SAMPLE}
         ), ended as (
             select * from sample, now
-             where queue = %(queue)s and started_at is not null and ended_at > at - make_interval(secs => {RECENT_S})
+             where queue = any(%(queues)s) and started_at is not null and ended_at > at - make_interval(secs => {RECENT_S})
         ), window_ as (
             -- A full sample may reach back less far than the window.
             select at, greatest(at - make_interval(secs => %(window)s),
@@ -57,7 +59,7 @@ def of_queue(connection: Connection, queue: str, *, window_s: float) -> Workload
                   from window_ left join arrived on true) as arrivals_per_s
           from unfinished
         """,
-        {"queue": queue, "window": window_s},
+        {"queues": list(queues), "window": window_s},
     ).one()
     return Workload(
         waiting=found.waiting,

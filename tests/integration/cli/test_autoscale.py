@@ -32,8 +32,8 @@ def test_the_backlog_of_a_queue_becomes_a_number_of_workers(cli: Cli, wide: Scen
     # 40 tasks of 60 s within 300 s: 8 at once.
     found = cli.json("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60")
 
-    assert {name: found[name] for name in ("queue", "workers", "waiting", "running", "startable", "service_s")} == {
-        "queue": "heavy", "workers": 4, "waiting": 40, "running": 0, "startable": 40, "service_s": None,
+    assert {name: found[name] for name in ("queues", "workers", "waiting", "running", "startable", "service_s")} == {
+        "queues": ["heavy"], "workers": 4, "waiting": 40, "running": 0, "startable": 40, "service_s": None,
     }  # fmt: skip
     assert found["arrivals_per_s"] == pytest.approx(40 / 300, rel=0.01)
     assert cli("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60").stdout == "4\n"
@@ -57,7 +57,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
     messages = wide.messages()
     claims = [wide.claim(message) for message in messages[:10]]
     wide.sql("update task_instance set started_at = clock_timestamp() - interval '7 s' where state = 'running'")
-    assert Autoscaler("heavy", LIMITS, cooldown_s=0).run_once(wide.engine)["service_s"] == pytest.approx(7, abs=2)
+    assert Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)["service_s"] == pytest.approx(7, abs=2)
     for claim in claims[:6]:
         assert claim is not None
         wide.sql(
@@ -66,7 +66,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
             claim.ti_id,
         )
 
-    found = Autoscaler("heavy", LIMITS, cooldown_s=0).run_once(wide.engine)
+    found = Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)
 
     assert (found["waiting"], found["running"]) == (30, 4)
     assert found["service_s"] == pytest.approx(20, abs=2)
@@ -75,7 +75,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
 
 @pytest.fixture
 def address(wide: Scenario) -> Iterator[str]:
-    serving = autoscale.server({"heavy": Autoscaler("heavy", LIMITS, cooldown_s=30)}, wide.engine, "127.0.0.1", 0)
+    serving = autoscale.server(Autoscaler(["heavy"], LIMITS, cooldown_s=30), wide.engine, "127.0.0.1", 0)
     thread = threading.Thread(target=serving.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{serving.server_address[1]}"
@@ -94,22 +94,24 @@ def get(url: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_keda_reads_the_number_over_http(address: str) -> None:
-    code, found = get(f"{address}/queues/heavy")
+    code, found = get(f"{address}/workers")
 
     assert (code, found["workers"], found["waiting"]) == (200, 4, 40)
     assert get(f"{address}/alive") == (200, {"alive": True})
-    assert get(f"{address}/queues/other") == (404, {"error": "There are only /queues/heavy."})
+    assert get(f"{address}/other") == (404, {"error": "There is only /workers here."})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--queue", "a", "--queue", "b"), "Without --port, give one --queue."),
-        (("--queue", "a", "--min", "5", "--max", "2"), "--max 2 is less than --min 5."),
-    ],
-)
-def test_wrong_usage(cli: Cli, arguments: tuple[str, ...], words: str) -> None:
-    done = cli("autoscale", *arguments)
+def test_queues_of_the_same_workers_are_added_up(cli: Cli, wide: Scenario) -> None:
+    wide.trigger("pair")
+    wide.turn()
+
+    found = cli.json("autoscale", "--queue", "heavy", "--queue", "default", "-c", "2", "--service-time", "60")
+
+    assert (found["queues"], found["waiting"]) == (["heavy", "default"], 41)
+
+
+def test_a_minimum_above_the_maximum_is_refused(cli: Cli) -> None:
+    done = cli("autoscale", "--queue", "a", "--min", "5", "--max", "2")
 
     assert done.exit_code == 2
-    assert words in done.stderr
+    assert "--max 2 is less than --min 5." in done.stderr

@@ -60,7 +60,7 @@ def test_the_minimum_stays() -> None:
 def test_the_number_rises_at_once_and_falls_after_the_cooldown() -> None:
     decisions = [(0.0, 8), (10.0, 20), (20.0, 8), (40.0, 0), (41.0, 0), (51.0, 0), (71.0, 0)]
     times = iter([at for at, _ in decisions])
-    autoscaler = Autoscaler("q", LIMITS, cooldown_s=30, clock=lambda: next(times))
+    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
 
     found = [autoscaler.decide(load(running=running)) for _, running in decisions]
 
@@ -115,7 +115,7 @@ class Simulation:
 
     def __init__(self, tasks: Load, limits: Limits, cooldown_s: float) -> None:
         self.now = 0.0
-        self.autoscaler = Autoscaler("q", limits, cooldown_s=cooldown_s, clock=lambda: self.now)
+        self.autoscaler = Autoscaler(["q"], limits, cooldown_s=cooldown_s, clock=lambda: self.now)
         self.limits = limits
         self.arriving = sorted(tasks)
         self.waiting: list[tuple[float, float]] = []
