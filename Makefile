@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy
 BIN := .venv/bin
 
 help: ## Show this list
@@ -63,6 +63,9 @@ test-metrics: setup ## Let a real Prometheus scrape every role, and replay what 
 
 screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
 	@.make/browser -m browser.screenshots
+
+test-deploy: setup ## Check the chart, the kustomize folders, the unit files and the wheel; ARGS="-k chart" selects
+	@.make/deploy -m pytest -n 2 tests/deploy $(ARGS)
 
 chaos: setup ## Inject faults for ten minutes and judge the result; prints one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)

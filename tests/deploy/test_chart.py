@@ -1,0 +1,245 @@
+"""The Helm chart: valid for each Kubernetes version, restricted, and in agreement with the settings and commands of Paceline."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+from kubernetes_validate import utils
+
+from scheduler.cli import paceline
+from scheduler.settings.environment import OTHER_NAMES
+from scheduler.settings.model import environment_names
+
+from .rendering import VERSIONS, Object, RenderError, containers, lint, pods, render
+from .value_sets import VALUE_SETS, WRONG
+
+KEDA = json.loads(Path(__file__).with_name("keda.schema.json").read_text(encoding="utf-8"))
+# It would read the definitions of a version, which are megabytes, for each object.
+utils.schema_contents = cache(utils.schema_contents)
+every_set = pytest.mark.parametrize("name", VALUE_SETS)
+
+
+@cache
+def problem(text: str, version: str) -> str | None:
+    """What is wrong with an object, as JSON, for a Kubernetes version. Most objects are in many value sets."""
+    one = json.loads(text)
+    try:
+        if one["apiVersion"].startswith("keda.sh/"):
+            jsonschema.validate(one, KEDA)
+        else:
+            kubernetes_validate.validate(one, version, strict=True)
+    except (jsonschema.ValidationError, kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+        return f"{one['kind']} {one['metadata']['name']}: {error}"
+    return None
+
+
+@pytest.fixture
+def objects(name: str) -> list[Object]:
+    return render(VALUE_SETS[name])
+
+
+def test_there_are_thirty_value_sets() -> None:
+    assert len(VALUE_SETS) >= 30
+
+
+@every_set
+def test_lint(name: str) -> None:
+    assert lint(VALUE_SETS[name]) == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@every_set
+def test_every_object_is_valid(objects: list[Object], version: str) -> None:
+    assert [found for one in objects if (found := problem(json.dumps(one, sort_keys=True), version))] == []
+
+
+def test_the_check_finds_a_misspelled_field_and_an_unknown_version() -> None:
+    deployment = next(one for one in render({}) if one["kind"] == "Deployment")
+    deployment["spec"]["replica"] = 3
+    assert "replica" in (problem(json.dumps(deployment), "1.33") or "")
+    del deployment["spec"]["replica"]
+    deployment["apiVersion"] = "apps/v1beta1"
+    assert problem(json.dumps(deployment), "1.33")
+
+    scaled = next(one for one in render(VALUE_SETS["autoscaling"]) if one["kind"] == "ScaledObject")
+    scaled["spec"]["triggers"][0]["metadata"]["target"] = "1"
+    assert "target" in (problem(json.dumps(scaled), "1.33") or "")
+
+
+@every_set
+def test_names_are_unique(objects: list[Object]) -> None:
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+
+
+@every_set
+def test_every_pod_is_restricted_and_has_limits(objects: list[Object]) -> None:
+    for pod, template in pods(objects):
+        spec = template["spec"]
+        # Otherwise a Service named paceline-web would set PACELINE_WEB_PORT, which is a setting.
+        assert spec["enableServiceLinks"] is False, pod
+        assert spec["automountServiceAccountToken"] is False, pod
+        assert spec["securityContext"]["runAsNonRoot"] is True, pod
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, pod
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), pod
+        assert all("hostPath" not in volume for volume in spec["volumes"]), pod
+        for container in containers(template):
+            security = container["securityContext"]
+            assert security["capabilities"] == {"drop": ["ALL"]}, pod
+            assert security["readOnlyRootFilesystem"] is True, pod
+            assert security["allowPrivilegeEscalation"] is False, pod
+            assert "memory" in container["resources"]["limits"], (pod, container["name"])
+            assert "cpu" in container["resources"]["requests"], (pod, container["name"])
+            mounts = {mount["name"] for mount in container["volumeMounts"]}
+            volumes = {volume["name"] for volume in spec["volumes"]}
+            volumes |= {"data"} if container["name"] == "postgres" else set()
+            assert mounts <= volumes, (pod, mounts - volumes)
+
+
+@every_set
+def test_every_long_running_container_has_probes(objects: list[Object]) -> None:
+    for pod, template in pods([one for one in objects if one["kind"] != "Job"]):
+        for container in template["spec"]["containers"]:
+            if container["name"] != "git-sync":
+                assert {"livenessProbe", "readinessProbe"} <= container.keys(), pod
+                port = container["ports"][0]["name"]
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    assert container.get(probe, {}).get("httpGet", {"port": port})["port"] == port, (pod, probe)
+
+
+@every_set
+def test_secrets_come_by_reference_only(objects: list[Object]) -> None:
+    assert [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"] == []
+    for pod, template in pods(objects):
+        for container in containers(template):
+            for variable in container.get("env", []):
+                is_secret = any(word in variable["name"] for word in ("PASSWORD", "_URL", "KEY", "AUTH"))
+                assert not (is_secret and "value" in variable), (pod, variable["name"])
+
+
+@every_set
+def test_every_variable_is_a_setting_and_every_command_exists(objects: list[Object]) -> None:
+    known = environment_names().keys() | OTHER_NAMES
+    for pod, template in pods(objects):
+        for container in containers(template):
+            names = {variable["name"] for variable in container.get("env", [])}
+            assert {name for name in names if name.startswith("PACELINE_")} <= known, pod
+            arguments = container.get("args", [])
+            if arguments[:1] == ["paceline"]:
+                parse(arguments[1:])
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse arguments as the command line does, and run nothing."""
+    command: Any = paceline
+    context = paceline.make_context("paceline", list(arguments))
+    while hasattr(command, "resolve_command"):
+        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(command.name, rest, parent=context)
+
+
+@every_set
+def test_a_worker_has_time_to_drain(objects: list[Object]) -> None:
+    for pod, template in pods(objects):
+        for container in template["spec"]["containers"]:
+            for variable in container.get("env", []):
+                if variable["name"] == "PACELINE_WORKER_GRACE_SEC":
+                    assert template["spec"]["terminationGracePeriodSeconds"] >= int(variable["value"]) + 30, pod
+
+
+@every_set
+def test_every_selector_selects_a_pod_of_this_chart(objects: list[Object]) -> None:
+    labels = [template["metadata"]["labels"] for _, template in pods(objects)]
+
+    def selects(selector: dict[str, str]) -> bool:
+        return any(selector.items() <= one.items() for one in labels)
+
+    for one in objects:
+        spec, where = one.get("spec", {}), (one["kind"], one["metadata"]["name"])
+        match one["kind"]:
+            case "Service":
+                assert selects(spec["selector"]), where
+            case "Deployment" | "StatefulSet":
+                own = spec["template"]["metadata"]["labels"]
+                assert spec["selector"]["matchLabels"].items() <= own.items(), where
+                assert sum(spec["selector"]["matchLabels"].items() <= other.items() for other in labels) == 1, where
+            case "PodDisruptionBudget":
+                assert selects(spec["selector"]["matchLabels"]), where
+            case "NetworkPolicy":
+                assert selects(spec["podSelector"]["matchLabels"]), where
+            case "ScaledObject":
+                target = next(other for other in objects if (other["kind"], other["metadata"]["name"])
+                              == ("Deployment", spec["scaleTargetRef"]["name"]))  # fmt: skip
+                assert "replicas" not in target["spec"], where
+            case "Ingress":
+                backend = spec["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"]
+                assert backend in {other["metadata"]["name"] for other in objects if other["kind"] == "Service"}, where
+
+
+@every_set
+def test_every_port_that_is_asked_is_open(objects: list[Object]) -> None:
+    """For each container port of Paceline, a NetworkPolicy selects its pod."""
+    policies = [one["spec"] for one in objects if one["kind"] == "NetworkPolicy"]
+    if not policies:
+        return
+    for pod, template in pods(objects):
+        own = template["metadata"]["labels"]
+        open_ports = {
+            port["port"]
+            for policy in policies
+            if policy["podSelector"]["matchLabels"].items() <= own.items()
+            for rule in policy.get("ingress", [])
+            for port in rule["ports"]
+        }
+        ports = {port["containerPort"] for one in template["spec"]["containers"] for port in one.get("ports", [])}
+        assert ports <= open_ports, pod
+
+
+@every_set
+def test_every_config_map_and_claim_exists(objects: list[Object], name: str) -> None:
+    maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
+    claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+    claims |= {"dags", "shared-data", "shared-logs"}  # those of users, in the value sets
+    for pod, template in pods(objects):
+        for volume in template["spec"]["volumes"]:
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in maps, pod
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims, pod
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_are_rejected(name: str) -> None:
+    values, words = WRONG[name]
+
+    with pytest.raises(RenderError) as raised:
+        render(values)
+
+    assert words in str(raised.value)
+
+
+def test_a_new_configuration_restarts_every_process_and_migrates_again() -> None:
+    def marks(values: Object) -> dict[str, Any]:
+        return {
+            one["metadata"]["labels"]["app.kubernetes.io/component"]: (one["spec"]["template"]["metadata"].get("annotations"))
+            if one["kind"] == "Deployment"
+            else one["metadata"]["name"]
+            for one in render(values)
+            if one["kind"] in {"Deployment", "Job"}
+        }
+
+    before, after = marks({}), marks({"config": "[core]\nparallelism = 9\n"})
+
+    assert before.keys() == after.keys()
+    assert [component for component in before if before[component] == after[component]] == []
+
+
+def test_two_releases_share_no_name() -> None:
+    first, second = ({(one["kind"], one["metadata"]["name"]) for one in render(VALUE_SETS["everything"], release=release)}
+                     for release in ("blue", "green"))  # fmt: skip
+
+    assert first & second == set()
