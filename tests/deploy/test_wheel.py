@@ -1,0 +1,98 @@
+"""The wheel in an empty folder: what it holds, and that it works without a checkout and beside modules of the same names."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Modules of a user that have the names of ours.
+HOSTILE = ("scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout. The dependencies of the build come from the index."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "node_modules", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--constraint", str(ROOT / "constraints.txt"),
+               "--build-constraint", str(ROOT / "constraints.txt"), "--wheel-dir", str(folder), str(source)]  # fmt: skip
+    subprocess.run(command, check=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment with the wheel. Its dependencies are those of the tests: installing them again would take a minute."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(command, check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    own = next(Path(one) for one in sys.path if one.endswith("site-packages"))
+    for path in own.iterdir():
+        # Neither our checkout nor what finds it.
+        if not path.name.startswith(("paceline", "_paceline", "__editable__", "_editable")) and not (packages / path.name).exists():
+            (packages / path.name).symlink_to(path)
+    yield folder
+
+
+def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {"scheduler/examples/flights.py", "scheduler/examples/hello.py", "scheduler/cli/project/compose.yml.in",
+            "scheduler/api/static/index.html", "scheduler/py.typed"} <= set(names)  # fmt: skip
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"scheduler", "workers"}
+    assert len(names) == len(set(names))
+    assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
+
+
+def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PACELINE_HOME": str(folder / "home")}
+    return subprocess.run([str(installed / "bin" / "paceline"), *arguments], cwd=folder, env=environment, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+
+
+def test_an_empty_folder_gets_a_project_whose_dag_runs(installed: Path, tmp_path: Path) -> None:
+    created = run(installed, tmp_path, "init", "sales")
+    assert created.returncode == 0, created.stderr
+
+    done = run(installed, tmp_path / "sales", "dags", "test", "hello", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "success"
+
+
+def test_modules_of_a_user_with_our_names_do_no_harm(installed: Path, tmp_path: Path) -> None:
+    run(installed, tmp_path, "init", "sales")
+    for name in HOSTILE:
+        path = tmp_path / "sales" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit('the module of the user was imported instead')\n")
+
+    done = run(installed, tmp_path / "sales", "dags", "test", "hello", "--json")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_distribution_scheduler_is_reported(installed: Path, tmp_path: Path) -> None:
+    (packages,) = installed.glob("lib/python*/site-packages")
+    other = packages / "scheduler-0.8.8.dist-info"
+    other.mkdir()
+    try:
+        done = run(installed, tmp_path, "version")
+    finally:
+        other.rmdir()
+
+    assert done.returncode == 1
+    assert "pip uninstall scheduler" in done.stderr
