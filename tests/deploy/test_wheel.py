@@ -7,7 +7,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel. Its dependencies are those of the tests: installing them again would take a minute."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
@@ -44,7 +43,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         # Neither our checkout nor what finds it.
         if not path.name.startswith(("paceline", "_paceline", "__editable__", "_editable")) and not (packages / path.name).exists():
             (packages / path.name).symlink_to(path)
-    yield folder
+    return folder
 
 
 def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(wheel: Path) -> None:
