@@ -15,7 +15,7 @@ from scheduler.services.autoscale import Autoscaler, Limits
 
 from .conftest import Cli
 
-LIMITS = Limits(minimum=0, maximum=20, concurrency=2, drain_s=300, default_service_s=60)
+LIMITS = Limits(minimum=0, maximum=20, concurrency=2, drain_s=300, default_service_s=55)
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def wide(scenario: Scenario) -> Scenario:
 
 
 def test_the_backlog_of_a_queue_becomes_a_number_of_workers(cli: Cli, wide: Scenario) -> None:
-    # 40 tasks of 60 s within 300 s: 8 at once.
-    found = cli.json("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60")
+    # 40 tasks of 55 s within 300 s: 8 at once.
+    found = cli.json("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "55")
 
     assert {name: found[name] for name in ("queues", "workers", "waiting", "running", "startable", "service_s")} == {
         "queues": ["heavy"], "workers": 4, "waiting": 40, "running": 0, "startable": 40, "service_s": None,
     }  # fmt: skip
     assert found["arrivals_per_s"] == pytest.approx(40 / 300, rel=0.01)
-    assert cli("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "60").stdout == "4\n"
+    assert cli("autoscale", "--queue", "heavy", "-c", "2", "--service-time", "55").stdout == "4\n"
     assert cli("autoscale", "--queue", "heavy", "--max", "3", "-c", "1").stdout == "2\n"
     assert cli("autoscale", "--queue", "empty").stdout == "0\n"
     assert cli("autoscale", "--queue", "empty", "--min", "2").stdout == "2\n"
@@ -63,7 +63,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
         wide.sql(
             "update task_instance set state = 'success', ended_at = clock_timestamp(), worker = null,"
             " started_at = clock_timestamp() - interval '20 s' where id = %s",
-            claim.ti_id,
+            claim.id,
         )
 
     found = Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)
@@ -105,7 +105,7 @@ def test_queues_of_the_same_workers_are_added_up(cli: Cli, wide: Scenario) -> No
     wide.trigger("pair")
     wide.turn()
 
-    found = cli.json("autoscale", "--queue", "heavy", "--queue", "default", "-c", "2", "--service-time", "60")
+    found = cli.json("autoscale", "--queue", "heavy", "--queue", "default", "-c", "2", "--service-time", "55")
 
     assert (found["queues"], found["waiting"]) == (["heavy", "default"], 41)
 
