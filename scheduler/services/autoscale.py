@@ -1,4 +1,4 @@
-"""autoscale: reads the workload of the queues of a worker and decides how many workers they need. A command runs it, no scheduler does.
+"""autoscale: reads the workload of queues and decides how many workers they need. A command runs it, no scheduler does.
 
 It starts and stops nothing itself: KEDA, a script or a person does.
 """
@@ -23,7 +23,7 @@ FALLS_TO = 0.9
 
 
 class Autoscaler:
-    """The desired number of workers that share the same queues. It falls only after it was a tenth lower for `cooldown_s`, so it does not flap.
+    """The desired number of workers of the same queues. It falls only after it was a tenth lower for `cooldown_s`: it does not flap.
 
     Its only state is the numbers of that time. After a restart, the number may fall once too early.
     """
