@@ -23,7 +23,7 @@ FALLS_TO = 0.9
 
 
 class Autoscaler:
-    """The desired number of workers of the same queues. It falls only after it was a tenth lower for `cooldown_s`: it does not flap.
+    """The desired number of workers of some queues. It falls only after it was a tenth lower for `cooldown_s`: it does not flap.
 
     Its only state is the numbers of that time. After a restart, the number may fall once too early.
     """
