@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release
 BIN := .venv/bin
 
 help: ## Show this list
@@ -78,6 +78,10 @@ fuzz: setup ## Try over 10,000 hostile IDs, messages, answers, DAG files, Redis 
 
 bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one JSON line; ARGS="chain wide --iterations 5" selects
 	@$(BIN)/python -m bench $(ARGS)
+
+release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
+	@.venv/bin/python -c 'import build' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
+	@.venv/bin/python .make/release $(VERSION)
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, and check a flights run in it
 	@python3 tests/compose/run.py
