@@ -114,7 +114,9 @@ ROWS = (
         AirflowTimetableInvalid AirflowDagCycleException AirflowOptionalProviderFeatureException DuplicateTaskIdFound
         ParamValidationError XComNotFound TaskDeferred TaskDeferralError TaskDeferralTimeout TaskNotFound DagNotFound
         AirflowInactiveAssetInInletOrOutletException DagRunTriggerException DownstreamTasksSkipped
-        AirflowProviderDeprecationWarning RemovedInAirflow3Warning RemovedInAirflow4Warning AirflowRuntimeError""",
+        AirflowProviderDeprecationWarning RemovedInAirflow3Warning RemovedInAirflow4Warning AirflowRuntimeError
+        AirflowSecretsBackendAccessDenied FailFastDagInvalidTriggerRule NodeNotFound TaskAlreadyInTaskGroup
+        TaskAlreadyRunningError TaskAwaitingInput UnmappableXComTypePushed XComForMappingNotPushed""",
     ),
     # Helpers that have no other place here than this package.
     _row(

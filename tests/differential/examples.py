@@ -11,6 +11,9 @@ NOT_MIGRATED = {
     "example_custom_weight.py": "schedulers never run user code",
 }
 
+#: Examples with other edges than in Airflow, see the differences in docs/reference/airflow-parity.md.
+OTHER_EDGES = {"example_setup_teardown_taskflow.py": {"outer_setup", "section_1.inner_teardown"}}
+
 #: The modules that the provider packages which come with Airflow need beside Paceline's.
 LIBRARIES = ("deprecated", "methodtools.py", "more_itertools", "sqlparse", "wirerope", "wrapt")
 
@@ -19,6 +22,7 @@ STRUCTURE = """
 import importlib.util, json, logging, sys, warnings
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
+from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 
 found = {}
@@ -35,7 +39,8 @@ for number, path in enumerate(sys.argv[1:]):
         continue
     finally:
         DagContext.current_autoregister_module_name = None
-    dags = {dag.dag_id: dag for dag, _ in DagContext.autoregistered_dags}
+    held = [value for value in vars(module).values() if isinstance(value, DAG)]
+    dags = {dag.dag_id: dag for dag in [*held, *(dag for dag, _ in DagContext.autoregistered_dags)]}
     found[path] = {
         name: {
             task.task_id: [str(getattr(task.trigger_rule, "value", task.trigger_rule)), sorted(task.downstream_task_ids)]
