@@ -9,6 +9,8 @@ from scheduler.exceptions import SettingsError
 _TRUE = frozenset({"t", "true", "1", "yes", "on"})
 _FALSE = frozenset({"f", "false", "0", "no", "off"})
 _MISSING: Any = object()
+#: Options that Airflow's example files read without a fallback, with the values that they have in Airflow.
+_DEFAULTS = {("kubernetes_executor", "worker_container_repository"): "", ("kubernetes_executor", "worker_container_tag"): ""}
 
 
 class AirflowConf:
@@ -25,6 +27,8 @@ class AirflowConf:
                 return os.environ[name]
         if fallback is not _MISSING:
             return fallback
+        if (section, key) in _DEFAULTS:
+            return _DEFAULTS[section, key]
         airflow, ours = _names(section, key)
         raise SettingsError(f"There is no option [{section}] {key}; set {airflow} or {ours}, or pass fallback=...")
 

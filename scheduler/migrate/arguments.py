@@ -26,6 +26,7 @@ VARIABLES = {
 }
 #: Arguments that mean nothing here, by the class that takes them, and why.
 MEANINGLESS = {"Asset": {"access_control": "Paceline has no teams"}, "Dataset": {"access_control": "Paceline has no teams"}}
+WEIGHT_RULES = {"downstream", "upstream", "absolute"}
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
 _LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
@@ -51,6 +52,11 @@ class Arguments(cst.CSTTransformer):
             return updated_node
         given = {arg.keyword.value for arg in original_node.args if arg.keyword is not None}
         for number in reversed(range(len(original_node.args))):
+            if _is_own_weight_rule(original_node.args[number]) and role not in MEANINGLESS:
+                text = "weight_rule= of a class of your own is removed: schedulers never run user code; set priority_weight."
+                self.unsupported.append(Note(self._line(original_node.args[number]), text))
+                updated_node = _without(updated_node, number)
+                continue
             keyword = original_node.args[number].keyword
             name = "" if keyword is None else keyword.value
             line = self._line(original_node.args[number])
@@ -89,6 +95,15 @@ class Arguments(cst.CSTTransformer):
     def _line(self, node: cst.CSTNode) -> int:
         line: int = self.get_metadata(PositionProvider, node).start.line
         return line
+
+
+def _is_own_weight_rule(arg: cst.Arg) -> bool:
+    """Whether this is weight_rule= with something else than the name of a rule or a member of WeightRule."""
+    if arg.keyword is None or arg.keyword.value != "weight_rule":
+        return False
+    if isinstance(arg.value, cst.SimpleString):
+        return arg.value.evaluated_value not in WEIGHT_RULES
+    return isinstance(arg.value, cst.Call)
 
 
 def _without(call: cst.Call, number: int) -> cst.Call:

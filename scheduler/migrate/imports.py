@@ -15,8 +15,10 @@ ONE_LINE = 60
 class Imports(cst.CSTTransformer):
     """Writes Paceline's names for Airflow's. A name without a counterpart stays, unless the file does not use it."""
 
-    def __init__(self, bound_names: Bound, used: Collection[str], local: Callable[[str], str]) -> None:
+    def __init__(self, bound_names: Bound, used: Collection[str], lost: Collection[str], local: Callable[[str], str]) -> None:
+        """`used` are the names that the file uses, and `lost` those that only removed arguments used."""
         super().__init__()
+        self._lost = lost
         self._bound = bound_names
         self._used = used
         self._local = local
@@ -83,7 +85,7 @@ class Imports(cst.CSTTransformer):
             return [node]
         module = bound.module_of(node)
         if (own := self._local(module)) != module:
-            return [node.with_changes(module=bound.as_expression(own))]
+            return self._of_own_module(node, own)
         if not bound.is_airflow(module):
             return [node]
         if isinstance(node.names, cst.ImportStar):
@@ -93,6 +95,14 @@ class Imports(cst.CSTTransformer):
 
     def _is_useless(self, node: cst.ImportFrom, one: Imported) -> bool:
         return not one.module and is_useless(bound.module_of(node), bound.local_name(one.node), self._used)
+
+    def _of_own_module(self, node: cst.ImportFrom, module: str) -> Sequence[cst.BaseSmallStatement]:
+        """An import from a module of the DAGs folder, without names that only removed arguments used."""
+        moved = node.with_changes(module=bound.as_expression(module))
+        if isinstance(node.names, cst.ImportStar):
+            return [moved]
+        kept = [alias for alias in node.names if bound.local_name(alias) not in self._lost]
+        return [moved.with_changes(**_layout(node, kept, 0))] if kept else []
 
     def _of_import(self, node: cst.Import) -> Sequence[cst.BaseSmallStatement]:
         kept = [alias for alias in node.names if not self._is_replaced(alias)]

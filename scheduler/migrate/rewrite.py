@@ -36,7 +36,8 @@ def rewrite(content: bytes, *, package: str = "", modules: Collection[str] = ())
     collector = Collector(local)
     wrapper.visit(collector)
     arguments = Arguments(collector.bound)
-    module, used = wrapper.visit(arguments), Used()
+    module, before, used = wrapper.visit(arguments), Used(), Used()
+    wrapper.visit(before)
     module.visit(used)
     changes, unsupported = [*collector.changes, *arguments.changes], [*collector.unsupported, *arguments.unsupported]
     for line, place, missing in collector.missing:
@@ -44,5 +45,5 @@ def rewrite(content: bytes, *, package: str = "", modules: Collection[str] = ())
         changes += [Note(line, f"{missing[name]} is removed: the file does not use it") for name in useless]
         given = [name for local, name in missing.items() if local not in useless]
         unsupported += [Note(line, text) for text in (names.complaints(place, given) if given else ())]
-    module = module.visit(Imports(collector.bound, used.names, local))
+    module = module.visit(Imports(collector.bound, used.names, before.names - used.names, local))
     return Rewritten(module.bytes, tuple(sorted({*changes})), tuple(sorted({*unsupported})))

@@ -182,6 +182,30 @@ def test_modules_of_the_folder_are_imported_by_their_own_names() -> None:
     assert found.content == b"from libs.helper import f\nfrom airflow.my_dags.gone import g\n"
 
 
+def test_a_weight_rule_of_its_own_is_removed_with_the_import_of_its_class() -> None:
+    source = b"""\
+from airflow.my_dags.plugins.rule import MyRule
+from airflow.operators.bash import BashOperator
+
+BashOperator(task_id="a", bash_command="ls", weight_rule=MyRule())
+BashOperator(task_id="b", bash_command="ls", weight_rule="my.Rule", priority_weight=2)
+BashOperator(task_id="c", bash_command="ls", weight_rule="upstream")
+BashOperator(task_id="d", bash_command="ls", weight_rule=WeightRule.UPSTREAM)
+"""
+
+    found = rewrite(source, package="airflow.my_dags", modules={"plugins.rule"})
+
+    assert found.content.decode().splitlines() == [
+        "from scheduler.operators import BashOperator",
+        "",
+        'BashOperator(task_id="a", bash_command="ls")',
+        'BashOperator(task_id="b", bash_command="ls", priority_weight=2)',
+        'BashOperator(task_id="c", bash_command="ls", weight_rule="upstream")',
+        'BashOperator(task_id="d", bash_command="ls", weight_rule=WeightRule.UPSTREAM)',
+    ]
+    assert [note.line for note in found.unsupported] == [4, 5]
+
+
 def test_line_ends_and_encoding_stay() -> None:
     source = "# -*- coding: latin-1 -*-\r\nfrom airflow import DAG\r\nname = 'Jürgen'\r\n".encode("latin-1")
 
