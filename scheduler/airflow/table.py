@@ -84,7 +84,7 @@ ROWS = (
     _row("airflow.utils.types", "scheduler.airflow.classic", "DagRunType NOTSET"),
     _row(
         "airflow.utils.context airflow.sdk.definitions.context",
-        "scheduler",
+        "scheduler scheduler.airflow.decorated",
         "Context context_merge get_current_context get_parsing_context",
     ),
     _row("airflow.utils.dag_parsing_context", "scheduler", "get_parsing_context"),
@@ -207,8 +207,9 @@ ROWS = (
     # What no DAG file can have here; the reasons are below.
     _row("airflow.utils.session", "scheduler", "provide_session create_session NEW_SESSION"),
     _row("airflow.utils.email", "scheduler", "send_email"),
-    _row("airflow.decorators.base airflow.sdk.bases.decorator", "scheduler",
-         "DecoratedOperator DecoratedMappedOperator TaskDecorator task_decorator_factory get_unique_task_id"),
+    _row("airflow.decorators.base airflow.sdk.bases.decorator airflow.utils.operator_helpers", "scheduler.airflow.decorated",
+         "DecoratedOperator TaskDecorator task_decorator_factory determine_kwargs DecoratedMappedOperator get_unique_task_id"),
+    _row("airflow.sdk.definitions._internal.types", "scheduler.airflow.decorated", "SET_DURING_EXECUTION"),
     _row("airflow.stats", "scheduler", "Stats"),
     _row("airflow.plugins_manager airflow.sdk.plugins_manager", "scheduler", "AirflowPlugin"),
     _row("airflow.task.priority_strategy", "scheduler", "PriorityWeightStrategy"),
@@ -241,8 +242,8 @@ REASONS = {
     "PriorityWeightStrategy": f"{_NO_USER_CODE}; use priority_weight and one of the three values of weight_rule",
     "AirflowPlugin": "Paceline has no plugins; import classes and functions from modules of the DAGs folder",
     **dict.fromkeys(
-        ("DecoratedOperator", "DecoratedMappedOperator", "TaskDecorator", "task_decorator_factory", "get_unique_task_id"),
-        "there are no own decorators of tasks; call the hook in a @task function, or write an operator",
+        ("DecoratedMappedOperator", "get_unique_task_id"),
+        "use task_decorator_factory, which maps tasks and finds free IDs",
     ),
     "Stats": "use a metrics client of your own",
     "DagBag": "load the files with `paceline dags list`, and test a DAG with `paceline dags test`",

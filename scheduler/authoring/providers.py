@@ -1,5 +1,6 @@
 """The hooks of installed packages for Airflow, by the type of a connection."""
 
+import importlib
 import pkgutil
 from functools import cache
 from importlib.metadata import entry_points
@@ -25,6 +26,20 @@ def hook_of(connection: Any, hook_params: dict[str, Any] | None = None) -> Any:
     path, argument = found
     hook = pkgutil.resolve_name(path)
     return hook(**{argument: connection.conn_id, **(hook_params or {})})
+
+
+def task_decorator(name: str) -> Any:
+    """The function of an installed package for `@task.<name>`; None if no package has one, or `airflow` cannot be imported."""
+    for point in entry_points(group=PROVIDERS):
+        try:
+            about: dict[str, Any] = point.load()()
+        except ImportError:
+            continue
+        for one in about.get("task-decorators", ()):
+            if one["name"] == name:
+                module, _, function = one["class-name"].rpartition(".")
+                return getattr(importlib.import_module(module), function)
+    return None
 
 
 @cache

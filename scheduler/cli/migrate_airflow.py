@@ -126,7 +126,10 @@ def _complaints(report: FileReport) -> list[tuple[int | None, str]]:
 def _state(report: FileReport) -> str:
     if report.after is None:
         return "a module"
-    return f"loads ({_count(len(report.after.dags), 'DAG')})" if report.loads else "does not load"
+    if not report.loads:
+        return "does not load"
+    hook = " with core.airflow_imports, for its provider packages" if report.after.with_hook else ""
+    return f"loads{hook} ({_count(len(report.after.dags), 'DAG')})"
 
 
 def _row(report: FileReport, *, diff: bool) -> dict[str, Any]:
@@ -138,6 +141,7 @@ def _row(report: FileReport, *, diff: bool) -> dict[str, Any]:
         "file": report.path,
         "loads_before": None if report.before is None else not report.before.problem,
         "loads_after": None if report.after is None else report.loads,
+        "needs_airflow_imports": report.after is not None and report.after.with_hook,
         "dags": [] if report.after is None else sorted(report.after.dags),
         "problem": report.after.problem if report.after is not None else "",
         "problem_line": report.after.line if report.after is not None else None,

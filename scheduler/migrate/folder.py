@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,8 @@ class Loaded:
     dags: Mapping[str, object]
     problem: str = ""
     line: int | None = None
+    #: Whether it loads only with core.airflow_imports, because it uses provider packages for Airflow.
+    with_hook: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,9 @@ def migrate(folder: Path, settings: Settings, *, compare: bool = True) -> list[F
             if report.is_changed:
                 (copy / report.path).write_bytes(report.rewritten.content)
         after = load(copy, settings, unchanged=False)
+        again = {report.path for report in reports if _fails(after.get(report.path)) and b"airflow" in report.rewritten.content}
+        loaded = load(copy, settings, unchanged=True, only=again) if again else {}
+        after |= {path: replace(one, with_hook=True) for path, one in loaded.items() if not one.problem}
         after = {path: _moved(loaded, copy, folder) for path, loaded in after.items()}
     before = load(folder, settings, unchanged=True) if compare and hook.airflow_folder() is None else {}
     return [replace(report, before=before.get(report.path), after=after.get(report.path)) for report in reports]
@@ -90,12 +95,12 @@ def write(folder: Path, report: FileReport) -> None:
         new.unlink(missing_ok=True)
 
 
-def load(folder: Path, settings: Settings, *, unchanged: bool) -> dict[str, Loaded]:
-    """Load all DAG files of a folder, each in its own process; `unchanged` ones with the import hook."""
+def load(folder: Path, settings: Settings, *, unchanged: bool, only: Collection[str] | None = None) -> dict[str, Loaded]:
+    """Load the DAG files of a folder, all or `only` some, each in its own process; `unchanged` ones with the import hook."""
     core = settings.core.model_copy(update={"airflow_imports": unchanged})
     paths = settings.paths.model_copy(update={"dags_folder": folder})
     parser = Parser(settings.model_copy(update={"core": core, "paths": paths}))
-    waiting = sorted(_dag_files(folder, settings), reverse=True)
+    waiting = sorted((file for file in _dag_files(folder, settings) if only is None or file in only), reverse=True)
     found: dict[str, Loaded] = {}
     try:
         while waiting or parser.busy:
@@ -108,6 +113,10 @@ def load(folder: Path, settings: Settings, *, unchanged: bool) -> dict[str, Load
     return found
 
 
+def _fails(loaded: Loaded | None) -> bool:
+    return loaded is not None and bool(loaded.problem)
+
+
 def _loaded(answer: Answer) -> Loaded:
     if answer.problem is not None:
         return Loaded({}, answer.problem.message, answer.problem.line)
@@ -117,7 +126,7 @@ def _loaded(answer: Answer) -> Loaded:
 def _moved(loaded: Loaded, copy: Path, folder: Path) -> Loaded:
     """The result as if the copy had been loaded from the folder itself."""
     dags = json.loads(json.dumps(loaded.dags).replace(json.dumps(str(copy))[1:-1], json.dumps(str(folder))[1:-1]))
-    return Loaded(dags, loaded.problem.replace(str(copy), str(folder)), loaded.line)
+    return replace(loaded, dags=dags, problem=loaded.problem.replace(str(copy), str(folder)))
 
 
 def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from scheduler.authoring import source
+from scheduler.authoring import providers, source
 from scheduler.authoring.arguments import near
 from scheduler.authoring.operator import Operator
 from scheduler.operators import conditions
@@ -86,7 +86,7 @@ class TaskDecorator:
 
     if not TYPE_CHECKING:  # type checkers know the attributes above
 
-        def __getattr__(self, name: str) -> TaskDecorator:
+        def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(name)
             if name in _KINDS:
@@ -94,6 +94,8 @@ class TaskDecorator:
             if name in _LATER:
                 supported = ", ".join(f"@task.{kind}" for kind in _KINDS)
                 raise source.fault(f"@task.{name} is not supported yet; use one of {supported}.")
+            if (found := providers.task_decorator(name)) is not None:
+                return found
             raise source.fault(f"There is no @task.{name}{near(name, [*_KINDS, *_LATER])}")
 
 

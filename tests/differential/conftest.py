@@ -77,8 +77,9 @@ def provider_packages(airflow_site: Path, tmp_path_factory: pytest.TempPathFacto
     beside = tmp_path_factory.mktemp("site")
     (beside / "airflow").mkdir()
     (beside / "airflow" / "providers").symlink_to(airflow_site / "airflow" / "providers")
-    for name in examples.LIBRARIES:
-        (beside / name).symlink_to(airflow_site / name)
+    # With their metadata, by which their decorators of tasks are found.
+    for path in [*map(airflow_site.joinpath, examples.LIBRARIES), *airflow_site.glob("apache_airflow_providers_*.dist-info")]:
+        (beside / path.name).symlink_to(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(beside), prepend=os.pathsep)
         yield

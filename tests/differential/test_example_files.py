@@ -38,6 +38,8 @@ def test_they_load_after_the_rewrite_except_those_with_a_reason(reports: dict[st
 
     assert len(reports) - len(failed) >= WANTED, failed
     assert failed.keys() == examples.NOT_MIGRATED.keys()
+    hooked = {examples.name(path) for path, report in reports.items() if report.after is not None and report.after.with_hook}
+    assert hooked == examples.WITH_PROVIDERS
     assert [name for name, words in examples.NOT_MIGRATED.items() if words not in failed[name]] == []
 
 

@@ -185,6 +185,63 @@ def test_a_provider_package_is_found_beside_ours(tmp_path: Path, monkeypatch: py
     assert dags["d"].task_ids == ["t"]
 
 
+DECORATOR = """
+from airflow.sdk import BaseOperator
+from airflow.sdk.bases.decorator import DecoratedOperator, context_merge, determine_kwargs, task_decorator_factory
+
+class AcmeOperator(BaseOperator):
+    template_fields = ("query",)
+    def __init__(self, *, query, times=1, **kwargs):
+        super().__init__(**kwargs)
+        self.query, self.times = query, times
+    def execute(self, context):
+        return [self.query] * self.times
+
+class DecoratedAcme(DecoratedOperator, AcmeOperator):
+    template_fields = (*DecoratedOperator.template_fields, *AcmeOperator.template_fields)
+    def __init__(self, *, python_callable, **kwargs):
+        super().__init__(python_callable=python_callable, query=None, **kwargs)
+    def execute(self, context):
+        context_merge(context, self.op_kwargs)
+        self.query = self.python_callable(*self.op_args, **determine_kwargs(self.python_callable, self.op_args, context))
+        return AcmeOperator.execute(self, context)
+
+def acme_task(python_callable=None, **kwargs):
+    return task_decorator_factory(python_callable, decorated_operator_class=DecoratedAcme, **kwargs)
+
+def info():
+    return {"task-decorators": [{"name": "acme", "class-name": "airflow.providers.acme.acme_task"}]}
+"""
+
+
+def test_a_decorator_of_a_provider_package_makes_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, about = tmp_path / "site" / "airflow" / "providers" / "acme", tmp_path / "site" / "acme-1.0.dist-info"
+    package.mkdir(parents=True)
+    about.mkdir()
+    (package / "__init__.py").write_text(DECORATOR)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[apache_airflow_provider]\nprovider_info = airflow.providers.acme:info\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    dag = loaded(
+        tmp_path,
+        """
+        from airflow.sdk import DAG, task
+        with DAG("d"):
+            @task.acme(times=2)
+            def one(n, ds=None): return f"select {n} {ds}"
+            one(3)
+            @task.acme
+            def two(): return "select"
+            two()
+        """,
+    )["d"]
+
+    assert dag.task_ids == ["one", "two"]
+    assert dag.get_task("one").execute({"ds": "2026-01-01", "other": 1}) == ["select 3 2026-01-01"] * 2
+    assert dag.get_task("two").execute({}) == ["select"]
+
+
 def test_an_installed_airflow_is_never_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site" / "airflow").mkdir(parents=True)
     (tmp_path / "site" / "airflow" / "__init__.py").write_text("")
