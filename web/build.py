@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
 
 def build() -> None:
     """Install the pinned packages, and build."""
-    _npm("ci", "--no-audit", "--no-fund", "--loglevel=error")
+    _npm("ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
     _run("vite", "build", "--logLevel", "warn")
     STAMP.write_text(_stamp(), encoding="utf-8")
 
