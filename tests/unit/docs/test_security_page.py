@@ -161,7 +161,9 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
     "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
-    "is dropped and counted": [(f"{REAL}/messaging/test_wakeups.py", "test_what_nobody_of_ours_rings_is_dropped_and_counted")],
+    "is dropped and counted": [
+        (f"{REAL}/messaging/test_wakeups.py", "test_tokens_that_no_process_of_paceline_sends_are_dropped_and_counted")
+    ],
     "`revoke`, `terminate`": [
         (REMOTE, "test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in_order"),
         (REMOTE, "test_what_was_to_be_revoked_runs"),
