@@ -1,8 +1,9 @@
-"""`python -m bench web`: how fast the REST API is on a database with a million task instances. The last line is one JSON object."""
+"""`python -m bench web`: REST API and pages on a database with a million task instances. The last line is one JSON object."""
 
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 from cryptography.fernet import Fernet
 
-from bench import web_data
+from bench import web_browser, web_data, web_engine
 from bench.report import machine
 from bench.stack import Stack
 from bench.web_data import DEEP, MAPPED, SMALL, WIDE, Size
@@ -35,6 +36,8 @@ MIX = (
 )  # fmt: skip
 GRID = f"/dags/{WIDE}/grid?limit=100"
 TIMES = 20
+PARTS = ("api", "browser", "live", "clear", "engine")
+PASSWORD = "correct horse battery"  # noqa: S105  # of a database that is deleted at the end
 #: Seconds after which a change that has not reached a page counts as lost.
 LATEST_S = 20.0
 
@@ -42,37 +45,60 @@ LATEST_S = 20.0
 def main(arguments: Sequence[str]) -> int:
     """Measure, and print the result."""
     parser = argparse.ArgumentParser(prog="python -m bench web", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"all, if left out: {', '.join(PARTS)}")
     parser.add_argument("--small", action="store_true", help="as small as it can be: a smoke test, whose times say nothing")
-    size = SMALL if parser.parse_args(arguments).small else Size()
+    chosen = parser.parse_args(arguments)
+    if set(chosen.parts) - set(PARTS):
+        parser.error(f"no part is named {', '.join(sorted(set(chosen.parts) - set(PARTS)))}")
+    size = SMALL if chosen.small else Size()
+    if not chosen.parts and not importlib.util.find_spec("playwright"):
+        _say("NOT MEASURED: the pages in a browser, because Playwright is not installed. `make test-browser` installs it.")
+        chosen.parts = [part for part in PARTS if part != "browser"]
     with stacks.until_signalled(_say):
-        print(json.dumps({"machine": machine()} | measure(size)))
+        print(json.dumps({"machine": machine()} | measure(size, chosen.parts or PARTS)))
         return 0
     return 1
 
 
-def measure(size: Size) -> dict[str, Any]:
+def measure(size: Size, parts: Sequence[str]) -> dict[str, Any]:
     """All figures, in milliseconds unless their names have another unit."""
-    with Stack({}, schedulers=0, workers=0) as stack:
-        instances = web_data.fill(stack, size)
-        web_data.write_log(stack, size)
-        _say(f"{instances} task instances")
-        with _web(stack) as (address, token):
-            headers = {"Authorization": f"Bearer {token}"}
-            with httpx.Client(base_url=address, headers=headers, timeout=300) as http:
-                found = {"task_instances": instances, "api": _mix(address, headers, size)}
-                found |= {"grid": _repeated(http, GRID), "grid_bytes": _bytes(http, GRID)}
-                found |= {"graph": _repeated(http, f"/dags/{DEEP}/graph")}
-                found |= {"log_tail": _repeated(http, f"{FIRST}/logs/1/lines")}
-                found |= {"log_search": _repeated(http, f"{FIRST}/logs/1/search?text=needle", 3)}
-                found |= asyncio.run(_live(address, headers, stack, size))
-                found |= _clear(http)
+    found: dict[str, Any] = {}
+    if set(parts) & {"api", "browser", "live", "clear"}:
+        with Stack({}, schedulers=0, workers=0) as stack:
+            found["task_instances"] = web_data.fill(stack, size)
+            web_data.write_logs(stack, size)
+            _say(f"{found['task_instances']} task instances")
+            with _web(stack) as (address, token):
+                found |= _filled(stack, address, token, size, parts)
+    if "engine" in parts:
+        found |= web_engine.measure(_web, size, _say)
+    return found
+
+
+def _filled(stack: Stack, address: str, token: str, size: Size, parts: Sequence[str]) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    found: dict[str, Any] = {}
+    with httpx.Client(base_url=address, headers=headers, timeout=300) as http:
+        if "api" in parts:
+            found["api"] = _mix(address, headers, size)
+            found |= {"grid": _repeated(http, GRID), "grid_bytes": _bytes(http, GRID)}
+            found |= {"graph": _repeated(http, f"/dags/{DEEP}/graph")}
+            found |= {"log_tail": _repeated(http, f"{FIRST}/logs/1/lines")}
+            found |= {"log_search": _repeated(http, f"{FIRST}/logs/1/search?text=needle", 3)}
+        if "browser" in parts:
+            found |= web_browser.measure(address, PASSWORD, size)
+            _say(json.dumps(found["browser"]))
+        if "live" in parts:
+            found |= asyncio.run(_live(address, headers, stack, size))
+        if "clear" in parts:
+            found |= _clear(http)
     return found
 
 
 @contextlib.contextmanager
 def _web(stack: Stack) -> Iterator[tuple[str, str]]:
     """A web process, and the token of an administrator."""
-    account = transact(stack.engine, accounts.create, "bench", "correct horse battery", role="admin")
+    account = transact(stack.engine, accounts.create, "bench", PASSWORD, role="admin")
     token, _ = transact(stack.engine, keys.issue, account.id, "token", lasts_s=86_400.0)
     port = stacks.free_port("127.0.0.1", 0)
     environment = stacks.environment_for(stack.settings) | {"PACELINE_WEB_PORT": str(port)}
@@ -163,7 +189,7 @@ def _change(stack: Stack, task_id: str, changed_at: dict[str, float]) -> None:
 
 
 def _clear(http: httpx.Client) -> dict[str, Any]:
-    """Seconds for the preview of a change of all task instances of WIDE, and for the change."""
+    """Seconds for the preview of a change of all task instances of WIDE, and for the change if the preview is still right."""
     body: dict[str, Any] = {"filter": {"dag_ids": [WIDE]}}
     counts: list[int] = []
 
@@ -171,7 +197,7 @@ def _clear(http: httpx.Client) -> dict[str, Any]:
         answer = http.post(f"{API}/clearByFilter", json=body | options)
         counts.append(answer.raise_for_status().json()["count"])
 
-    preview_s, clear_s = _timed(post) / 1000, _timed(lambda: post(dry_run=False)) / 1000
+    preview_s, clear_s = _timed(post) / 1000, _timed(lambda: post(dry_run=False, expected=counts[0])) / 1000
     assert counts[0] == counts[1]
     return {"cleared": counts[0], "clear_preview_s": round(preview_s, 2), "clear_s": round(clear_s, 2)}
 

@@ -52,9 +52,13 @@ class Size:
     clients: int = 20
     pages: int = 100
     seconds: float = 20.0
+    engine_runs: int = 6
 
 
-SMALL = Size(dags=5, tasks=3, runs=3, wide=20, wide_runs=5, map=30, nodes=50, log_lines=10_000, clients=2, pages=5, seconds=1.0)
+SMALL = Size(
+    dags=5, tasks=3, runs=3, wide=20, wide_runs=5, map=30, nodes=50, log_lines=10_000, clients=2, pages=5, seconds=1.0,
+    engine_runs=1,
+)  # fmt: skip
 
 
 def fill(stack: Stack, size: Size) -> int:
@@ -102,19 +106,23 @@ def add(stack: Stack, dag: SerializedDag) -> None:
         cursor.execute("insert into dag_schedule (dag_id, is_paused) values (%s, true)", (dag.dag_id,))
 
 
-def write_log(stack: Stack, size: Size) -> None:
-    """The log of the first task of the newest run of WIDE, whose last line is the only one with `needle`."""
-    path = Path(
-        log_paths.try_path(
-            stack.settings.logs_folder, dag_id=WIDE, run_id="run-1", task_id="task_0000", map_index=-1, try_number=1
-        )
-    )  # fmt: skip
-    path.parent.mkdir(parents=True)
+def write_logs(stack: Stack, size: Size) -> None:
+    """Logs in the newest run of WIDE: a huge one of the first task, whose last line alone has `needle`, and some of usual size."""
     block = b"".join(b"2026-11-22T19:00:00.000Z INFO record %06d was read\n" % number for number in range(10_000))
-    with path.open("wb") as log:
-        for _ in range(size.log_lines // 10_000):
-            log.write(block)
-        log.write(b"the needle\n")
+    for number in range(min(20, size.wide)):
+        with _log(stack, f"task_{number:04}").open("wb") as log:
+            if number:
+                log.write(block[: len(block) // 20])
+                continue
+            for _ in range(size.log_lines // 10_000):
+                log.write(block)
+            log.write(b"the needle\n")
+
+
+def _log(stack: Stack, task_id: str) -> Path:
+    path = log_paths.try_path(stack.settings.logs_folder, dag_id=WIDE, run_id="run-1", task_id=task_id, map_index=-1, try_number=1)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return Path(path)
 
 
 def _dag(dag_id: str, tasks: tuple[SerializedTask, ...], groups: tuple[dict[str, Any], ...]) -> SerializedDag:

@@ -26,6 +26,8 @@ from scheduler.store.worker import deferrals, shutdown
 
 #: Clearing does not change these; a removed one comes back with its task.
 UNTOUCHED = frozenset({S.NONE, S.REMOVED})
+#: Runs that are changed without a moment in which no lock is held.
+GROUP = 32
 CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
 
 
@@ -61,9 +63,16 @@ def clear_rows(
 def run_by_run(
     work: Callable[[int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]], at_once: int
 ) -> list[Change]:
-    """The changes of `work` for each run, with `at_once` transactions at a time."""
+    """The changes of `work` for each run, with `at_once` transactions at a time.
+
+    After each GROUP, all have committed for a moment, so that a transaction gets its turn that waits to change the schedule of
+    the DAG: shared locks overtake it.
+    """
+    keys = list(rows)
     with ThreadPoolExecutor(at_once) as pool:
-        return [change for changes in pool.map(work, rows.keys(), rows.values()) for change in changes]
+        groups = (keys[start : start + GROUP] for start in range(0, len(keys), GROUP))
+        done = (pool.map(work, group, [rows[key] for key in group]) for group in groups)
+        return [change for group in done for changes in group for change in changes]
 
 
 def _clear_run(
@@ -145,9 +154,12 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
 
 
 def hold(connection: Connection, key: int) -> Run | None:
-    """Lock the schedule of a run's DAG, under which running runs are counted, and then the run."""
+    """Lock the schedule of a run's DAG, so that no run of the DAG is started meanwhile, and then the run.
+
+    A shared lock is enough, because clearing starts no run; so several runs of a DAG can be cleared at the same time.
+    """
     connection.exec_driver_sql(
-        "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for no key update", (key,)
+        "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for share", (key,)
     )
     return selection.hold_run(connection, key)
 

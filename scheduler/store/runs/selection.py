@@ -42,7 +42,7 @@ class Tasks:
     keys: Collection[int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """The change of one task instance by a request; a dry run returns the same changes.
 
@@ -72,18 +72,10 @@ class Run:
 
     def change(self, task_id: str, map_index: int, state: str | None, becomes: str) -> Change:
         """A change of one of its task instances."""
-        return Change(
-            dag_run_id=self.id,
-            dag_id=self.dag_id,
-            run_id=self.run_id,
-            task_id=task_id,
-            map_index=map_index,
-            state=state,
-            becomes=becomes,
-        )
+        return Change(self.id, self.dag_id, self.run_id, task_id, map_index, state, becomes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Instance:
     """A task instance whose row is locked."""
 
@@ -194,9 +186,10 @@ def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Itera
     chosen = {one.id for one in picked}
     work = {one.task_id for one in instances if one.id in chosen}
     wanted = {setup for name in work if name in dag.number for setup in dag.tasks[dag.number[name]].setups}
-    wanted |= {task.task_id for task in dag.tasks if task.is_teardown and work & set(task.scope)}
+    teardowns = [task for task in dag.tasks if task.is_teardown]
+    wanted |= {task.task_id for task in teardowns if work & set(task.scope)}
     # The teardowns of a setup that runs again also run again.
-    wanted |= {task.task_id for task in dag.tasks if task.is_teardown and (wanted | work) & set(task.setups)}
+    wanted |= {task.task_id for task in teardowns if (wanted | work) & set(task.setups)}
     return [one for one in instances if one.id in chosen or one.task_id in wanted]
 
 

@@ -9,6 +9,7 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.states import FAILURES, STARTED, TaskState
+from scheduler.store.actions import clear
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending
 
@@ -276,6 +277,25 @@ def test_a_later_run_that_needs_nothing_more_of_the_older_keeps_its_place(scenar
     assert scenario.run_state(later) == "running"
     push(scenario, claim, "1")
     scenario.run_to_end()
+
+
+def test_runs_of_a_dag_are_cleared_at_the_same_time_while_none_is_started(make_scenario: Callable[..., Scenario]) -> None:
+    scenario, other = make_scenario(), make_scenario()
+    scenario.add(chain("d", 1))
+    first, second = (scenario.trigger("d", run_id=name) for name in ("first", "second"))
+    scenario.run_to_end()
+    waiting = scenario.trigger("d", run_id="waiting")
+
+    with scenario.engine.begin() as connection:
+        assert clear.hold(connection, first) is not None
+        with other.engine.begin() as meanwhile:
+            meanwhile.exec_driver_sql("set local lock_timeout = '2s'")
+            assert clear.hold(meanwhile, second) is not None
+        other.turn()
+        assert other.run_state(waiting) == "queued"
+
+    scenario.run_to_end()
+    assert scenario.run_state(waiting) == "success"
 
 
 def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> None:
