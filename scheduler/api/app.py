@@ -51,7 +51,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     errors.install(app)
     for router in (*routes.PUBLIC, *routes.OUTSIDE):
         app.include_router(router)
-    api = APIRouter(prefix=PREFIX, dependencies=[Depends(admitted)], responses=routes.ERRORS)
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(admitted)], responses=errors.documented())
     for router in routes.ROUTERS:
         api.include_router(router)
 

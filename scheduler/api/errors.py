@@ -1,6 +1,7 @@
 """Errors as responses: `{"detail": ...}` with the status that says what to do about it."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from scheduler.api.models.base import Detail
 from scheduler.exceptions import (
     BackfillError,
     ConflictError,
@@ -30,6 +32,15 @@ STATUS: dict[type[PacelineError], int] = {
     UnreadableVersionError: 409,
     BackfillError: 422,
     UnreachableError: 503,
+}
+#: What the statuses that any route can return mean.
+MEANINGS = {
+    400: "The request asks for something impossible.",
+    401: "There is no valid login or token.",
+    403: "The account may not do that.",
+    404: "There is no such thing.",
+    409: "The request conflicts with what is there.",
+    503: "PostgreSQL does not answer, or all connections are in use.",
 }
 #: Seconds after which a client may repeat a request that failed with 503.
 RETRY_AFTER_S = 2
@@ -56,6 +67,11 @@ class UnsupportedError(PacelineError):
 
 
 STATUS |= {ForbiddenError: 403, UnauthenticatedError: 401, TooManyLoginsError: 429, UnsupportedError: 501}
+
+
+def documented(meanings: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
+    """The error responses of routes for the OpenAPI document; `meanings` are those of their own."""
+    return {status: {"model": Detail, "description": text} for status, text in (MEANINGS | dict(meanings or {})).items()}
 
 
 def install(app: FastAPI) -> None:

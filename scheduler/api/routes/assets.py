@@ -86,7 +86,7 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     """Record an update of an asset. This can trigger the DAGs scheduled on it."""
     if body.partition_key is not None or body.access_control is not None:
         raise UsageError("Paceline has no partitions and no access control of asset events: leave out both.")
-    asset = _one(api, body.asset_id)
+    asset = known(api, body.asset_id)
     made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}")
     api.wake("plan")
     return api.read(records.asset_events, records.event_filters().equals("id", made["id"]), params.page(1)).rows[0]
@@ -95,13 +95,13 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
 @router.get("/assets/{asset_id}", response_model=models.Asset)
 def get_asset(api: Api, asset_id: Number) -> dict[str, Any]:
     """Show an asset."""
-    return _one(api, asset_id)
+    return known(api, asset_id)
 
 
 @router.post("/assets/{asset_id}/materialize", response_model=DagRun)
 def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | None, Body()] = None) -> dict[str, Any]:
     """Trigger the DAG that updates an asset."""
-    asset = _one(api, asset_id)
+    asset = known(api, asset_id)
     producers = sorted({task["dag_id"] for task in asset["producing_tasks"]})
     if not producers:
         raise NotFoundError(f"No DAG updates the asset {asset['uri']!r}.")
@@ -113,13 +113,13 @@ def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | 
 @router.get("/assets/{asset_id}/queuedEvents", response_model=models.QueuedEventPage)
 def get_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
     """List the DAGs that wait to consume updates of an asset."""
-    return _queued(api, _one(api, asset_id)["uri"], None, before)
+    return _queued(api, known(api, asset_id)["uri"], None, before)
 
 
 @router.delete("/assets/{asset_id}/queuedEvents", status_code=204)
 def delete_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that DAGs wait to consume."""
-    _drop(api, _one(api, asset_id)["uri"], None, before)
+    _drop(api, known(api, asset_id)["uri"], None, before)
 
 
 @router.get("/dags/{dag_id}/assets/queuedEvents", response_model=models.QueuedEventPage)
@@ -138,7 +138,7 @@ def delete_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = 
 @router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", response_model=models.QueuedEvent)
 def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
     """Show whether a DAG waits to consume updates of an asset."""
-    found = _queued(api, _one(api, asset_id)["uri"], dag_id, before)["queued_events"]
+    found = _queued(api, known(api, asset_id)["uri"], dag_id, before)["queued_events"]
     if not found:
         raise NotFoundError(f"DAG {dag_id!r} has no queued update of this asset.")
     return dict(found[0])
@@ -147,7 +147,7 @@ def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: 
 @router.delete("/dags/{dag_id}/assets/{asset_id}/queuedEvents", status_code=204)
 def delete_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that a DAG waits to consume."""
-    _drop(api, _one(api, asset_id)["uri"], dag_id, before)
+    _drop(api, known(api, asset_id)["uri"], dag_id, before)
 
 
 def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> dict[str, Any]:
@@ -160,7 +160,8 @@ def _drop(api: Call, uri: str | None, dag_id: str | None, before: Moment | None)
         raise NotFoundError("There is no queued update to drop.")
 
 
-def _one(api: Call, asset_id: Number) -> dict[str, Any]:
+def known(api: Call, asset_id: Number) -> dict[str, Any]:
+    """NotFoundError."""
     for row in _all(api):
         if row["id"] == asset_id:
             return row

@@ -7,24 +7,21 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from scheduler.api.call import Service
-from scheduler.api.errors import ForbiddenError
+from scheduler.api.errors import ForbiddenError, documented
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
-from scheduler.api.models.base import Body, Detail, Model
+from scheduler.api.models.base import Body, Model
 from scheduler.api.oidc import LOGIN_S
 from scheduler.store.accounts import keys
 from scheduler.store.db.database import transact
 
 OIDC_COOKIE = "paceline_oidc"
-#: What a login may answer besides.
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Detail, "description": "The request asks for something impossible."},
-    401: {"model": Detail, "description": "The user name or the password is wrong."},
-    403: {"model": Detail, "description": "The CSRF token is missing."},
-    404: {"model": Detail, "description": "No OpenID Connect provider is configured."},
-    409: {"model": Detail, "description": "Another account has the name of this user."},
-    429: {"model": Detail, "description": "There were too many failed logins."},
-    503: {"model": Detail, "description": "PostgreSQL does not answer."},
-}
+ERRORS = documented({
+    401: "The user name or the password is wrong.",
+    403: "The CSRF token is missing.",
+    404: "No OpenID Connect provider is configured.",
+    409: "Another account has the name of this user.",
+    429: "There were too many failed logins.",
+})  # fmt: skip
 router = APIRouter(prefix="/auth", tags=["Login"], responses=ERRORS)
 
 

@@ -11,7 +11,6 @@ from scheduler.api.errors import UnsupportedError
 router = APIRouter(include_in_schema=False)
 
 HITL = "Paceline has no tasks that wait for a human answer."
-STATE = "The REST API does not reach the state of tasks and assets yet: tasks read and write it."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."
 #: Method and path, and why there is no such thing here.
 REASONS = {
@@ -19,10 +18,6 @@ REASONS = {
     f"GET {TI}/{{map_index}}/hitlDetails": HITL,
     f"PATCH {TI}/{{map_index}}/hitlDetails": HITL,
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": HITL,
-    **{f"{method} {TI}/state-store": STATE for method in ("GET", "DELETE")},
-    **{f"{method} {TI}/state-store/{{key:path}}": STATE for method in ("GET", "PUT", "PATCH", "DELETE")},
-    **{f"{method} /assets/{{asset_id}}/state-store": STATE for method in ("GET", "DELETE")},
-    **{f"{method} /assets/{{asset_id}}/state-store/{{key:path}}": STATE for method in ("GET", "PUT", "DELETE")},
     "POST /connections/test": TEST,
     "POST /connections/enqueue-test": TEST,
     "GET /connections/enqueue-test": TEST,

@@ -108,6 +108,8 @@ WEB: Rights = {
     "deadline": ("select", "insert", "update", "delete"),
     "deferral": ("select", "delete", Only("update", ("waiter",))),  # to lock it
     "xcom": ("select", "insert", "update", "delete"),
+    "task_state": ("select", "insert", "update", "delete"),
+    "asset_state": ("select", "insert", "update", "delete"),
     "pool": ("select", "insert", "update", "delete"),
     "variable": ("select", "insert", "update", "delete"),
     "connection": ("select", "insert", "update", "delete"),

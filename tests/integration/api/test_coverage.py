@@ -9,9 +9,7 @@ from airflow_client import client as airflow
 #: Pages, and what Paceline does not have: it returns 501, see scheduler/api/routes/unsupported.py.
 LEFT_OUT = {
     "login", "logout", "enqueue_connection_test", "get_connection_test", "get_hitl_detail", "get_hitl_detail_try_detail",
-    "update_hitl_detail", "clear_asset_state_store", "delete_asset_state_store", "get_asset_state_store", "list_asset_state_store",
-    "set_asset_state_store", "clear_task_state_store", "delete_task_state_store", "get_task_state_store", "list_task_state_store",
-    "patch_task_state_store", "set_task_state_store",
+    "update_hitl_detail",
 }  # fmt: skip
 
 

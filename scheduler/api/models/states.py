@@ -1,0 +1,77 @@
+"""The state of tasks and assets."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from scheduler.api.models.base import Body, Model, Moment, Page
+
+
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null cannot be stored as a value; delete the key")
+    return value
+
+
+Value = Annotated[Any, AfterValidator(_not_null)]
+
+
+class TaskState(Model):
+    """A value that the tries of a task instance share."""
+
+    key: str
+    value: Any
+    updated_at: datetime
+    expires_at: datetime | None
+
+
+class TaskStates(Page):
+    """A page of the values of a task instance."""
+
+    task_state_store: list[TaskState]
+
+
+class TaskStateBody(Body):
+    """A value; `default` expires it after core.task_state_retention_days, and null never."""
+
+    value: Value
+    expires_at: Moment | Literal["default"] | None = "default"
+
+
+class ValueBody(Body):
+    """A value."""
+
+    value: Value
+
+
+class Writer(Model):
+    """The last writer of a value."""
+
+    kind: Literal["task", "watcher", "api"]
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+
+
+class AssetState(Model):
+    """A value of an asset that the tasks of all runs share."""
+
+    key: str
+    value: Any
+    updated_at: datetime
+    last_updated_by: Writer | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_row(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or "dag_id" not in row:
+            return row
+        return row | {"last_updated_by": {"kind": "task", **row} if row["dag_id"] else {"kind": "api"}}
+
+
+class AssetStates(Page):
+    """A page of the values of an asset."""
+
+    asset_state_store: list[AssetState]

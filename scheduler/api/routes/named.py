@@ -1,0 +1,100 @@
+"""The six routes of things that have a name: list, create, change in bulk, show, change and delete."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from sqlalchemy import Connection
+
+from scheduler.api import bulk, params
+from scheduler.api.call import Api, Call
+from scheduler.api.models.base import BulkResponse
+from scheduler.api.params import Page, UpdateMask
+from scheduler.exceptions import NotFoundError, UsageError
+from scheduler.store.lists import listing
+from scheduler.store.lists.listing import Entries, Filters, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of things with names."""
+
+    #: Such as "variable", in paths and messages.
+    noun: str
+    #: The name of a thing: the parameter of the path, its fields in bodies that create and change one, and the column of `entries`.
+    parameter: str
+    field: str
+    field_of_change: str
+    column: str
+    #: Models of a response and of a page.
+    shown: Any
+    page: Any
+    #: One page of the things that the filters select.
+    filters: Callable[[], Filters]
+    entries: Callable[[Connection, Filters, listing.Page], Entries]
+    #: A row as a response.
+    show: Callable[[Call, Row], Row]
+    #: The last argument tells whether to overwrite. ConflictError.
+    create: Callable[[Call, Any, bool], None]
+    #: Receives the name, the change and the update_mask. NotFoundError.
+    patch: Callable[[Call, str, Any, list[str] | None], None]
+    delete: Callable[[Call, str], None]
+
+
+def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
+    """The routes of a kind of things; `new` and `change` are the models of bodies that create and change one."""
+    router = APIRouter(prefix=f"/{kind.noun}s", tags=[kind.noun.capitalize()])
+    path = f"/{{{kind.parameter}:path}}"
+
+    @router.get("", response_model=kind.page, name=f"get_{kind.noun}s", description=f"List {kind.noun}s.")
+    def find(
+        api: Api,
+        page: Page,
+        pattern: Annotated[str | None, Query(alias=f"{kind.parameter}_pattern")] = None,
+        prefix: Annotated[str | None, Query(alias=f"{kind.parameter}_prefix_pattern")] = None,
+    ) -> dict[str, Any]:
+        found = api.read(kind.entries, kind.filters().like(kind.column, pattern, prefix), page)
+        return {f"{kind.noun}s": [kind.show(api, row) for row in found.rows], "total_entries": found.total}
+
+    @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
+    def create(api: Api, body: new) -> Row:
+        kind.create(api, body, False)
+        return one(api, kind, getattr(body, kind.field))
+
+    description = f"Create, change or delete several {kind.noun}s."
+
+    @router.patch("", response_model=BulkResponse, name=f"bulk_{kind.noun}s", description=description)
+    def change_several(api: Api, body: bulk.Actions[new, str]) -> dict[str, Any]:
+        return bulk.run(
+            body.actions,
+            name=lambda entity: entity if isinstance(entity, str) else getattr(entity, kind.field),
+            create=lambda entity, overwrite: kind.create(api, entity, overwrite),
+            update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
+            delete=lambda entity: kind.delete(api, entity),
+        )
+
+    @router.get(path, response_model=kind.shown, name=f"get_{kind.noun}", description=f"Show a {kind.noun}.")
+    def show(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> Row:
+        return one(api, kind, name)
+
+    @router.patch(path, response_model=kind.shown, name=f"patch_{kind.noun}", description=f"Change a {kind.noun}.")
+    def patch(api: Api, name: Annotated[str, Path(alias=kind.parameter)], body: change, update_mask: UpdateMask = None) -> Row:
+        if getattr(body, kind.field_of_change) not in {None, name}:
+            raise UsageError(f"A {kind.noun} cannot be renamed: {kind.field_of_change} in the body is not the name in the path.")
+        kind.patch(api, name, body, update_mask)
+        return one(api, kind, name)
+
+    @router.delete(path, status_code=204, name=f"delete_{kind.noun}", description=f"Delete a {kind.noun}.")
+    def delete(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> None:
+        kind.delete(api, name)
+
+    return router
+
+
+def one(api: Call, kind: Kind, name: str) -> Row:
+    """One thing as a response. NotFoundError."""
+    found = api.read(kind.entries, kind.filters().equals(kind.column, name), params.page(1)).rows
+    if not found:
+        raise NotFoundError(f"There is no {kind.noun} {name!r}.")
+    return kind.show(api, found[0])

@@ -1,0 +1,115 @@
+"""The state of tasks and assets: what user code keeps from try to try, or from run to run."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from scheduler.api.access import TI
+from scheduler.api.call import Api, Call
+from scheduler.api.models import states as models
+from scheduler.api.params import Number, Page
+from scheduler.api.routes.assets import known
+from scheduler.authoring import xcom
+from scheduler.store.lists import instances, states
+
+router = APIRouter()
+
+TASK, ASSET = f"{TI}/state-store", "/assets/{asset_id}/state-store"
+MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
+Key = Annotated[str, Path(min_length=1, max_length=512)]
+
+
+@router.get(TASK, response_model=models.TaskStates, tags=["Task State Store"])
+def list_task_state_store(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, page: Page, map_index: MapIndex = -1
+) -> dict[str, Any]:
+    """List the values that a task instance keeps."""
+    found = api.read(states.of_task, states.task_filters(dag_id, dag_run_id, task_id, map_index), page)
+    return {"task_state_store": found.rows, "total_entries": found.total}
+
+
+@router.get(f"{TASK}/{{key:path}}", response_model=models.TaskState, tags=["Task State Store"])
+def get_task_state_store(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, map_index: MapIndex = -1
+) -> dict[str, Any]:
+    """Show a value that a task instance keeps."""
+    return api.read(states.one_of_task, states.task_filters(dag_id, dag_run_id, task_id, map_index), key)
+
+
+@router.put(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
+def set_task_state_store(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, body: models.TaskStateBody, map_index: MapIndex = -1
+) -> None:
+    """Store a value for a task instance."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    core, is_default = api.settings.core, body.expires_at == "default"
+    api.write(
+        states.set_of_task,
+        ti["id"],
+        key,
+        _encoded(api, key, body.value),
+        at=None if body.expires_at == "default" else body.expires_at,
+        days=core.task_state_retention_days or None if is_default else None,
+    )
+
+
+@router.patch(f"{TASK}/{{key:path}}", tags=["Task State Store"])
+def patch_task_state_store(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, body: models.ValueBody, map_index: MapIndex = -1
+) -> None:
+    """Replace a value of a task instance, which expires when the one before would have."""
+    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    api.write(states.replace_of_task, ti["id"], key, _encoded(api, key, body.value))
+
+
+@router.delete(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
+def delete_task_state_store(api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, map_index: MapIndex = -1) -> None:
+    """Delete a value of a task instance, if there is one."""
+    api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    api.write(states.delete_of_task, dag_id, dag_run_id, task_id, map_index=map_index, key=key)
+
+
+@router.delete(TASK, status_code=204, tags=["Task State Store"])
+def clear_task_state_store(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, all_map_indices: bool = False
+) -> None:
+    """Delete all values of a task instance or, with all_map_indices, of all instances of the task."""
+    if not all_map_indices:
+        api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    index = None if all_map_indices else map_index
+    api.write(states.delete_of_task, dag_id, dag_run_id, task_id, map_index=index, key=None)
+
+
+@router.get(ASSET, response_model=models.AssetStates, tags=["Asset State Store"])
+def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, Any]:
+    """List the values that tasks keep for an asset."""
+    found = api.read(states.of_asset, states.asset_filters(known(api, asset_id)["uri"]), page)
+    return {"asset_state_store": found.rows, "total_entries": found.total}
+
+
+@router.get(f"{ASSET}/{{key:path}}", response_model=models.AssetState, tags=["Asset State Store"])
+def get_asset_state_store(api: Api, asset_id: Number, key: Key) -> dict[str, Any]:
+    """Show a value that tasks keep for an asset."""
+    return api.read(states.one_of_asset, states.asset_filters(known(api, asset_id)["uri"]), key)
+
+
+@router.put(f"{ASSET}/{{key:path}}", status_code=204, tags=["Asset State Store"])
+def set_asset_state_store(api: Api, asset_id: Number, key: Key, body: models.ValueBody) -> None:
+    """Store a value for an asset."""
+    api.write(states.set_of_asset, known(api, asset_id)["uri"], key, _encoded(api, key, body.value))
+
+
+@router.delete(f"{ASSET}/{{key:path}}", status_code=204, tags=["Asset State Store"])
+def delete_asset_state_store(api: Api, asset_id: Number, key: Key) -> None:
+    """Delete a value of an asset, if there is one."""
+    api.write(states.delete_of_asset, known(api, asset_id)["uri"], key)
+
+
+@router.delete(ASSET, status_code=204, tags=["Asset State Store"])
+def clear_asset_state_store(api: Api, asset_id: Number) -> None:
+    """Delete all values of an asset."""
+    api.write(states.delete_of_asset, known(api, asset_id)["uri"], None)
+
+
+def _encoded(api: Call, key: str, value: Any) -> str:
+    return xcom.encode(value, api.settings.core.max_xcom_bytes, name=f"value of the state {key!r}")
