@@ -63,6 +63,7 @@ class TriggerBody(Body):
     """A new manual run."""
 
     dag_run_id: str | None = None
+    #: If it is left out, now. With null, the run has neither a logical date nor a data interval.
     logical_date: Moment | None = None
     data_interval_start: Moment | None = None
     data_interval_end: Moment | None = None
@@ -70,6 +71,10 @@ class TriggerBody(Body):
     conf: dict[str, Any] | None = None
     note: Note | None = None
     partition_key: str | None = None
+
+    @property
+    def is_undated(self) -> bool:
+        return "logical_date" in self.model_fields_set and self.logical_date is None
 
 
 class DagRunPatch(Body):

@@ -254,6 +254,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
         dag_id,
         run_id=body.dag_run_id,
         logical_date=body.logical_date,
+        dated=not body.is_undated,
         conf=body.conf,
         triggered_by=f"api:{api.account.name}",
         default_queue=core.default_queue,

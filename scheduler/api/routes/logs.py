@@ -38,21 +38,18 @@ def get_log(
     token: str | None = None,
     accept: Annotated[str, Header()] = "*/*",
 ) -> StreamingResponse | dict[str, Any]:
-    """The log of a try: as JSON in parts of 1 MiB, or whole as lines of JSON (application/x-ndjson).
+    """The log of a try: as JSON in parts of 1 MiB, or whole with full_content or as lines of JSON (application/x-ndjson).
 
     As long as there is a continuation_token, the log may have more lines after this part.
     """
     file, ended = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
     if accept.startswith(NDJSON):
         return StreamingResponse(_stream(file), media_type=NDJSON)
-    lines, offset = logs.part(file, logs.offset_of(token), ended=ended)
-    while full_content and lines:
-        more, offset = logs.part(file, offset, ended=ended)
-        if not more:
-            break
-        lines += more
-    finished = ended and offset >= file.stat().st_size
-    return {"content": [logs.structured(line) for line in lines], "continuation_token": None if finished else logs.token(offset)}
+    offset = logs.offset_of(token)
+    if full_content:
+        return StreamingResponse(_whole(file, offset, ended=ended), media_type="application/json")
+    lines, offset = logs.part(file, offset, ended=ended)
+    return {"content": [logs.structured(line) for line in lines], "continuation_token": _next(file, offset, ended=ended)}
 
 
 @router.get(f"{TI}/externalLogUrl/{{try_number}}", response_model=ExternalLogUrl)
@@ -110,6 +107,23 @@ def _file(api: Call, task: tuple[str, str, str], try_number: int, map_index: int
     ti = api.read(instances.instance, *task, map_index=map_index)
     ended = try_number < ti["try_number"] or ti["state"] not in logs.GOING_ON
     return logs.path(api.settings, ti, try_number), ended
+
+
+def _next(file: Path, offset: int, *, ended: bool) -> str | None:
+    return None if ended and offset >= file.stat().st_size else logs.token(offset)
+
+
+def _whole(file: Path, offset: int, *, ended: bool) -> Iterator[str]:
+    """A log from an offset to its present end as JSON, of which one part at a time is in memory."""
+    yield '{"content":['
+    end, separator = file.stat().st_size, ""
+    while offset < end:
+        lines, offset = logs.part(file, offset, ended=ended)
+        if not lines:
+            break
+        yield separator + ",".join(json.dumps(logs.structured(line)) for line in lines)
+        separator = ","
+    yield f'],"continuation_token":{json.dumps(_next(file, offset, ended=ended))}}}'
 
 
 def _stream(file: Path) -> Iterator[str]:

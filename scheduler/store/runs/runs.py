@@ -143,6 +143,7 @@ def trigger(
     *,
     run_id: str | None = None,
     logical_date: datetime | None = None,
+    dated: bool = True,
     conf: dict[str, Any] | None = None,
     triggered_by: str = "cli",
     default_queue: str = "default",
@@ -154,7 +155,8 @@ def trigger(
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
 
-    Without `data_interval`, the timetable gives one. The run waits until `run_after`.
+    With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
+    The run waits until `run_after`.
 
     NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
@@ -163,10 +165,10 @@ def trigger(
     params.check_size(conf, max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
     now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    logical_date = logical_date or now
-    run_id = run_id or manual_run_id(logical_date)
+    logical_date = logical_date or now if dated else None
+    run_id = run_id or manual_run_id(logical_date or run_after or now)
     _check_manual(dag, run_id, logical_date)
-    start, end = data_interval or next_timetable(dag).manual_interval(logical_date)
+    start, end = (data_interval or next_timetable(dag).manual_interval(logical_date)) if logical_date else (None, None)
     new = NewRun(
         dag_id=dag_id,
         run_id=run_id,
@@ -184,7 +186,7 @@ def trigger(
     except DataError as error:
         raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
     if created is None:
-        what = f"run ID {run_id!r} or logical date {logical_date.isoformat()}"
+        what = f"run ID {run_id!r}" + (f" or logical date {logical_date.isoformat()}" if logical_date else "")
         raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
     fencing.hold(connection, writer)
     return created
@@ -205,9 +207,9 @@ def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
     return version.id, dag
 
 
-def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> None:
+def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:
     """PacelineError for a date before the start_date of the DAG, or an ID that is not valid."""
-    if dag.start is not None and logical_date < dag.start:
+    if dag.start is not None and logical_date is not None and logical_date < dag.start:
         raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
     if not RUN_ID.fullmatch(run_id):
         raise PacelineError(
@@ -215,9 +217,9 @@ def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime) -> No
         )
 
 
-def manual_run_id(logical_date: datetime) -> str:
-    """The default ID of a manual run."""
-    return f"manual__{logical_date.astimezone(UTC).isoformat()}"
+def manual_run_id(at: datetime) -> str:
+    """The default ID of a manual run, by its logical date; without one, by the time from which on it may run."""
+    return f"manual__{at.astimezone(UTC).isoformat()}"
 
 
 def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:

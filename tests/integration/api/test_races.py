@@ -1,5 +1,6 @@
 """Several people at once, and requests of unusual size."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,6 +73,9 @@ def test_a_log_with_one_line_of_megabytes_comes_in_parts(web: Web, world: World)
             text += "".join(line["event"] for line in answer["content"])
             token, parts = answer["continuation_token"], parts + 1
         assert parts == 3 and text.endswith("xlast") and len(text) == 3_000_014
-        assert http.get(url, params={"full_content": True}).json()["continuation_token"] is None
+        with http.stream("GET", url, params={"full_content": True}) as whole:
+            assert "content-length" not in whole.headers, "it is not made in memory"
+            found = json.loads(whole.read())
+        assert found["continuation_token"] is None and "".join(line["event"] for line in found["content"]) == text
         path.unlink()
         assert http.get(url).status_code == 404
