@@ -3,7 +3,13 @@
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from scheduler.api.models.base import Model, Page, from_row
+from scheduler.api.models.dag_runs import DagRun
+from scheduler.api.models.log_lines import LogLines
+from scheduler.api.models.operations import InstanceWhy
+from scheduler.api.models.task_instances import TaskInstance, TaskInstanceTry
 from scheduler.states import RunState, TaskState
 
 
@@ -102,6 +108,8 @@ class Bar(Model):
 class Timeline(Model):
     """The timeline of a run."""
 
+    run: DagRun
+
     dag_run_id: str = from_row("run_id")
     state: RunState
     queued_at: datetime | None
@@ -112,6 +120,20 @@ class Timeline(Model):
     bars: list[Bar]
     #: The tasks that decided how long the run took, the first one first.
     critical_path: list[str]
+
+
+class TaskPage(Model):
+    """What the page of a task instance shows first."""
+
+    #: More than 0 for a mapped task as a whole, of which nothing else is shown.
+    mapped_instances: int
+    task_instance: TaskInstance | None = None
+    tries: list[TaskInstanceTry] = Field(default_factory=list)
+    #: The try of `log`, which is null if no lines were asked for or there is none.
+    log_try_number: int | None = None
+    log: LogLines | None = None
+    #: Of a task instance without a try.
+    why: InstanceWhy | None = None
 
 
 class RecentRun(Model):

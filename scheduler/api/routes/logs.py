@@ -104,7 +104,16 @@ def search_log(
 
 def _file(api: Call, task: tuple[str, str, str], try_number: int, map_index: int) -> tuple[Path, bool]:
     """The log of a try, and whether the try has ended."""
-    ti = api.read(instances.instance, *task, map_index=map_index)
+    return _file_of(api, api.read(instances.instance, *task, map_index=map_index), try_number)
+
+
+def end_of_log(api: Call, ti: dict[str, Any], try_number: int, limit: int) -> dict[str, Any]:
+    """The last lines of the log of a try. NotFoundError."""
+    file, is_final = _file_of(api, ti, try_number)
+    return log_lines.tail(file, limit) | {"is_final": is_final}
+
+
+def _file_of(api: Call, ti: dict[str, Any], try_number: int) -> tuple[Path, bool]:
     ended = try_number < ti["try_number"] or ti["state"] not in logs.GOING_ON
     return logs.path(api.settings, ti, try_number), ended
 

@@ -1,4 +1,4 @@
-"""Grid, graph and timeline of a DAG, each in one request."""
+"""What the pages of a DAG, a run and a task show first, each in one request."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,10 @@ from scheduler.api import params
 from scheduler.api.call import Api, Call
 from scheduler.api.models import pictures as models
 from scheduler.api.params import Strings, ranges
-from scheduler.exceptions import UnreadableVersionError
+from scheduler.api.routes.logs import MOST_LINES, end_of_log
+from scheduler.api.routes.operations import get_task_instance_why
+from scheduler.api.routes.task_instances import MapIndex, shown, with_operators
+from scheduler.exceptions import NotFoundError, UnreadableVersionError
 from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
 from scheduler.store.lists.listing import Page
 
@@ -93,13 +96,40 @@ def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
         path = timeline.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
     except UnreadableVersionError:
         path = []
-    return run | {"now": api.read(timeline.now), "bars": bars, "critical_path": path}
+    return run | {"run": run, "now": api.read(timeline.now), "bars": bars, "critical_path": path}
+
+
+@router.get(f"{RUN}/taskInstances/{{task_id}}/page", response_model=models.TaskPage)
+def get_task_page(
+    api: Api,
+    dag_id: str,
+    dag_run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    try_number: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    lines: Annotated[int, Query(ge=0, le=MOST_LINES)] = 1000,
+) -> dict[str, Any]:
+    """A task instance with its tries, and the end of the log of a try (the newest one if none is named) or what it waits for.
+
+    Of a mapped task, without map_index: only the number of its instances.
+    """
+    number = api.read(instances.mapped, dag_id, dag_run_id, task_id) if map_index < 0 else 0
+    if number:
+        return {"mapped_instances": number}
+    ti = shown(api, dag_id, dag_run_id, task_id, map_index)
+    page = {"mapped_instances": 0, "task_instance": ti, "tries": with_operators(api, api.read(instances.tries, ti["id"]))}
+    chosen = ti["try_number"] if try_number is None else try_number
+    if chosen == 0:
+        return page | {"why": get_task_instance_why(api, dag_id, dag_run_id, task_id, map_index)}
+    try:
+        log = end_of_log(api, ti, chosen, lines) if lines else None
+    except NotFoundError:
+        log = None  # the request for the log has the reason
+    return page | {"log_try_number": chosen, "log": log}
 
 
 @router.get(f"{RUN}/taskInstances/{{task_id}}/progress", response_model=models.Progress)
-def get_progress(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: Annotated[int, Query(ge=-1, le=2**31 - 1)] = -1
-) -> dict[str, Any]:
+def get_progress(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
     """Stages and rows of a running Spark task, and its applications with links to their pages."""
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
     return ti | api.read(applications.of_instance, ti["id"])

@@ -79,6 +79,16 @@ def instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, 
     return found
 
 
+def mapped(connection: Connection, dag_id: str, run_id: str, task_id: str) -> int:
+    """The number of instances of a mapped task; 0 for another task and for an unknown one."""
+    found: int = connection.exec_driver_sql(
+        "select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id"
+        " where r.dag_id = %s and r.run_id = %s and t.task_id = %s and t.map_index >= 0",
+        (dag_id, run_id, task_id),
+    ).scalar_one()
+    return found
+
+
 def by_keys(connection: Connection, keys: Collection[int]) -> list[Row]:
     """These task instances, by id."""
     if not keys:

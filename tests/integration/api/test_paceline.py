@@ -67,6 +67,25 @@ def test_the_timeline_has_the_critical_path(web: Web, world: World) -> None:
         ("extract", -1), ("each", 0), ("each", 1), ("each", 2), ("load", -1),
     }  # fmt: skip
     assert all(bar["start_date"] and bar["end_date"] for bar in timeline["bars"])
+    assert timeline["run"] == get(web, f"{ETL}/dagRuns/good")
+
+
+def test_the_page_of_a_task_instance_comes_in_one_request(web: Web, world: World) -> None:
+    world.log("good", "extract", "one\ntwo\n")
+    of_run = f"{ETL}/dagRuns/good/taskInstances"
+
+    page = get(web, f"{of_run}/extract/page")
+    assert page["task_instance"] == get(web, f"{of_run}/extract")
+    assert page["tries"] == get(web, f"{of_run}/extract/tries")["task_instances"]
+    assert (page["log_try_number"], page["log"]) == (1, get(web, f"{of_run}/extract/logs/1/lines"))
+    assert get(web, f"{of_run}/extract/page?lines=0")["log"] is None
+    assert get(web, f"{of_run}/extract/page?try_number=2")["log"] is None, "there is none, and the request for it says why"
+
+    whole = get(web, f"{of_run}/each/page")
+    assert (whole["mapped_instances"], whole["task_instance"]) == (3, None)
+    assert get(web, f"{of_run}/each/page?map_index=1")["task_instance"]["map_index"] == 1
+    waiting = get(web, f"{ETL}/dagRuns/now/taskInstances/load/page")
+    assert waiting["why"] == get(web, f"{ETL}/dagRuns/now/taskInstances/load/why") and waiting["log"] is None
 
 
 def test_owners_are_listed_and_filtered(web: Web, world: World) -> None:

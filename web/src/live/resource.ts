@@ -18,6 +18,8 @@ interface Entry {
   error: Signal<string | null>
   loading: Signal<boolean>
   used: number
+  /** When the data came. */
+  at: number
 }
 const entries = new Map<string, Entry>()
 const MOST_ENTRIES = 60
@@ -25,7 +27,7 @@ const MOST_ENTRIES = 60
 function entry(key: string): Entry {
   let found = entries.get(key)
   if (!found) {
-    found = { data: signal(undefined), error: signal(null), loading: signal(false), used: 0 }
+    found = { data: signal(undefined), error: signal(null), loading: signal(false), used: 0, at: -Infinity }
     entries.set(key, found)
     if (entries.size > MOST_ENTRIES) {
       const oldest = [...entries].sort((a, b) => a[1].used - b[1].used)[0]
@@ -43,11 +45,13 @@ export interface Options {
   on?: Topic[]
   /** Show the data of the key before until that of this key arrives: for another page or filter of the same list. */
   keep?: boolean
+  /** Milliseconds for which data that another page loaded needs no load. */
+  fresh?: number
 }
 
 /** `key` names the data and its parameters; null loads nothing. */
 export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>, options: Options = {}): Live<T> {
-  const { every = 30_000, on = [], keep = false } = options
+  const { every = 30_000, on = [], keep = false, fresh = 0 } = options
   const before = useRef<T | undefined>(undefined)
   const live = useMemo(() => {
     const at = entry(key ?? '')
@@ -63,6 +67,7 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
       at.loading.value = true
       try {
         at.data.value = await load(running.signal)
+        at.at = performance.now()
         at.error.value = null
       } catch (error) {
         if (!(error instanceof DOMException && error.name === 'AbortError')) at.error.value = message(error)
@@ -83,6 +88,7 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
       }),
       error: at.error,
       loading: at.loading,
+      isFresh: () => performance.now() - at.at < fresh,
       refresh,
       patch: (change: (data: T) => T) => {
         if (at.data.value !== undefined) at.data.value = change(at.data.value as T)
@@ -91,7 +97,7 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
   }, [key])
   useEffect(() => {
     if (key === null) return
-    void live.refresh()
+    if (!live.isFresh()) void live.refresh()
     const timer = every ? setInterval(() => !document.hidden && void live.refresh(), every) : undefined
     const shown = () => !document.hidden && void live.refresh()
     document.addEventListener('visibilitychange', shown)
@@ -103,6 +109,13 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
     }
   }, [key])
   return live
+}
+
+/** Data that came with other data: `useLive` with `fresh` does not load it. */
+export function seed(key: string, data: unknown): void {
+  const of = entry(key)
+  of.data.value = data
+  of.at = performance.now()
 }
 
 /** Forget what starts with this: it is loaded again when it is shown next. */

@@ -2,6 +2,7 @@
 import { useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { message } from '../api/client'
+import type { LogLines } from '../api/types'
 import { bytes } from '../format'
 import { onChange, type Topic } from '../live/changes'
 import { Button, Check, Empty, Note, Search, Skeleton } from '../parts/basic'
@@ -19,8 +20,8 @@ const FOLLOW_MS = 1000
 const LONGEST_LINE = 10_000
 const MOST_MATCHES = 10_000
 
-export function LogView({ path, mapIndex, topic }: { path: LogPath; mapIndex: number; topic: Topic }) {
-  const source = useMemo(() => new LogSource(path, mapIndex), [])
+export function LogView({ path, mapIndex, topic, first }: { path: LogPath; mapIndex: number; topic: Topic; first: LogLines | null }) {
+  const source = useMemo(() => new LogSource(path, mapIndex, first), [])
   const [following, setFollowing] = useState(true)
   const top = useSignal(0)
   const box = useRef<HTMLDivElement>(null)

@@ -1,6 +1,7 @@
 /** The lines of one log by number: loaded in chunks around what is shown, and followed while the try runs. */
 import { signal } from '@preact/signals'
 import { api, message, ok } from '../api/client'
+import type { LogLines } from '../api/types'
 
 export interface LogPath {
   dag_id: string
@@ -28,6 +29,8 @@ export class LogSource {
   constructor(
     private readonly path: LogPath,
     private readonly mapIndex: number,
+    /** The end of the log, if it came with the page. */
+    private readonly first: LogLines | null = null,
   ) {}
 
   /** Load the last lines, or what was written since. */
@@ -36,7 +39,7 @@ export class LogSource {
     this.busy = true
     try {
       if (!this.loaded.value) {
-        let part = await this.lines({ limit: 1000 })
+        let part = this.first ?? (await this.lines({ limit: 1000 }))
         // The lines of a huge log are counted at the first request for a line by its number.
         if (part.total_lines === null) part = await this.lines({ line: 0, limit: 1 }).then((first) => ({ ...part, total_lines: first.total_lines, first_line: (first.total_lines ?? 0) - part.lines.length }))
         this.put(part.first_line ?? 0, part.lines)

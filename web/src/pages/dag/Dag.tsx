@@ -1,10 +1,11 @@
 /** The page of a DAG, and of one of its runs: head, tabs, and the tab of the address. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
+import { timeline, type Timeline } from '../../api/pictures'
 import type { DagDetails, DagRun } from '../../api/types'
 import { relative } from '../../format'
 import { nudge } from '../../live/changes'
-import { useLive } from '../../live/resource'
+import { seed, useLive } from '../../live/resource'
 import { Button, Copy, Empty, Note, Switch, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { attempt, confirm, Menu, toast } from '../../parts/overlay'
@@ -28,7 +29,7 @@ const RUN_TABS = ['gantt', 'graph', 'tasks', 'details'] as const
 export default function Dag({ params }: { params: Record<string, string> }) {
   const dagId = params['dag']!
   const runId = params['run']
-  const live = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { on: [`dag:${dagId}`] })
+  const live = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { on: [`dag:${dagId}`], fresh: 10_000 })
   const [triggering, setTriggering] = useState<{ conf?: Record<string, unknown> } | null>(null)
   const dag = live.data.value
   const crumbs = [{ text: t.dags.title, href: href('/dags') }]
@@ -101,12 +102,15 @@ function Facts({ dag }: { dag: DagDetails }) {
 function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: string; tab: string | undefined; onTrigger: (with_: { conf: Record<string, unknown> }) => void }) {
   const dagId = dag.dag_id
   const params = { params: { path: { dag_id: dagId, dag_run_id: runId } } }
-  const live = useLive(`run ${dagId} ${runId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)), { on: [`dag:${dagId}`] })
-  const why = useLive(live.data.value && ['queued', 'running'].includes(live.data.value.state) ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
+  const tab = given ?? 'gantt'
+  const isGantt = tab === 'gantt'
+  const picture = useLive(isGantt ? `timeline ${dagId} ${runId}` : null, () => timelineWithRun(dagId, runId), { on: [`dag:${dagId}`] })
+  const alone = useLive(isGantt ? null : `run ${dagId} ${runId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)), { on: [`dag:${dagId}`], fresh: 2000 })
+  const live = isGantt ? picture : alone
+  const run = isGantt ? picture.data.value?.run : alone.data.value
+  const why = useLive(run && ['queued', 'running'].includes(run.state) ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
   const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
   const crumbs = [{ text: t.dags.title, href: href('/dags') }, { text: dagId, href: href(to('dags', dagId)) }]
-  const run = live.data.value
-  const tab = given ?? 'gantt'
   if (!run) return <><Head title={runId} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
   const operator = may('operator', dag.tags.map((tag) => tag.name))
   const mark = (state: 'success' | 'failed') =>
@@ -146,13 +150,20 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
           </a>
         ))}
       </nav>
-      {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} />}
+      {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} live={picture} />}
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onSaved={() => void live.refresh()} />}
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>
   )
+}
+
+/** The timeline comes with the run, which other tabs show too. */
+async function timelineWithRun(dagId: string, runId: string): Promise<Timeline> {
+  const found = await timeline(dagId, runId)
+  seed(`run ${dagId} ${runId}`, found.run)
+  return found
 }
 
 function RunFacts({ run }: { run: DagRun }) {

@@ -1,8 +1,8 @@
 /** The timeline of a run: for each try how long it waited, was queued and ran; the critical path stands out. */
 import { useState } from 'preact/hooks'
-import { timeline, type Timeline, type TimelineBar } from '../../api/pictures'
+import type { Timeline, TimelineBar } from '../../api/pictures'
 import { clock, duration, now } from '../../format'
-import { useLive } from '../../live/resource'
+import type { Live } from '../../live/resource'
 import { Check, Empty, Note, Search, Skeleton } from '../../parts/basic'
 import { Mark } from '../../parts/State'
 import { href, to } from '../../shell/router'
@@ -40,8 +40,7 @@ export function ticks(seconds: number, most = 6): number[] {
   return Array.from({ length: Math.floor(seconds / step) + 1 }, (_, at) => at * step)
 }
 
-export function GanttTab({ dagId, runId }: { dagId: string; runId: string }) {
-  const live = useLive(`timeline ${dagId} ${runId}`, () => timeline(dagId, runId), { on: [`dag:${dagId}`] })
+export function GanttTab({ dagId, runId, live }: { dagId: string; runId: string; live: Live<Timeline> }) {
   const [filter, setFilter] = useState('')
   const [onlyCritical, setOnlyCritical] = useState(false)
   const data = live.data.value

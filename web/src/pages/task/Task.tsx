@@ -1,7 +1,8 @@
 /** The page of a task instance: log, why, XComs, events, details, with its tries and what can be done. */
+import { useRef } from 'preact/hooks'
 import { api, ok } from '../../api/client'
-import type { TaskInstance } from '../../api/types'
-import { useLive } from '../../live/resource'
+import type { LogLines, TaskPage } from '../../api/types'
+import { seed, useLive } from '../../live/resource'
 import { Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
@@ -22,21 +23,22 @@ export default function Task({ params }: { params: Record<string, string> }) {
   const index = params['map'] !== undefined && params['map'] !== '-' ? Number(params['map']) : -1
   const path = { dag_id: dagId, dag_run_id: runId, task_id: taskId }
   const key = `${dagId} ${runId} ${taskId} ${index}`
-  const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })))
-  const live = useLive<{ ti: TaskInstance | null; mapped: number }>(
+  const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { fresh: 10_000 })
+  // The first request brings the end of the log, too; later the log follows by itself.
+  const begun = useRef('')
+  const logs = useRef<{ of: string; first: LogLines } | null>(null)
+  const live = useLive<TaskPage>(
     `ti ${key}`,
     async () => {
-      if (index >= 0) return { ti: await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}', { params: { path: { ...path, map_index: index } } })), mapped: 0 }
-      const mapped = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/listMapped', { params: { path, query: { limit: 1 } } })).catch(() => null)
-      if (mapped?.total_entries) return { ti: null, mapped: mapped.total_entries }
-      return { ti: await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}', { params: { path } })), mapped: 0 }
+      const asked = Number(query.peek().get('try'))
+      const of = { map_index: index, lines: begun.current === key ? 0 : 1000, ...(asked ? { try_number: asked } : {}) }
+      const page = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/page', { params: { path, query: of } }))
+      begun.current = key
+      if (page.log) logs.current = { of: `${key} ${page.log_try_number}`, first: page.log }
+      if (page.why) seed(whyKey(path, index), page.why)
+      return page
     },
     { on: [`dag:${dagId}`] },
-  )
-  const tries = useLive(live.data.value?.ti ? `tries ${key} ${live.data.value.ti.try_number} ${live.data.value.ti.state}` : null, () =>
-    index >= 0
-      ? ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/tries', { params: { path: { ...path, map_index: index } } }))
-      : ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/tries', { params: { path } })),
   )
   const crumbs = [
     { text: t.dags.title, href: href('/dags') },
@@ -44,16 +46,16 @@ export default function Task({ params }: { params: Record<string, string> }) {
     { text: runId, href: href(to('dags', dagId, 'runs', runId)) },
     ...(index >= 0 ? [{ text: taskId, href: href(to('dags', dagId, 'runs', runId, 'tasks', taskId)) }] : []),
   ]
-  const name = index >= 0 ? `${taskId} [${live.data.value?.ti?.rendered_map_index ?? index}]` : taskId
+  const name = index >= 0 ? `${taskId} [${live.data.value?.task_instance?.rendered_map_index ?? index}]` : taskId
   const data = live.data.value
   if (!data) return <><Head title={name} crumbs={crumbs} />{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
   const operator = may('operator', dag.data.value?.tags.map((tag) => tag.name) ?? [])
-  const { ti } = data
+  const { task_instance: ti, tries } = data
   if (!ti) {
     return (
       <>
         <Head title={name} crumbs={crumbs}>{operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={null} onDone={() => void live.refresh()} />}</Head>
-        <p class="dag-facts soft small">{t.dag.instances(data.mapped)}</p>
+        <p class="dag-facts soft small">{t.dag.instances(data.mapped_instances)}</p>
         <TasksTab dagId={dagId} runId={runId} taskId={taskId} operator={operator} />
       </>
     )
@@ -64,8 +66,8 @@ export default function Task({ params }: { params: Record<string, string> }) {
     go(`${to('dags', dagId, 'runs', runId, 'tasks', taskId, number, next)}${location.search}`, { replace: true, keepScroll: true })
   }
   const chosen = Number(query.value.get('try')) || ti.try_number
-  const numbers = [...new Set([...(tries.data.value?.task_instances.map((one) => one.try_number) ?? []), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
-  const shown = tries.data.value?.task_instances.findLast((one) => one.try_number === chosen)
+  const numbers = [...new Set([...tries.map((one) => one.try_number), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
+  const shown = tries.findLast((one) => one.try_number === chosen)
   const base = to('dags', dagId, 'runs', runId, 'tasks', taskId, index >= 0 ? String(index) : '-')
   return (
     <>
@@ -92,12 +94,12 @@ export default function Task({ params }: { params: Record<string, string> }) {
             {numbers.length > 8 ? (
               <select class="select" aria-label={t.task.try_} value={String(chosen)} onChange={(event) => setQuery({ try: event.currentTarget.value })}>{numbers.map((one) => <option key={one} value={String(one)}>{one}</option>)}</select>
             ) : (
-              <Segments label={t.task.try_} value={String(chosen)} options={numbers.map((one) => [String(one), <>{one} <Mark size={12} state={tries.data.value?.task_instances.findLast((of) => of.try_number === one)?.state ?? ti.state} /></>] as const)} onChange={(next) => setQuery({ try: next === String(ti.try_number) ? null : next })} />
+              <Segments label={t.task.try_} value={String(chosen)} options={numbers.map((one) => [String(one), <>{one} <Mark size={12} state={tries.findLast((of) => of.try_number === one)?.state ?? ti.state} /></>] as const)} onChange={(next) => setQuery({ try: next === String(ti.try_number) ? null : next })} />
             )}
           </span>
         )}
       </div>
-      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} first={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
@@ -105,8 +107,10 @@ export default function Task({ params }: { params: Record<string, string> }) {
   )
 }
 
+const whyKey = (path: object, index: number) => `why ${Object.values(path).join(' ')} ${index}`
+
 function WhyTab({ path, index, dagId }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number; dagId: string }) {
-  const live = useLive(`why ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/why', { params: { path, query: { map_index: index } } })), { on: [`dag:${dagId}`] })
+  const live = useLive(whyKey(path, index), () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/why', { params: { path, query: { map_index: index } } })), { on: [`dag:${dagId}`], fresh: 2000 })
   const why = live.data.value
   if (live.error.value && !why) return <Note kind="bad">{live.error.value}</Note>
   if (!why) return <Skeleton rows={5} />
