@@ -18,6 +18,25 @@ def explain(facts: Situation) -> list[str]:
     return [*_instances(facts), *_reasons(facts)]
 
 
+def holders(pool: PoolFacts, before: str) -> str:
+    """The holders of slots by name, after the words `before`; empty if nobody holds any."""
+    if not pool.holders:
+        return ""
+    shown = ", ".join(_holder(one) for one in pool.holders[:MOST_NAMES])
+    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
+    return f"{before}{shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def many(number: int, one: str, more: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else more}"
+
+
+def slots(number: int) -> str:
+    """A number of slots."""
+    return many(number, "slot", "slots")
+
+
 def _reasons(facts: Situation) -> list[str]:
     if facts.state in WITH_WORKER:
         return WITH_WORKER[facts.state](facts)
@@ -80,7 +99,7 @@ def _queued(facts: Situation) -> list[str]:
     if facts.dispatched_at is None:
         sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was away."
     else:
-        place = _many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
+        place = many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
         name = facts.queue.name if facts.queue else "?"
         sent = f"No worker has taken its message from queue {name!r} yet: it was queued {ago} ago, and {place} queued before it."
     return [sent, *_busy(facts), *_no_worker(facts), *_no_scheduler(facts)]
@@ -118,11 +137,11 @@ def _run_not_started(facts: Situation) -> list[str]:
 
 
 def _runs(limit: LimitFacts) -> str:
-    return f"{_many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
+    return f"{many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
 
 
 def _runs_ahead(run: RunFacts) -> str:
-    return f" {_many(run.runs_ahead, 'queued run comes', 'queued runs come')} before it." if run.runs_ahead else ""
+    return f" {many(run.runs_ahead, 'queued run comes', 'queued runs come')} before it." if run.runs_ahead else ""
 
 
 def _paused(run: RunFacts) -> list[str]:
@@ -152,7 +171,7 @@ def _instances(facts: Situation) -> list[str]:
     if not facts.instances:
         return []
     number = sum(facts.instances.values())
-    instances = _many(number, "instance", "instances")
+    instances = many(number, "instance", "instances")
     return [f"It has {instances} ({_mix(facts.instances)}); this is about index {facts.map_index}."]
 
 
@@ -208,13 +227,13 @@ def _pool(facts: Situation) -> list[str]:
         return [f"There is no pool {facts.pool_name!r}: make it with `paceline pools set {facts.pool_name} SLOTS`."]
     if pool.slots < 0:
         return []
-    needed, name = _slots(needs), f"pool {pool.name!r}"
+    needed, name = slots(needs), f"pool {pool.name!r}"
     if needs > pool.slots:
         return [f"It needs {needed} and {name} has {pool.slots} in all, so it can never run: enlarge the pool."]
     free = max(0, pool.slots - pool.used)
     if needs > free:
         full = "is full" if free == 0 else f"has {free} free, and it needs {needs}"
-        return [f"P{name[1:]} {full}: {pool.used} of {_slots(pool.slots)} are in use{_holders(pool)}."]
+        return [f"P{name[1:]} {full}: {pool.used} of {slots(pool.slots)} are in use{holders(pool, ', held by ')}."]
     return _reserved(pool, free)
 
 
@@ -223,21 +242,13 @@ def _reserved(pool: PoolFacts, free: int) -> list[str]:
     if first is None:
         return []
     return [
-        f"{first.name} of run {first.run_id!r} ranks higher, needs {_slots(first.slots)} of pool {pool.name!r} and holds "
+        f"{first.name} of run {first.run_id!r} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
         f"its place in line while {free} are free (scheduler.pool_reservation)."
     ]
 
 
-def _holders(pool: PoolFacts) -> str:
-    if not pool.holders:
-        return ""
-    shown = ", ".join(_holder(one) for one in pool.holders[:MOST_NAMES])
-    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
-    return f", held by {shown}{f' and {more} more' if more > 0 else ''}"
-
-
 def _holder(one: Holder) -> str:
-    return f"{one.name} of run {one.run_id!r}{f' ({_slots(one.slots)})' if one.slots > 1 else ''}"
+    return f"{one.name} of run {one.run_id!r}{f' ({slots(one.slots)})' if one.slots > 1 else ''}"
 
 
 def _limits(limits: Iterable[LimitFacts]) -> list[str]:
@@ -250,7 +261,7 @@ def _queue_full(facts: Situation) -> list[str]:
         return []
     return [
         f"Queue {queue.name!r} holds all that its workers can take soon: {queue.queued} queued and {queue.running} running "
-        f"for {_many(queue.places, 'place', 'places')}."
+        f"for {many(queue.places, 'place', 'places')}."
     ]
 
 
@@ -258,7 +269,8 @@ def _busy(facts: Situation) -> list[str]:
     queue = facts.queue
     if queue is None or queue.workers == 0 or queue.running < queue.places:
         return []
-    return [f"All {_many(queue.places, 'place', 'places')} of the workers on queue {queue.name!r} are taken."]
+    places = "The only place" if queue.places == 1 else f"All {queue.places} places"
+    return [f"{places} of the workers on queue {queue.name!r} {'is' if queue.places == 1 else 'are'} taken."]
 
 
 def _no_worker(facts: Situation) -> list[str]:
@@ -271,7 +283,7 @@ def _no_worker(facts: Situation) -> list[str]:
 def _in_line(pool: PoolFacts | None) -> list[str]:
     if pool is None or pool.ahead == 0:
         return []
-    wait = _many(pool.ahead, "task instance of higher rank waits", "task instances of higher rank wait")
+    wait = many(pool.ahead, "task instance of higher rank waits", "task instances of higher rank wait")
     return [f"{wait} in pool {pool.name!r} before it."]
 
 
@@ -295,19 +307,11 @@ def _of_states(states: Mapping[S, int], *, mapped: bool) -> str:
     if not mapped:
         return next(iter(states)).value if states else S.NONE.value
     ended = sum(count for state, count in states.items() if state in FINISHED)
-    return f"{ended} of {_many(sum(states.values()), 'instance', 'instances')} ended: {_mix(states)}"
+    return f"{ended} of {many(sum(states.values()), 'instance', 'instances')} ended: {_mix(states)}"
 
 
 def _mix(states: Mapping[S, int]) -> str:
     return ", ".join(f"{states[state]} {state}" for state in S if states.get(state))
-
-
-def _many(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
-def _slots(number: int) -> str:
-    return _many(number, "slot", "slots")
 
 
 def _because(reason: str | None) -> str:

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
+from scheduler.deciding.situation import LimitFacts, PoolFacts
+from scheduler.deciding.why import holders, many, slots
 
-#: Names in one sentence; the rest is counted.
-MOST_NAMES = 8
 #: A shorter wait, in seconds, has no cause worth a sentence.
 SHORTEST_WAIT_S = 1.0
 ENDED = {
@@ -116,7 +115,7 @@ def _for_slot(crowd: Crowd | None) -> str:
     if pool is None:
         return f"for pool {crowd.pool_name!r}, which does not exist"
     if pool.slots >= 0 and crowd.pool_slots > pool.slots - pool.used:
-        return f"for pool {pool.name!r} with {pool.used} of {pool.slots} slots in use{_behind(pool)}"
+        return f"for pool {pool.name!r} with {pool.used} of {slots(pool.slots)} in use{holders(pool, ' by ')}"
     reached = next((limit for limit in crowd.limits if limit.reached), None)
     if reached is not None:
         return f"for {reached.name}: {reached.active} of {reached.limit} were active"
@@ -127,7 +126,8 @@ def _for_queue(crowd: Crowd) -> str:
     if crowd.workers == 0:
         return f"for queue {crowd.queue!r}, which no worker listened to"
     if crowd.queued + crowd.running >= crowd.places + crowd.prefetch:
-        return f"for queue {crowd.queue!r} with {crowd.running} running and {crowd.queued} queued for {crowd.places} places"
+        places = many(crowd.places, "place", "places")
+        return f"for queue {crowd.queue!r} with {crowd.running} running and {crowd.queued} queued for {places}"
     return "in line"
 
 
@@ -138,7 +138,7 @@ def _in_queue(crowd: Crowd | None) -> str:
     if crowd.workers == 0:
         return f"in queue {crowd.queue!r}, which no worker listened to"
     if crowd.running >= crowd.places:
-        return f"in queue {crowd.queue!r}, whose {crowd.places} places were taken"
+        return f"in queue {crowd.queue!r}, whose {many(crowd.places, 'place was', 'places were')} taken"
     return f"in queue {crowd.queue!r}"
 
 
@@ -146,15 +146,3 @@ def _for_run(crowd: RunCrowd | None) -> str:
     if crowd is not None and crowd.running.reached:
         return f"for {crowd.running.name}: {crowd.running.active} of {crowd.running.limit} runs were running"
     return "to start"
-
-
-def _behind(pool: PoolFacts) -> str:
-    if not pool.holders:
-        return ""
-    names = ", ".join(_name(one) for one in pool.holders[:MOST_NAMES])
-    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
-    return f" by {names}{f' and {more} more' if more > 0 else ''}"
-
-
-def _name(one: Holder) -> str:
-    return f"{one.name} of run {one.run_id!r}"

@@ -81,7 +81,7 @@ def test_a_pool(past: Past) -> None:
     past.stretch()
 
     assert waited(past.steps()).startswith(
-        "Waited 40 s for pool 'db' with 1 of 1 slots in use by d.first of run 'one', then queued by "
+        "Waited 40 s for pool 'db' with 1 of 1 slot in use by d.first of run 'one', then queued by "
     )
 
 
@@ -118,7 +118,7 @@ def test_a_wait_in_the_queue(past: Past) -> None:
         " where queued_at is not null and task_instance_id in (select id from task_instance where task_id = 'first')"
     )
 
-    assert waited(past.steps()).startswith("Waited 40 s in queue 'default', whose 1 places were taken, then started by w#")
+    assert waited(past.steps()).startswith("Waited 40 s in queue 'default', whose 1 place was taken, then started by w#")
 
 
 def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:

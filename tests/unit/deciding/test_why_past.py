@@ -42,7 +42,10 @@ MANY = PoolFacts(
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        (crowd(pool=FULL), "Waited 40 s for pool 'x' with 2 of 2 slots in use by etl.load of run 'r1', then queued by s1#1."),
+        (
+            crowd(pool=FULL),
+            "Waited 40 s for pool 'x' with 2 of 2 slots in use by etl.load of run 'r1' (2 slots), then queued by s1#1.",
+        ),
         (crowd(pool=PoolFacts(name="x", slots=3, used=2), pool_slots=2), "Waited 40 s for pool 'x' with 2 of 3 slots in use"),
         (crowd(pool=MANY), "and 1 more, then queued"),
         (crowd(pool=None), "Waited 40 s for pool 'x', which does not exist, then queued by s1#1."),
