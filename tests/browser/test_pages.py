@@ -1,5 +1,6 @@
 """People at work in a real browser, on a real stack."""
 
+import json
 import re
 
 import pytest
@@ -65,6 +66,41 @@ def test_a_failed_task_is_explained_cleared_with_its_downstream_and_finishes(pag
     expect(page.get_by_role("group", name="Try")).to_be_visible()
     page.goto(f"/dags/journey/runs/{run_id}")
     expect(page.locator(".dag-facts .state")).to_have_text("success")
+
+
+@pytest.mark.parametrize(
+    ("conf", "task_id"),
+    [("{}", "talk"), ("{}", "finish"), ('{"fail": true}', "work"), ('{"fail": true}', "finish")],
+    ids=["it succeeded", "it waited for another task", "it failed", "its upstream task failed"],
+)
+def test_the_page_explains_a_task_as_the_api_does(page: Page, installation: Installation, conf: str, task_id: str) -> None:
+    run_id = run_of(installation, "--conf", conf)
+    _is_explained(page, installation, "journey", run_id, task_id)
+
+
+def test_the_page_explains_what_waits_as_the_api_does(page: Page, installation: Installation) -> None:
+    installation.cli("dags", "pause", "journey")
+    installation.cli("dags", "trigger", "journey", "--run-id", "paused")
+    try:
+        _is_explained(page, installation, "journey", "paused", "talk")
+        _is_explained(page, installation, "journey", "paused", "finish")
+        expect(page.get_by_text("DAG 'journey' is paused")).to_be_visible()
+    finally:
+        installation.cli("dags", "unpause", "journey")
+        installation.cli("runs", "mark", "journey", "paused", "failed")
+
+
+def _is_explained(page: Page, installation: Installation, dag_id: str, run_id: str, task_id: str) -> None:
+    path = f"{installation.url}/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/why"
+    page.goto(f"/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/-/why")
+    found = page.request.get(path).json()
+    command = json.loads(installation.cli("tasks", "why", dag_id, run_id, task_id, "--json"))
+
+    assert command["waiting_for"] == found["waiting_for"] and found["waiting_for"]
+    expect(page.locator(".card li.row")).to_have_text(found["waiting_for"])
+    assert [step["text"] for step in command["history"]] == [step["text"] for step in found["history"]]
+    if found["history"]:
+        expect(page.locator(".history li .grow")).to_contain_text([step["text"] for step in found["history"]])
 
 
 def test_the_server_searches_the_whole_log(page: Page, installation: Installation) -> None:
