@@ -42,9 +42,9 @@ class Installation:
 
 
 @contextlib.contextmanager
-def running(home: Path) -> Iterator[Installation]:
+def running(home: Path, dags: Path = HERE / "dags") -> Iterator[Installation]:
     """A standalone of its own, with an administrator and a viewer."""
-    environment = standalone.environment_of(home / "home", HERE / "dags") | {"PACELINE_WORKER_CONCURRENCY": "4"}
+    environment = standalone.environment_of(home / "home", dags) | {"PACELINE_WORKER_CONCURRENCY": "4"}
     with standalone.standalone(environment) as process:
         url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.said)[1]  # type: ignore[attr-defined,index]
         made = Installation(url, environment)

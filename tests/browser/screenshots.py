@@ -13,8 +13,9 @@ from support.waiting import eventually
 from browser.conftest import CHROMIUM, Installation, logged_in, running
 
 OUT = Path("build/screenshots")
-#: Replaced by the ID of a run.
-RUN = "{run}"
+ROOT = Path(__file__).parents[2]
+#: Replaced by the ID of a run of `orders`, and by that of the run of `flights`.
+RUN, FLIGHTS = "{run}", "first"
 #: Name: path, and what to click.
 PAGES: dict[str, tuple[str, str | None]] = {
     "home": ("/", None),
@@ -35,6 +36,12 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "why": ("/dags/long_import/runs/now/tasks/index_3/-/why", None),
     "clear": (f"/dags/orders/runs/{RUN}/tasks/transform.clean", ".head .button.first"),
     "xcoms": (f"/dags/orders/runs/{RUN}/tasks/publish/-/xcoms", None),
+    "flights": ("/dags/flights", None),
+    "flights-graph": (f"/dags/flights/runs/{FLIGHTS}/graph", None),
+    "flights-gantt": (f"/dags/flights/runs/{FLIGHTS}", None),
+    "flights-log": (f"/dags/flights/runs/{FLIGHTS}/tasks/validate/-/log", None),
+    "flights-why": (f"/dags/flights/runs/{FLIGHTS}/tasks/report/-/why", None),
+    "flights-spark": (f"/dags/flights/runs/{FLIGHTS}/tasks/validate/-/details", None),
     "queues": ("/queues", None),
     "pools": ("/pools", None),
     "assets": ("/assets", None),
@@ -51,7 +58,7 @@ LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 3
 
 def main(only: list[str]) -> None:
     """Fill a stack with runs, and render the pages."""
-    with tempfile.TemporaryDirectory(prefix="pl", dir="/tmp") as home, running(Path(home)) as installation:
+    with tempfile.TemporaryDirectory(prefix="pl", dir="/tmp") as home, running(Path(home), dags(Path(home))) as installation:
         run_id = fill(installation)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -60,6 +67,14 @@ def main(only: list[str]) -> None:
                 (OUT / look).mkdir(parents=True)
                 render(browser, installation, run_id, look, theme, width, only)
             browser.close()
+
+
+def dags(home: Path) -> Path:
+    """A folder with the DAGs of the tests and the flights pipeline."""
+    folder = home / "dags"
+    shutil.copytree(ROOT / "tests" / "browser" / "dags", folder)
+    shutil.copytree(ROOT / "dags", folder, dirs_exist_ok=True)
+    return folder
 
 
 def fill(installation: Installation) -> str:
@@ -74,6 +89,7 @@ def fill(installation: Installation) -> str:
             "--max-active-runs", str(limit),
         )  # fmt: skip
     installation.cli("dags", "trigger", "thumbnails")
+    installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
     eventually(lambda: not unfinished(installation), timeout=600)
     installation.cli("dags", "trigger", "long_import", "--run-id", "now")
     installation.cli("dags", "trigger", "orders", "--conf", '{"region": "us-east", "limit": 500}')
