@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ if not os.environ.get("BROWSER_TESTS"):
     collect_ignore_glob = ["test_*.py"]
 
 HERE = Path(__file__).parent
-AXE = HERE.parents[1] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+ROOT = HERE.parents[1]
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 PASSWORD = "correct horse battery"
 WAIT_MS = 60_000
@@ -42,8 +44,12 @@ class Installation:
 
 
 @contextlib.contextmanager
-def running(home: Path, dags: Path = HERE / "dags") -> Iterator[Installation]:
-    """A standalone of its own, with an administrator and a viewer."""
+def running(home: Path) -> Iterator[Installation]:
+    """A standalone of its own with the DAGs of this folder and the flights pipeline, an administrator and a viewer."""
+    dags = home / "dags"
+    shutil.copytree(HERE / "dags", dags)
+    shutil.copytree(ROOT / "dags" / "flights_parts", dags / "flights_parts")
+    shutil.copy(ROOT / "dags" / "flights.py", dags)
     environment = standalone.environment_of(home / "home", dags) | {"PACELINE_WORKER_CONCURRENCY": "4"}
     with standalone.standalone(environment) as process:
         url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.said)[1]  # type: ignore[attr-defined,index]

@@ -13,7 +13,6 @@ from support.waiting import eventually
 from browser.conftest import CHROMIUM, Installation, logged_in, running
 
 OUT = Path("build/screenshots")
-ROOT = Path(__file__).parents[2]
 #: Replaced by the ID of a run of `orders`, and by that of the run of `flights`.
 RUN, FLIGHTS = "{run}", "first"
 #: Name: path, and what to click.
@@ -58,7 +57,7 @@ LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 3
 
 def main(only: list[str]) -> None:
     """Fill a stack with runs, and render the pages."""
-    with tempfile.TemporaryDirectory(prefix="pl", dir="/tmp") as home, running(Path(home), dags(Path(home))) as installation:
+    with tempfile.TemporaryDirectory(prefix="pl", dir="/tmp") as home, running(Path(home)) as installation:
         run_id = fill(installation)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -67,14 +66,6 @@ def main(only: list[str]) -> None:
                 (OUT / look).mkdir(parents=True)
                 render(browser, installation, run_id, look, theme, width, only)
             browser.close()
-
-
-def dags(home: Path) -> Path:
-    """A folder with the DAGs of the tests and the flights pipeline."""
-    folder = home / "dags"
-    shutil.copytree(ROOT / "tests" / "browser" / "dags", folder)
-    shutil.copytree(ROOT / "dags", folder, dirs_exist_ok=True)
-    return folder
 
 
 def fill(installation: Installation) -> str:
