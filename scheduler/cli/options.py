@@ -46,6 +46,7 @@ task = together(run, click.argument("task_id", metavar="TASK"))
 map_index = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
 )
+history = click.option("--history", is_flag=True, help="Also print each earlier step, with the reason why it took so long.")
 #: Adds --json, which `output.json_wanted` reads.
 as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

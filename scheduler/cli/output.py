@@ -82,6 +82,12 @@ def result(value: Any, text: str) -> None:
         click.echo(text)
 
 
+def explanation(answer: Mapping[str, Any]) -> None:
+    """Print why something is in its state: each step of its history, if that was asked for, and what it waits for now."""
+    steps = [f"{step['at']:%Y-%m-%d %H:%M:%S}  {step['text']}" for step in answer.get("history", ())]
+    result(answer, "\n".join(map(visible, [*steps, *answer["waiting_for"]])))
+
+
 def listing(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
     """Print rows as a table or, with --json, as they are."""
     if json_wanted():

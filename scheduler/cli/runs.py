@@ -87,6 +87,21 @@ def explain(dag_id: str, run_id: str) -> None:
 
 @runs.command()
 @options.run
+@options.history
+@options.as_json
+def why(dag_id: str, run_id: str, *, history: bool) -> None:
+    """Explain why a run has not started, or what its first open task instances wait for."""
+    from scheduler.store.queries import why as queries
+    from scheduler.store.queries import why_history
+
+    answer = options.transact(queries.why_run, options.settings(), dag_id, run_id)
+    if output.json_wanted() or history:
+        answer["history"] = options.transact(why_history.of_dag_run, dag_id, run_id)
+    output.explanation(answer)
+
+
+@runs.command()
+@options.run
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after this time.")
 @options.as_json
 def watch(dag_id: str, run_id: str, timeout_s: float | None) -> None:

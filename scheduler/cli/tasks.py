@@ -87,7 +87,7 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
 @click.option(
     "--map-index", type=click.IntRange(min=-1), help="Map index of a mapped task instance. Default: the first unfinished one."
 )
-@click.option("--history", is_flag=True, help="Also print each earlier step, with what the task instance waited for.")
+@options.history
 @options.as_json
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, history: bool) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
@@ -98,8 +98,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, histor
     if output.json_wanted() or history:
         ti = options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=answer["map_index"])
         answer["history"] = options.transact(why_history.of_instance, options.settings(), ti["id"])
-    steps = [f"{step['at']:%Y-%m-%d %H:%M:%S}  {step['text']}" for step in answer.get("history", ())]
-    output.result(answer, "\n".join(map(output.visible, [*steps, *answer["waiting_for"]])))
+    output.explanation(answer)
 
 
 @tasks.command()

@@ -130,18 +130,21 @@ SITUATIONS: dict[str, Situation] = {
         build=of.deferred(trigger=False), solve=through(), after="Deferred to its trigger",
         live=("Its trigger has fired or was given up; a scheduler takes it on at its next look.",)),
     "its run may start later": Situation(
-        build=of.run_not_due, solve=of.begun, after="Scheduled by ", live=("Its run may start at ",)),
+        build=of.run_not_due, solve=of.begun, after="Waited 4. s to start, then started", task=None,
+        live=("Its run may start at ",)),
     "max_active_runs": Situation(
-        build=of.queued_run("zero", max_active_runs=1), solve=of.begun, after="Scheduled by ",
+        build=of.queued_run("zero", max_active_runs=1), solve=of.begun, task=None,
+        after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
         live=("Its run has not started: the DAG has 1 running run and max_active_runs is 1.",)),
     "its backfill is paused": Situation(
-        build=of.a_backfill(paused=True), solve=of.begun, after="Scheduled by ",
+        build=of.a_backfill(paused=True), solve=of.begun, after="Waited 4. s to start, then started", task=None,
         live=("Backfill 7 is paused: `paceline backfill resume 7` lets its runs start.",)),
     "its backfill has enough runs": Situation(
-        build=of.a_backfill(paused=False, others=("zero",)), solve=of.begun, after="Scheduled by ",
+        build=of.a_backfill(paused=False, others=("zero",)), solve=of.begun, task=None,
+        after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
         live=("Its run has not started: backfill 7 has 1 running run and max_active_runs is 1.",)),
     "its run is about to start": Situation(
-        build=of.queued_run(), solve=of.begun, after="Scheduled by ",
+        build=of.queued_run(), solve=of.begun, after="Waited 4. s to start, then started", task=None,
         live=("Its run is queued and starts at a scheduler's next look, within about a second.",)),
     "its DAG is paused": Situation(
         build=of.paused, solve=after_waiting(), after="Waited 4. s in line, then queued",
@@ -193,8 +196,11 @@ def test_why_is_right_live_and_afterwards(cli: Cli, rest: Rest, scenario: Scenar
 
 def asked(cli: Cli, rest: Rest, one: Situation) -> Any:
     """The answer of the command line; that of the API must be the same."""
-    answer = cli.json("tasks", "why", "d", one.run, one.task)
-    found = rest.get(f"/dags/d/dagRuns/{one.run}/taskInstances/{one.task}/why", map_index=answer["map_index"])
+    if one.task is None:
+        answer, found = cli.json("runs", "why", "d", "one"), rest.get("/dags/d/dagRuns/one/why")
+    else:
+        answer = cli.json("tasks", "why", "d", "one", one.task)
+        found = rest.get(f"/dags/d/dagRuns/one/taskInstances/{one.task}/why", map_index=answer["map_index"])
     assert plain(found["waiting_for"]) == plain(answer["waiting_for"])
     assert [step["text"] for step in found["history"]] == [step["text"] for step in answer["history"]]
     return answer
