@@ -126,6 +126,8 @@ def begin(request: Request) -> Call:
     needs = access.TABLE.get(name) or access.OUTSIDE.get(name)
     if needs is None:
         raise ForbiddenError("This route has no entry in the table of rights.")
+    if request.method in SAFE and (needs.scope == "login" or access.at_least(account.role, needs.role)):
+        return Call(service, account, address)  # nothing to look up, nothing to record
     body = getattr(request, "_json", None) if request.method not in SAFE else None
     transact(service.engine, _admit, request, account, needs, body, address)
     return Call(service, account, address)
