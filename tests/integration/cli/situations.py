@@ -17,20 +17,21 @@ NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within 
 WAIT = "interval '40 s'"
 #: What waits for a slot or in a queue began to wait 40 s earlier, and what was in its way was queued and started before that.
 EARLIER = (
-    f"update event set at = at - {WAIT}, queued_at = queued_at - {WAIT} where task_instance_id = %(ti)s and to_state = 'scheduled'",
+    f"update event set at = at - {WAIT} where task_instance_id = %(ti)s and to_state = 'scheduled'",
     f"update event set queued_at = queued_at - 2 * {WAIT}, started_at = started_at - 2 * {WAIT} where task_instance_id <> %(ti)s",
     f"update task_instance set queued_at = queued_at - 2 * {WAIT}, started_at = started_at - 2 * {WAIT} where id <> %(ti)s",
     "update process set started_at = started_at - interval '1 hour'",
 )
-SET = """
-update task_instance set state = %(state)s, scheduled_at = now(), queued_at = now(), started_at = now(), ended_at = now(),
-       queued_by = 's#1', dispatch_id = gen_random_uuid(), due_at = now() + interval '1 hour', worker = %(worker)s, asked = 'none',
-       resume = '{}'
-"""
+EARLIER_QUEUED = f"update event set queued_at = queued_at - {WAIT} where task_instance_id = %(ti)s and to_state = 'success'"
+#: What a state may need, unless a situation gives another value.
+COLUMNS = {
+    "scheduled_at": "now()", "queued_at": "now()", "started_at": "now()", "ended_at": "now()", "queued_by": "'s#1'",
+    "dispatch_id": "gen_random_uuid()", "due_at": "now() + interval '1 hour'", "asked": "'none'", "resume": "'{}'",
+}  # fmt: skip
 #: The steps of a dispatch, each at its own time.
 STEPS = (
     "state = 'scheduled', scheduled_at = clock_timestamp(), queued_at = null, started_at = null, ended_at = null, resume = null",
-    "state = 'queued', queued_at = clock_timestamp(), queued_by = 's#1', dispatch_id = gen_random_uuid()",
+    "state = 'queued', queued_at = clock_timestamp(), queued_by = 's#1', dispatch_id = gen_random_uuid(), resume = null",
     "state = 'running', started_at = clock_timestamp(), worker = %(worker)s, try_number = try_number + 1",
     "state = 'success', ended_at = clock_timestamp()",
 )
@@ -57,11 +58,14 @@ class Place:
 
     def set(self, task_id: str, state: str | None, *, run: int | None = None, **columns: Any) -> None:
         """Put a task instance into a state, with what that state needs."""
-        values = "".join(f", {name} = %({name})s" for name in columns)
-        where = " where dag_run_id = %(run)s and task_id = %(task)s"
+        given = {"worker": self.scenario.worker_id} | columns
+        values = {"state": "%(state)s"} | COLUMNS | {name: f"%({name})s" for name in given}
+        what = ", ".join(f"{name} = {value}" for name, value in values.items())
         with self.scenario.engine.begin() as connection:
-            given = {"run": run or self.run, "task": task_id, "state": state, "worker": self.scenario.worker_id}
-            connection.exec_driver_sql(SET + values + where, columns | given)
+            connection.exec_driver_sql(
+                f"update task_instance set {what} where dag_run_id = %(run)s and task_id = %(task)s",
+                given | {"run": run or self.run, "task": task_id, "state": state},
+            )
 
     def key(self, task_id: str) -> int:
         return int(self.rows("select id from task_instance where dag_run_id = %s and task_id = %s", self.run, task_id)[0][0])
@@ -71,11 +75,17 @@ class Place:
         self.set(task_id, states[0], map_index=0)
         for index, state in enumerate(states[1:], 1):
             self.sql(
-                "insert into task_instance (dag_run_id, task_id, task_no, map_index, state, queue, pool, queued_at, queued_by,"
-                " dispatch_id) select dag_run_id, task_id, task_no, %s, %s, queue, pool, now(), 's#1', gen_random_uuid()"
-                " from task_instance where dag_run_id = %s and task_id = %s and map_index = 0",
-                index, state, self.run, task_id,
+                "insert into task_instance (dag_run_id, task_id, task_no, map_index, queue, pool)"
+                " select dag_run_id, task_id, task_no, %s, queue, pool from task_instance"
+                " where dag_run_id = %s and task_id = %s and map_index = 0",
+                index, self.run, task_id,
             )  # fmt: skip
+            if state is not None:
+                self.sql(
+                    "update task_instance set state = %s, queued_at = now(), queued_by = 's#1', dispatch_id = gen_random_uuid()"
+                    " where dag_run_id = %s and task_id = %s and map_index = %s",
+                    state, self.run, task_id, index,
+                )  # fmt: skip
 
     def finish(self, task_id: str, *, since: str | None = None) -> None:
         """Let a task instance go all the way to success; from `scheduled` or `queued` on, if it is that far."""
@@ -85,10 +95,10 @@ class Place:
                 given = {"id": self.key(task_id), "worker": self.scenario.worker_id}
                 connection.exec_driver_sql(f"update task_instance set {step} where id = %(id)s", given)
 
-    def earlier(self, task_id: str) -> None:
+    def earlier(self, task_id: str, *statements: str) -> None:
         """Let the task instance have waited for 40 s."""
         with self.scenario.engine.begin() as connection:
-            for statement in EARLIER:
+            for statement in (*EARLIER, *statements):
                 connection.exec_driver_sql(statement, {"ti": self.key(task_id)})
 
     def worker(self, queue: str, concurrency: int = 1, kind: str = "worker") -> str:
@@ -105,7 +115,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """`live` are the sentences, or their beginnings; `after` is in the history once `solve` has run."""
+    """`live` are the sentences, in which … stands for anything. `after`, a regular expression, is in the history after `solve`."""
 
     build: Callable[[Place], None]
     live: tuple[str, ...]
@@ -125,7 +135,7 @@ def after_waiting(task_id: str = "load", since: str = "scheduled") -> Callable[[
 
     def solve(place: Place) -> None:
         place.finish(task_id, since=since)
-        place.earlier(task_id)
+        place.earlier(task_id, *([EARLIER_QUEUED] if since == "queued" else []))
 
     return solve
 

@@ -13,7 +13,6 @@ from .situations import NOTHING, Place, Situation, after_waiting, ended, nothing
 RIGHT_ENDS = "Scheduled by sql:.*, because right ended"
 
 
-DUE = "is due at "
 SITUATIONS: dict[str, Situation] = {
     "an upstream task runs": Situation(
         build=of.upstream(left="success", right="running"), solve=of.after_upstream, after=RIGHT_ENDS,
@@ -90,48 +89,51 @@ SITUATIONS: dict[str, Situation] = {
         after="Waited 4. s for queue 'q' with 0 running and 33 queued for 1 place, then queued",
         live=("Queue 'q' holds all that its workers can take soon: 33 queued and 0 running for 1 place.",)),
     "its message is not sent": Situation(
-        build=of.queue(workers=1, state="queued", dispatched_at=None), solve=after_waiting(since="queued"), after="started by w",
-        live=("It was queued 0 s ago and its message is not sent yet: a scheduler sends it again if the broker was away.",)),
+        build=of.queue(workers=1, state="queued", dispatched_at=None), solve=after_waiting(since="queued"),
+        after="Waited 4. s in queue 'q', then started by w#",
+        live=("It was queued … ago and its message is not sent yet: a scheduler sends it again if the broker was away.",)),
     "all workers are busy": Situation(
         build=of.queue(workers=1, running=1, state="queued", dispatched_at="2025-01-01T00:00:00Z"),
-        solve=after_waiting(since="queued"), after="started by w",
-        live=("No worker has taken its message from queue 'q' yet: it was queued 0 s ago, and 0 messages were queued before it.",
+        solve=after_waiting(since="queued"), after="Waited 4. s in queue 'q', whose 1 place was taken, then started by w#",
+        live=("No worker has taken its message from queue 'q' yet: it was queued … ago, and 0 messages were queued before it.",
               "The only place of the workers on queue 'q' is taken.")),
     "no worker takes its message": Situation(
         build=of.queue(workers=0, state="queued", dispatched_at="2025-01-01T00:00:00Z"), solve=after_waiting(since="queued"),
-        after="started by w",
-        live=("No worker has taken its message from queue 'q' yet", "No live worker listens to queue 'q': start one")),
+        after="Waited 4. s in queue 'q', which no worker listened to, then started by w#",
+        live=("No worker has taken its message from queue 'q' yet: it was queued … ago, and 0 messages were queued before it.",
+              "No live worker listens to queue 'q': start one with `paceline worker -q q`.")),
     "messages are before its own": Situation(
         build=of.queue(workers=9, queued=2, state="queued", dispatched_at="2025-01-01T00:00:00Z"),
-        solve=after_waiting(since="queued"), after="started by w",
-        live=("No worker has taken its message from queue 'q' yet: it was queued 0 s ago, and 2 messages were queued before it.",)),
+        solve=after_waiting(since="queued"), after="Waited 4. s in queue 'q', then started by w#",
+        live=("No worker has taken its message from queue 'q' yet: it was queued … ago, and 2 messages were queued before it.",)),
     "it runs": Situation(
         build=of.in_state("running", try_number=1, max_tries=2, resume=None), solve=ended(resume=None), after="Succeeded after 0",
-        live=("It runs since ",)),
+        live=("It runs since …, try 1 of 3; it is with worker w#….",)),
     "its worker is silent": Situation(
         build=of.silent, solve=ended(state="failed", reason="its worker sent no heartbeat"),
-        after="Failed.*: its worker sent no heartbeat", live=("It runs since ",)),
+        after="Failed.*: its worker sent no heartbeat",
+        live=("It runs since …, try 0 of 1; its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
     "it is being stopped": Situation(
         build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by sql:",
-        live=("It was asked to stop and become none; it is with worker w",)),
+        live=("It was asked to stop and become none; it is with worker w#….",)),
     "its retry is due later": Situation(
         build=of.in_state("up_for_retry", try_number=1, max_tries=1, reason="exit code 1"), solve=through(),
-        after="Failed by sql:.*: exit code 1", live=("Try 1 of 2 failed (exit code 1); the next one is due at ",)),
+        after="Failed by sql:.*: exit code 1", live=("Try 1 of 2 failed (exit code 1); the next one is due at …",)),
     "it looks again later": Situation(
         build=of.in_state("up_for_reschedule"), solve=through(), after="Looked, and will look again",
-        live=(f"It looks again for what it waits for; the next look {DUE}",)),
+        live=("It looks again for what it waits for; the next look is due at …",)),
     "no waiter awaits its trigger": Situation(
         build=of.deferred(), solve=through(), after="Deferred to its trigger",
         live=("It waits for its trigger a.Moment.", "No waiter is alive to await triggers: start one with `paceline waiter`.")),
     "a waiter awaits its trigger": Situation(
         build=of.deferred(waiter=True), solve=through(), after="Deferred to its trigger",
-        live=("It waits for its trigger a.Moment; it is given up at ",)),
+        live=("It waits for its trigger a.Moment; it is given up at ….",)),
     "its trigger has fired": Situation(
         build=of.deferred(trigger=False), solve=through(), after="Deferred to its trigger",
         live=("Its trigger has fired or was given up; a scheduler takes it on at its next look.",)),
     "its run may start later": Situation(
         build=of.run_not_due, solve=of.begun, after="Waited 4. s to start, then started", task=None,
-        live=("Its run may start at ",)),
+        live=("Its run may start at ….",)),
     "max_active_runs": Situation(
         build=of.queued_run("zero", max_active_runs=1), solve=of.begun, task=None,
         after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
@@ -157,10 +159,10 @@ SITUATIONS: dict[str, Situation] = {
         live=("The schedulers cannot decide its run, and try again about every second: its version cannot be read.",)),
     "it has succeeded": Situation(
         build=of.in_state("success", try_number=1), solve=nothing, after="Succeeded by sql:",
-        live=("It has ended as success on try 1 of 1",)),
+        live=("It has ended as success on try 1 of 1 ….",)),
     "it has failed": Situation(
         build=of.in_state("failed", try_number=1, reason="exit code 1"), solve=nothing, after="Failed by sql:.*: exit code 1",
-        live=("It has ended as failed on try 1 of 1",)),
+        live=("It has ended as failed on try 1 of 1 …: exit code 1.",)),
     "an upstream task has failed": Situation(
         build=of.in_state("upstream_failed", reason="upstream failed: left", ended_at=None), solve=nothing,
         after="Not run, because an upstream task failed: upstream failed: left",
@@ -212,6 +214,9 @@ def plain(sentences: list[str]) -> list[str]:
 
 
 def shortened(sentences: list[str], expected: tuple[str, ...]) -> tuple[str, ...]:
-    """Each sentence as far as it is expected, if it begins so."""
-    cut = [one[: len(wanted)] if one.startswith(wanted) else one for one, wanted in zip(sentences, expected, strict=False)]
+    """The sentences; those that are as expected are as they are expected."""
+    patterns = [re.escape(wanted).replace("…", ".*") for wanted in expected]
+    cut = [
+        wanted if re.fullmatch(pattern, one) else one for one, wanted, pattern in zip(sentences, expected, patterns, strict=False)
+    ]
     return (*cut, *sentences[len(expected) :])
