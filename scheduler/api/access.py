@@ -174,7 +174,7 @@ TABLE: Mapping[str, Needs] = {
     f"GET {RUN}/timeline": VIEWER_OF_DAG,
     f"GET {RUN}/why": VIEWER_OF_DAG,
     f"GET {TI}/why": VIEWER_OF_DAG,
-    f"GET {TI}/page": VIEWER_OF_DAG,
+    f"GET {TI}/view": VIEWER_OF_DAG,
     f"GET {TI}/progress": VIEWER_OF_DAG,
     f"GET {TI}/logs/{{try_number}}/lines": VIEWER_OF_DAG,
     f"GET {TI}/logs/{{try_number}}/search": VIEWER_OF_DAG,

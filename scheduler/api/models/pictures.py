@@ -3,8 +3,6 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import Field
-
 from scheduler.api.models.base import Model, Page, from_row
 from scheduler.api.models.dag_runs import DagRun
 from scheduler.api.models.log_lines import LogLines
@@ -122,13 +120,13 @@ class Timeline(Model):
     critical_path: list[str]
 
 
-class TaskPage(Model):
+class TaskInstanceView(Model):
     """What the page of a task instance shows first."""
 
     #: More than 0 for a mapped task as a whole, of which nothing else is shown.
     mapped_instances: int
     task_instance: TaskInstance | None = None
-    tries: list[TaskInstanceTry] = Field(default_factory=list)
+    tries: list[TaskInstanceTry]
     #: The try of `log`, which is null if no lines were asked for or there is none.
     log_try_number: int | None = None
     log: LogLines | None = None

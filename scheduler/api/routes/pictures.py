@@ -99,8 +99,8 @@ def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     return run | {"run": run, "now": api.read(timeline.now), "bars": bars, "critical_path": path}
 
 
-@router.get(f"{RUN}/taskInstances/{{task_id}}/page", response_model=models.TaskPage)
-def get_task_page(
+@router.get(f"{RUN}/taskInstances/{{task_id}}/view", response_model=models.TaskInstanceView)
+def get_task_instance_view(
     api: Api,
     dag_id: str,
     dag_run_id: str,
@@ -115,7 +115,7 @@ def get_task_page(
     """
     number = api.read(instances.mapped, dag_id, dag_run_id, task_id) if map_index < 0 else 0
     if number:
-        return {"mapped_instances": number}
+        return {"mapped_instances": number, "tries": []}
     ti = shown(api, dag_id, dag_run_id, task_id, map_index)
     page = {"mapped_instances": 0, "task_instance": ti, "tries": with_operators(api, api.read(instances.tries, ti["id"]))}
     chosen = ti["try_number"] if try_number is None else try_number

@@ -70,21 +70,21 @@ def test_the_timeline_has_the_critical_path(web: Web, world: World) -> None:
     assert timeline["run"] == get(web, f"{ETL}/dagRuns/good")
 
 
-def test_the_page_of_a_task_instance_comes_in_one_request(web: Web, world: World) -> None:
+def test_the_view_of_a_task_instance_comes_in_one_request(web: Web, world: World) -> None:
     world.log("good", "extract", "one\ntwo\n")
     of_run = f"{ETL}/dagRuns/good/taskInstances"
 
-    page = get(web, f"{of_run}/extract/page")
+    page = get(web, f"{of_run}/extract/view")
     assert page["task_instance"] == get(web, f"{of_run}/extract")
     assert page["tries"] == get(web, f"{of_run}/extract/tries")["task_instances"]
     assert (page["log_try_number"], page["log"]) == (1, get(web, f"{of_run}/extract/logs/1/lines"))
-    assert get(web, f"{of_run}/extract/page?lines=0")["log"] is None
-    assert get(web, f"{of_run}/extract/page?try_number=2")["log"] is None, "there is none, and the request for it says why"
+    assert get(web, f"{of_run}/extract/view?lines=0")["log"] is None
+    assert get(web, f"{of_run}/extract/view?try_number=2")["log"] is None, "there is none, and the request for it says why"
 
-    whole = get(web, f"{of_run}/each/page")
+    whole = get(web, f"{of_run}/each/view")
     assert (whole["mapped_instances"], whole["task_instance"]) == (3, None)
-    assert get(web, f"{of_run}/each/page?map_index=1")["task_instance"]["map_index"] == 1
-    waiting = get(web, f"{ETL}/dagRuns/now/taskInstances/load/page")
+    assert get(web, f"{of_run}/each/view?map_index=1")["task_instance"]["map_index"] == 1
+    waiting = get(web, f"{ETL}/dagRuns/now/taskInstances/load/view")
     assert waiting["why"] == get(web, f"{ETL}/dagRuns/now/taskInstances/load/why") and waiting["log"] is None
 
 

@@ -191,7 +191,7 @@ def its_scope(place: Place) -> None:
 
 
 def a_result(place: Place) -> None:
-    expand = {"kind": "product", "inputs": [{"xcom": {"task_id": "left", "key": "return_value"}}]}
+    expand = {"kind": "product", "inputs": [{"task": "left", "key": "return_value"}]}
     place.add(options={"load": {"expand": expand}})
     place.set("left", "running")
     place.set("right", "success")

@@ -164,12 +164,12 @@ SITUATIONS: dict[str, Situation] = {
         build=of.in_state("failed", try_number=1, reason="exit code 1"), solve=nothing, after="Failed by sql:.*: exit code 1",
         live=("It has ended as failed on try 1 of 1 …: exit code 1.",)),
     "an upstream task has failed": Situation(
-        build=of.in_state("upstream_failed", reason="upstream failed: left", ended_at=None), solve=nothing,
+        build=of.in_state("upstream_failed", reason="upstream failed: left"), solve=nothing,
         after="Not run, because an upstream task failed: upstream failed: left",
-        live=("It has ended as upstream_failed: upstream failed: left.",)),
+        live=("It has ended as upstream_failed …: upstream failed: left.",)),
     "a branch left it out": Situation(
-        build=of.in_state("skipped", reason="left out by branch left", ended_at=None), solve=nothing,
-        after="Skipped by sql:.*: left out by branch left", live=("It has ended as skipped: left out by branch left.",)),
+        build=of.in_state("skipped", reason="left out by branch left"), solve=nothing,
+        after="Skipped by sql:.*: left out by branch left", live=("It has ended as skipped …: left out by branch left.",)),
     "its DAG has no such task now": Situation(
         build=of.in_state("removed"), solve=nothing, after="Removed by sql:",
         live=("It is removed: the run's version of the DAG has no such task.",)),

@@ -20,8 +20,8 @@ const FOLLOW_MS = 1000
 const LONGEST_LINE = 10_000
 const MOST_MATCHES = 10_000
 
-export function LogView({ path, mapIndex, topic, first }: { path: LogPath; mapIndex: number; topic: Topic; first: LogLines | null }) {
-  const source = useMemo(() => new LogSource(path, mapIndex, first), [])
+export function LogView({ path, mapIndex, topic, known }: { path: LogPath; mapIndex: number; topic: Topic; known: LogLines | null }) {
+  const source = useMemo(() => new LogSource(path, mapIndex, known), [])
   const [following, setFollowing] = useState(true)
   const top = useSignal(0)
   const box = useRef<HTMLDivElement>(null)

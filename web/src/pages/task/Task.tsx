@@ -1,7 +1,7 @@
 /** The page of a task instance: log, why, XComs, events, details, with its tries and what can be done. */
 import { useRef } from 'preact/hooks'
 import { api, ok } from '../../api/client'
-import type { LogLines, TaskPage } from '../../api/types'
+import type { LogLines, TaskInstanceView } from '../../api/types'
 import { seed, useLive } from '../../live/resource'
 import { Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
@@ -27,12 +27,12 @@ export default function Task({ params }: { params: Record<string, string> }) {
   // The first request brings the end of the log, too; later the log follows by itself.
   const begun = useRef('')
   const logs = useRef<{ of: string; first: LogLines } | null>(null)
-  const live = useLive<TaskPage>(
+  const live = useLive<TaskInstanceView>(
     `ti ${key}`,
     async () => {
       const asked = Number(query.peek().get('try'))
       const of = { map_index: index, lines: begun.current === key ? 0 : 1000, ...(asked ? { try_number: asked } : {}) }
-      const page = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/page', { params: { path, query: of } }))
+      const page = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/view', { params: { path, query: of } }))
       begun.current = key
       if (page.log) logs.current = { of: `${key} ${page.log_try_number}`, first: page.log }
       if (page.why) seed(whyKey(path, index), page.why)
@@ -99,7 +99,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
           </span>
         )}
       </div>
-      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} first={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
