@@ -26,7 +26,7 @@ export function changed(topics: ReadonlySet<Topic> | 'all'): void {
       () => {
         listener.waiting = false
         listener.last = performance.now()
-        if (!document.hidden) listener.call()
+        if (!document.hidden && listeners.has(listener)) listener.call()
       },
       Math.max(0, SLOWEST_MS - (performance.now() - listener.last)),
     )
