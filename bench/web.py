@@ -36,7 +36,7 @@ MIX = (
 )  # fmt: skip
 GRID = f"/dags/{WIDE}/grid?limit=100"
 TIMES = 20
-#: Seconds between two requests of a client, as of somebody who clicks fast.
+#: Seconds between two requests of a client, as of a person who clicks fast.
 PAUSE_S = 0.2
 PARTS = ("api", "browser", "live", "clear", "engine")
 PASSWORD = "correct horse battery"  # noqa: S105  # of a database that is deleted at the end

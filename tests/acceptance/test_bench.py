@@ -67,12 +67,24 @@ def test_dag_files_import_nothing_that_airflow_lacks() -> None:
 
 
 def test_the_rest_api_in_small() -> None:
-    parts = ("api", "live", "clear", *(("engine",) if FULL else ()))
-    command = [sys.executable, "-m", "bench", "web", "--small", *parts]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = web("api", "live", "clear")
 
     assert said["cleared"] == 20 * 5
     assert said["live_messages"] >= said["live_expected"]
     assert said["grid_bytes"] > 0 and said["api"]["p95"] > 0
+
+
+@pytest.mark.on_demand
+def test_the_engine_with_open_pages_in_small() -> None:
+    said = web("engine")["engine_with_pages"]
+
+    assert all(said[shape]["makespan"]["ratio"] > 0 and said[shape]["engine_cpu"]["ratio"] > 0 for shape in ("chain", "many"))
+
+
+def web(*parts: str) -> dict[str, Any]:
+    """What a small `bench web` ends with."""
+    command = [sys.executable, "-m", "bench", "web", "--small", *parts]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said

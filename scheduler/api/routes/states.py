@@ -1,5 +1,6 @@
 """The state of tasks and assets: what user code keeps from try to try, or from run to run."""
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -9,7 +10,7 @@ from scheduler.api.call import Api, Call
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page
 from scheduler.api.routes.assets import known
-from scheduler.authoring import xcom
+from scheduler.exceptions import UsageError
 from scheduler.store.lists import instances, states
 
 router = APIRouter()
@@ -112,4 +113,12 @@ def clear_asset_state_store(api: Api, asset_id: Number) -> None:
 
 
 def _encoded(api: Call, key: str, value: Any) -> str:
-    return xcom.encode(value, api.settings.core.max_xcom_bytes, name=f"value of the state {key!r}")
+    """A value as JSON. UsageError if it is none, or too large."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(f"The value {key!r} cannot be written as JSON: {error}.") from None
+    size, limit = len(text.encode()), api.settings.core.max_xcom_bytes
+    if size > limit:
+        raise UsageError(f"The value {key!r} has {size:,} bytes of JSON; {limit:,} are allowed (core.max_xcom_bytes).")
+    return text
