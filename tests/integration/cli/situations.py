@@ -251,7 +251,7 @@ def queue(*, workers: int, queued: int = 0, running: int = 0, state: str = "sche
             place.worker("q", workers)
         if queued + running:
             place.instances("left", *["running"] * running, *["queued"] * queued)
-            place.sql("update task_instance set started_at = now(), worker = 'w' where state = 'running'")
+            place.sql("update task_instance set started_at = case when state = 'running' then now() end where task_id = 'left'")
             place.sql("update task_instance set queue = 'q' where task_id = 'left'")
         place.set("load", state, queue="q", resume=None, **columns)
 

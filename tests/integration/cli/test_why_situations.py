@@ -10,7 +10,7 @@ from . import situations as of
 from .conftest import Cli
 from .situations import NOTHING, Place, Situation, after_waiting, ended, nothing, through
 
-RIGHT_ENDS = "Scheduled by sql:.*, because right ended"
+RIGHT_ENDS = "Scheduled by .*, because right ended"
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -27,7 +27,7 @@ SITUATIONS: dict[str, Situation] = {
         build=of.one_of_them, solve=of.after_upstream, after=RIGHT_ENDS,
         live=("It waits for upstream task right (running); its trigger rule is one_success.",)),
     "half of a mapped upstream task has ended": Situation(
-        build=of.mapped_upstream, solve=of.after_upstream, after="Scheduled by sql:.*, because (left|right) ended",
+        build=of.mapped_upstream, solve=of.after_upstream, after="Scheduled by .*, because (left|right) ended",
         live=("It waits for upstream task left (1 of 2 instances ended: 1 none, 1 success); its trigger rule is all_success.",)),
     "its setup runs": Situation(
         build=of.its_setup, solve=through(), after="Scheduled by ", live=("It waits for its setup task up (running).",)),
@@ -114,11 +114,11 @@ SITUATIONS: dict[str, Situation] = {
         after="Failed.*: its worker sent no heartbeat",
         live=("It runs since …, try 0 of 1; its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
     "it is being stopped": Situation(
-        build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by sql:",
+        build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by ",
         live=("It was asked to stop and become none; it is with worker w#….",)),
     "its retry is due later": Situation(
         build=of.in_state("up_for_retry", try_number=1, max_tries=1, reason="exit code 1"), solve=through(),
-        after="Failed by sql:.*: exit code 1", live=("Try 1 of 2 failed (exit code 1); the next one is due at …",)),
+        after="Failed by .*: exit code 1", live=("Try 1 of 2 failed (exit code 1); the next one is due at …",)),
     "it looks again later": Situation(
         build=of.in_state("up_for_reschedule"), solve=through(), after="Looked, and will look again",
         live=("It looks again for what it waits for; the next look is due at …",)),
@@ -158,10 +158,10 @@ SITUATIONS: dict[str, Situation] = {
         build=of.undecidable, solve=after_waiting(), after="Waited 4. s in line, then queued",
         live=("The schedulers cannot decide its run, and try again about every second: its version cannot be read.",)),
     "it has succeeded": Situation(
-        build=of.in_state("success", try_number=1), solve=nothing, after="Succeeded by sql:",
+        build=of.in_state("success", try_number=1), solve=nothing, after="Succeeded by ",
         live=("It has ended as success on try 1 of 1 ….",)),
     "it has failed": Situation(
-        build=of.in_state("failed", try_number=1, reason="exit code 1"), solve=nothing, after="Failed by sql:.*: exit code 1",
+        build=of.in_state("failed", try_number=1, reason="exit code 1"), solve=nothing, after="Failed by .*: exit code 1",
         live=("It has ended as failed on try 1 of 1 …: exit code 1.",)),
     "an upstream task has failed": Situation(
         build=of.in_state("upstream_failed", reason="upstream failed: left"), solve=nothing,
@@ -169,9 +169,9 @@ SITUATIONS: dict[str, Situation] = {
         live=("It has ended as upstream_failed …: upstream failed: left.",)),
     "a branch left it out": Situation(
         build=of.in_state("skipped", reason="left out by branch left"), solve=nothing,
-        after="Skipped by sql:.*: left out by branch left", live=("It has ended as skipped …: left out by branch left.",)),
+        after="Skipped by .*: left out by branch left", live=("It has ended as skipped …: left out by branch left.",)),
     "its DAG has no such task now": Situation(
-        build=of.in_state("removed"), solve=nothing, after="Removed by sql:",
+        build=of.in_state("removed"), solve=nothing, after="Removed by ",
         live=("It is removed: the run's version of the DAG has no such task.",)),
     "its run is over": Situation(
         build=of.run_over, solve=through(), after="Scheduled by ",
