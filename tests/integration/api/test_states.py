@@ -67,6 +67,7 @@ def test_a_value_that_cannot_be_kept_is_refused(client: airflow.ApiClient, world
         airflow.TaskStateStoreApi(client).set_task_state_store(**TASK, key="k", task_state_store_body=body)
     assert refused.value.status == status
 
+    body = airflow.TaskStateStoreBody(value=1)
     with pytest.raises(NotFoundException):
         airflow.TaskStateStoreApi(client).set_task_state_store(**TASK | {"task_id": "nope"}, key="k", task_state_store_body=body)
 

@@ -46,7 +46,7 @@ def test_a_run_without_a_logical_date_is_triggered_with_null(client: airflow.Api
     assert (undated.logical_date, undated.data_interval_start, undated.data_interval_end) == (None, None, None)
     assert undated.dag_run_id == f"manual__{undated.run_after.astimezone(UTC).isoformat()}"
     assert left_out["logical_date"] is not None and left_out["data_interval_end"] is not None
-    world.scenario.sql("update task_instance set state = 'success' where state = 'running'")
+    world.scenario.sql("update task_instance set state = 'success', ended_at = now() where state = 'running'")
     world.scenario.run_to_end()
     assert [world.state(run_id) for run_id in (undated.dag_run_id, left_out["dag_run_id"])] == ["success", "success"]
 

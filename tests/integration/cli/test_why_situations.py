@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from support.rest import Rest
 from support.scenario import Scenario
 
@@ -179,6 +180,7 @@ SITUATIONS: dict[str, Situation] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_why_is_right_live_and_afterwards(cli: Cli, rest: Rest, scenario: Scenario) -> None:
     assert len(SITUATIONS) >= 40
     live, after = {}, {}
