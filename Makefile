@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release
 BIN := .venv/bin
 
 help: ## Show this list
@@ -60,6 +60,9 @@ test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it
 
 test-metrics: setup ## Let a real Prometheus scrape every role, and replay what StatsD received
 	@.make/metrics $(ARGS)
+
+test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects
+	@TYPE_TESTS=1 $(BIN)/python -m pytest tests/types $(ARGS)
 
 screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
 	@.make/browser -m browser.screenshots

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from types import TracebackType
-from typing import Any, ClassVar, ParamSpec, Protocol, Self, Unpack, overload
+from typing import Any, ClassVar, Protocol, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
@@ -22,8 +22,6 @@ from scheduler.authoring.signatures import parameters
 from scheduler.authoring.task_arguments import CallbackAttribute
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
-
-P = ParamSpec("P")
 
 
 class DAG(Graph[AbstractOperator]):
@@ -247,11 +245,11 @@ class DagDecoratorArguments(DagArguments, total=False):
 class DagDecorator(Protocol):
     """A decorator that makes a function create DAGs."""
 
-    def __call__(self, function: Callable[P, object], /) -> Callable[P, DAG]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Callable[..., DAG]: ...
 
 
 @overload
-def dag(function: Callable[P, object], /) -> Callable[P, DAG]: ...
+def dag(function: Callable[..., Any], /) -> Callable[..., DAG]: ...
 @overload
 def dag(dag_id: str | None = None, /, **arguments: Unpack[DagDecoratorArguments]) -> DagDecorator: ...
 def dag(dag_id: Any = None, /, **arguments: Any) -> Any:

@@ -1,18 +1,19 @@
-"""The types of `@task`, `@task.bash` and the others, for editors and type checkers. Nothing here runs."""
+"""The types of `@task`, `@task.bash` and the others, for editors and type checkers. Nothing here runs.
+
+A decorated function has no parameters for them: pyright would ignore a decorator whose result has unknown parts, which a
+function without annotations gives it. The mypy plugin in scheduler/testing adds the parameters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, Protocol, Unpack, overload
 
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.python import PythonTaskArguments
 from scheduler.operators.sensor import SensorArguments
 from scheduler.operators.task_function import TaskFunction
 from scheduler.operators.virtualenv import OtherPythonTaskArguments
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class BashTaskArguments(PythonTaskArguments, total=False):
@@ -54,53 +55,53 @@ class VirtualenvTaskArguments(OtherPythonTaskArguments, total=False):
 class Decorated(Protocol):
     """What a decorator with arguments returns."""
 
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
 
 
 class PythonDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[PythonTaskArguments]) -> Decorated: ...
 
 
 class BashDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[BashTaskArguments]) -> Decorated: ...
 
 
 class ShortCircuitDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[ShortCircuitTaskArguments]) -> Decorated: ...
 
 
 class SensorDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[SensorTaskArguments]) -> Decorated: ...
 
 
 class PySparkDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[PySparkTaskArguments]) -> Decorated: ...
 
 
 class ExternalPythonDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[ExternalPythonTaskArguments]) -> Decorated: ...
 
 
 class VirtualenvDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[VirtualenvTaskArguments]) -> Decorated: ...

@@ -15,7 +15,7 @@ from scheduler.operators.branch import BranchPythonOperator, ShortCircuitOperato
 from scheduler.operators.pyspark import PySparkOperator
 from scheduler.operators.python import PythonOperator, PythonTaskArguments
 from scheduler.operators.sensor import PythonSensor
-from scheduler.operators.task_function import P, R, TaskFunction
+from scheduler.operators.task_function import TaskFunction
 from scheduler.operators.virtualenv import (
     BranchExternalPythonOperator,
     BranchPythonVirtualenvOperator,
@@ -68,7 +68,7 @@ class TaskDecorator:
         self._kind = kind
 
     @overload
-    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
     @overload
     def __call__(self, **arguments: Unpack[PythonTaskArguments]) -> types.Decorated: ...
     def __call__(self, *function: Callable[..., Any], **arguments: Any) -> Any:

@@ -8,19 +8,18 @@ from typing import Any, overload
 from scheduler.authoring import source
 from scheduler.authoring.setup_teardown import mark_setup, mark_teardown
 from scheduler.operators.decorators import task
-from scheduler.operators.task_function import P, R, TaskFunction
+from scheduler.operators.task_function import TaskFunction
 
 
-def setup(function: Callable[P, R]) -> TaskFunction[P, R]:
+def setup(function: Callable[..., Any]) -> TaskFunction[..., Any]:
     """Decorate a function, or a @task function, whose tasks are setups."""
-    decorated: Any = _task_function(function, "setup").marked(mark_setup)
-    return decorated  # type: ignore[no-any-return]
+    return _task_function(function, "setup").marked(mark_setup)
 
 
 @overload
-def teardown(function: Callable[P, R], /) -> TaskFunction[P, R]: ...
+def teardown(function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
 @overload
-def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
+def teardown(*, on_failure_fail_dagrun: bool = False) -> Callable[[Callable[..., Any]], TaskFunction[..., Any]]: ...
 def teardown(function: Any = None, /, *, on_failure_fail_dagrun: bool = False) -> Any:
     """Decorate a function, or a @task function, whose tasks are teardowns.
 
