@@ -12,9 +12,15 @@ from scheduler.authoring.arguments import NO_EFFECT, RENAMED
 from scheduler.states import RunState, TaskState
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: The value of an argument that was not given.
-NOTSET = None
 version = "3.3.2"
+
+
+class ArgNotSet:
+    """The type of NOTSET."""
+
+
+#: The value of an argument that was not given.
+NOTSET = ArgNotSet()
 
 
 class DAG(dags.DAG):

@@ -1,10 +1,16 @@
 """What provider packages import from Airflow and Paceline has nowhere else."""
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from scheduler.sensors import BaseSensorOperator
+from scheduler.triggers import BaseTrigger
+
+S = TypeVar("S", bound=BaseSensorOperator)
 
 
 def import_string(dotted_path: str) -> Any:
@@ -43,6 +49,47 @@ def merge_dicts(dict1: Mapping[str, Any], dict2: Mapping[str, Any]) -> dict[str,
     return {**dict1, **dict2, **{name: merge_dicts(dict1[name], dict2[name]) for name in both}}
 
 
+def prune_dict(val: Any, mode: str = "strict") -> Any:
+    """A dict or list without empty values, at every depth: without None, or with mode="truthy" without all that is false."""
+    if mode not in {"strict", "truthy"}:
+        raise ValueError("allowable values for `mode` include 'truthy' and 'strict'")
+    if isinstance(val, dict):
+        pairs = ((name, prune_dict(value, mode)) for name, value in val.items())
+        return {name: value for name, value in pairs if not _is_empty(value, mode)}
+    if isinstance(val, list):
+        return [value for value in (prune_dict(one, mode) for one in val) if not _is_empty(value, mode)]
+    return val
+
+
+def _is_empty(value: Any, mode: str) -> bool:
+    return value is None if mode == "strict" else not value
+
+
+class BaseEventTrigger(BaseTrigger):
+    """The base of triggers that can also start DAGs by events in Airflow. Here, tasks wait for them."""
+
+
+def chunks(items: list[Any], chunk_size: int) -> Iterator[list[Any]]:
+    """The items in lists of `chunk_size`; ValueError if it is not positive."""
+    if chunk_size <= 0:
+        raise ValueError("Chunk size must be a positive integer")
+    return (items[start : start + chunk_size] for start in range(0, len(items), chunk_size))
+
+
+def poke_mode_only(cls: type[S]) -> type[S]:
+    """Class decorator of sensors that cannot run with mode="reschedule": such an argument is a ValueError."""
+    create = cls.__init__
+
+    @functools.wraps(create)
+    def checked(self: S, **kwargs: Any) -> None:
+        if kwargs.get("mode", "poke") != "poke":
+            raise ValueError(f"{cls.__name__} can only run with mode='poke'.")
+        create(self, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[method-assign,assignment]
+    return cls
+
+
 def exactly_one(*args: object) -> bool:
     """Whether exactly one of the values is true."""
     return sum(map(bool, args)) == 1
@@ -51,3 +98,22 @@ def exactly_one(*args: object) -> bool:
 def at_most_one(*args: object) -> bool:
     """Whether none or one of the values is true."""
     return sum(map(bool, args)) <= 1
+
+
+def to_boolean(astring: str | None) -> bool:
+    """Whether a text means yes: on, t, true, y, yes or 1, in any case."""
+    return (astring or "").strip().lower() in {"on", "t", "true", "y", "yes", "1"}
+
+
+class NoLineage:
+    """A collector of lineage that takes everything and sends nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def get_hook_lineage_collector() -> NoLineage:
+    """The collector to which hooks report what they read and write."""
+    return NoLineage()

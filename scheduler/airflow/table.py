@@ -76,12 +76,12 @@ ROWS = (
     _row("airflow.utils.task_group airflow.sdk.definitions.taskgroup", "scheduler", "TaskGroup"),
     _row("airflow.utils.edgemodifier airflow.sdk.definitions.edges", "scheduler", "Label EdgeModifier"),
     _row("airflow.utils.helpers", "scheduler scheduler.airflow.providers",
-         "chain cross_downstream exactly_one at_most_one merge_dicts"),
+         "chain cross_downstream exactly_one at_most_one merge_dicts prune_dict chunks"),
     _row("airflow.utils.trigger_rule", "scheduler", "TriggerRule"),
     _row("airflow.utils.weight_rule", "scheduler", "WeightRule"),
     _row("airflow.utils.state airflow.sdk.api.datamodels._generated", "scheduler scheduler.airflow.classic",
          "State TaskInstanceState DagRunState TriggerRule WeightRule"),
-    _row("airflow.utils.types", "scheduler.airflow.classic", "DagRunType NOTSET"),
+    _row("airflow.utils.types", "scheduler.airflow.classic", "DagRunType NOTSET ArgNotSet"),
     _row(
         "airflow.utils.context airflow.sdk.definitions.context",
         "scheduler scheduler.airflow.decorated",
@@ -133,6 +133,8 @@ ROWS = (
          "LoggingMixin"),
     _row("airflow.utils.module_loading airflow.sdk.module_loading", "scheduler.airflow.providers",
          "import_string iter_namespace qualname"),
+    _row("airflow.lineage.hook airflow.sdk.lineage", "scheduler.airflow.providers", "get_hook_lineage_collector"),
+    _row("airflow.utils.strings", "scheduler.airflow.providers", "to_boolean"),
     _row("airflow.providers_manager", "scheduler.airflow.providers", "ProvidersManager"),
     _row("airflow.version", "scheduler.airflow.classic", "version"),
     # Operators.
@@ -174,7 +176,8 @@ ROWS = (
     _row("airflow.providers.apache.spark.hooks.spark_submit", "scheduler", "SparkSubmitHook"),
     _row("airflow.providers.apache.spark.hooks.spark_sql", "scheduler", "SparkSqlHook"),
     # Sensors and triggers.
-    _row("airflow.sensors.base airflow.sensors.base_sensor_operator airflow.sdk.bases.sensor", "scheduler.sensors",
+    _row("airflow.sensors.base airflow.sensors.base_sensor_operator airflow.sdk.bases.sensor",
+         "scheduler.sensors scheduler.airflow.providers",
          "BaseSensorOperator PokeReturnValue poke_mode_only"),
     _row("airflow.sensors.bash airflow.providers.standard.sensors.bash", "scheduler.sensors", "BashSensor"),
     _row("airflow.sensors.python airflow.providers.standard.sensors.python", "scheduler.sensors", "PythonSensor"),
@@ -188,7 +191,7 @@ ROWS = (
     _row("airflow.sensors.weekday airflow.providers.standard.sensors.weekday", "scheduler.sensors", "DayOfWeekSensor"),
     _row("airflow.sensors.external_task airflow.providers.standard.sensors.external_task", "scheduler.sensors scheduler.operators",
          "ExternalTaskSensor ExternalTaskMarker ExternalTaskSensorLink"),
-    _row("airflow.triggers.base", "scheduler.triggers", "BaseTrigger BaseEventTrigger TriggerEvent"),
+    _row("airflow.triggers.base", "scheduler.triggers scheduler.airflow.providers", "BaseTrigger BaseEventTrigger TriggerEvent"),
     _row("airflow.triggers.temporal airflow.providers.standard.triggers.temporal", "scheduler.triggers",
          "DateTimeTrigger TimeDeltaTrigger"),
     _row("airflow.triggers.file airflow.providers.standard.triggers.file", "scheduler.triggers",
@@ -209,7 +212,8 @@ ROWS = (
     _row("airflow.utils.email", "scheduler", "send_email"),
     _row("airflow.decorators.base airflow.sdk.bases.decorator airflow.utils.operator_helpers", "scheduler.airflow.decorated",
          "DecoratedOperator TaskDecorator task_decorator_factory determine_kwargs DecoratedMappedOperator get_unique_task_id"),
-    _row("airflow.sdk.definitions._internal.types", "scheduler.airflow.decorated", "SET_DURING_EXECUTION"),
+    _row("airflow.sdk.definitions._internal.types", "scheduler.airflow.decorated scheduler.airflow.classic",
+         "SET_DURING_EXECUTION NOTSET ArgNotSet"),
     _row("airflow.stats", "scheduler", "Stats"),
     _row("airflow.plugins_manager airflow.sdk.plugins_manager", "scheduler", "AirflowPlugin"),
     _row("airflow.task.priority_strategy", "scheduler", "PriorityWeightStrategy"),
@@ -302,7 +306,6 @@ REASONS = {
         "partitions are not supported; give the DAG data intervals, and use data_interval_start as the partition",
     ),
     "AssetAccessControl": "Paceline has no teams; the roles of web accounts limit who may change assets",
-    "lineage": "Paceline sends no lineage events",
 }
 
 #: The same for modules and all that is below them; the longest prefix counts.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 from typing import Any
 
 from scheduler.exceptions import SettingsError
@@ -60,6 +61,14 @@ class AirflowConf:
         """An option with several values as a list."""
         value = self.get(section, key, **others)
         return [part.strip() for part in value.split(delimiter)] if isinstance(value, str) else value
+
+    def getimport(self, section: str, key: str, **others: Any) -> Any:
+        """The object whose dotted name an option is; None if it is empty. SettingsError if it cannot be imported."""
+        value = self.get(section, key, **others)
+        try:
+            return pkgutil.resolve_name(value) if value else None
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SettingsError(f"The option [{section}] {key} names {value!r}, which cannot be imported: {error}.") from None
 
     def get_mandatory_value(self, section: str, key: str, **others: Any) -> str:
         """The text of an option; SettingsError if it is None."""

@@ -25,7 +25,8 @@ def hook_of(connection: Any, hook_params: dict[str, Any] | None = None) -> Any:
         )
     path, argument = found
     hook = pkgutil.resolve_name(path)
-    return hook(**{argument: connection.conn_id, **(hook_params or {})})
+    # Only this hook is imported: others may need packages that are not installed.
+    return hook(**{argument or _argument(path): connection.conn_id, **(hook_params or {})})
 
 
 def task_decorator(name: str) -> Any:
@@ -51,7 +52,7 @@ def _classes() -> dict[str, tuple[str, str]]:
         for one in about.get("connection-types", ()):
             path = one["hook-class-name"]
             found[one["connection-type"]] = (path, one.get("conn-id-argument") or "")
-    return {kind: (path, argument or _argument(path)) for kind, (path, argument) in found.items()}
+    return found
 
 
 def _argument(path: str) -> str:
