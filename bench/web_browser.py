@@ -48,7 +48,7 @@ def measure(address: str, password: str, size: Size) -> dict[str, Any]:
 
         @contextmanager
         def page(viewport: dict[str, int] = USUAL) -> Iterator["Page"]:
-            context = browser.new_context(base_url=address, storage_state=cookies, viewport=viewport)  # type: ignore[arg-type]
+            context = browser.new_context(base_url=address, storage_state=cookies, viewport=viewport)
             context.set_default_timeout(60_000)
             yield context.new_page()
             context.close()
