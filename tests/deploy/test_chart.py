@@ -238,6 +238,16 @@ def test_a_new_configuration_restarts_every_process_and_migrates_again() -> None
     assert [component for component in before if before[component] == after[component]] == []
 
 
+def test_prometheus_finds_the_pods_that_serve_metrics() -> None:
+    templates = [template for _, template in pods(render(VALUE_SETS["metrics"]))]
+
+    found = [
+        one["metadata"]["annotations"] for one in templates if "prometheus.io/scrape" in one["metadata"].get("annotations", {})
+    ]
+    assert sorted(one["prometheus.io/port"] for one in found) == ["8974", "8975", "8975", "8975", "8976"]
+    assert not [one for _, one in pods(render({})) if "prometheus.io/scrape" in one["metadata"].get("annotations", {})]
+
+
 def test_two_releases_share_no_name() -> None:
     first, second = ({(one["kind"], one["metadata"]["name"]) for one in render(VALUE_SETS["everything"], release=release)}
                      for release in ("blue", "green"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Thirty ways to use the chart."""
+"""Over thirty ways to use the chart."""
 
 from typing import Any
 
@@ -52,6 +52,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}})}},
     "settings": {"config": "[core]\nparallelism = 512\n", "env": [{"name": "PACELINE_SPARK_WARM", "value": "false"},
                  {"name": "PACELINE_SMTP_PASSWORD", "valueFrom": {"secretKeyRef": {"name": "smtp", "key": "password"}}}]},
+    "metrics": {"metrics": {"enabled": True}, "scheduler": {"podAnnotations": {"example.org/team": "data"}}},
     "other secrets": {"secrets": {"scheduler": "s", "worker": "w", "web": "x", "flower": "f", "migrate": "m"},
                       "flower": {"enabled": True}},
     "existing account": {"serviceAccount": {"create": False, "name": "pipelines"}, "migrate": {"enabled": False}},

@@ -66,6 +66,10 @@ capabilities:
 - name: PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL
   value: {{ .root.Values.dags.git.periodSeconds | quote }}
 {{- end }}
+{{- if .root.Values.metrics.enabled }}
+- name: PACELINE_METRICS_PROMETHEUS
+  value: "true"
+{{- end }}
 {{- with .env }}
 {{ toYaml . }}
 {{- end }}
@@ -188,6 +192,11 @@ spec:
         {{- end }}
       annotations:
         paceline/config: {{ .root.Values.config | sha256sum | trunc 16 | quote }}
+        {{- if and .root.Values.metrics.enabled (eq .portName "health") }}
+        prometheus.io/scrape: "true"
+        prometheus.io/port: {{ .port | quote }}
+        prometheus.io/path: /metrics
+        {{- end }}
         {{- with .values.podAnnotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
