@@ -30,7 +30,7 @@ def test_a_project_passes_its_own_tests(call, tmp_path: Path) -> None:
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path / "sales", check=False,
                            capture_output=True, text=True)  # fmt: skip
     assert tests.returncode == 0, tests.stdout + tests.stderr
-    assert "2 passed" in tests.stdout
+    assert "4 passed" in tests.stdout
 
 
 def test_every_file_is_valid_and_the_passwords_are_private(call, tmp_path: Path) -> None:
