@@ -42,12 +42,10 @@ FROM ${PYTHON} AS base
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from
 # its first instruction. PID 1 has the passwords of its container in its environment, so it is our own tini with mode 0711,
 # not the one of `init: true`, which every user may read. The Python of the environment has the same mode.
-# pip of the base image is not needed: the environment is complete.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends tini \
  && rm -rf /var/lib/apt/lists/* \
- && chmod 0711 /usr/bin/tini \
- && pip uninstall --quiet --yes --root-user-action=ignore setuptools wheel pip
+ && chmod 0711 /usr/bin/tini
 # Folders that become volumes belong to the user, so that new volumes belong to it too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
  && install -d -o paceline -g paceline /opt/paceline/dags /opt/paceline/config \
