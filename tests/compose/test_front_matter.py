@@ -147,10 +147,10 @@ def test_the_list_of_decisions_is_complete() -> None:
 
 def test_the_image_copies_from_stages_that_it_has_and_from_files_in_its_context() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    bases, stages = zip(*re.findall(r"(?m)^FROM (\S+) AS (\w+)$", dockerfile), strict=True)
+    bases, stages = zip(*re.findall(r"(?m)^FROM (\S+) AS ([\w-]+)$", dockerfile), strict=True)
     included = set(re.findall(r"(?m)^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8")))
     copied = {one for line in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", dockerfile) for one in line.split()}
 
-    used = re.findall(r"--from=(\w+)", dockerfile)
+    used = re.findall(r"--from=([\w-]+)", dockerfile)
     assert set(used) <= set(stages) <= {*used, *bases, stages[-1]}
     assert {one for one in copied if one not in included and one.partition("/")[0] not in included} == set()
