@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.local import Proxy
 
-from scheduler.authoring import context, running, xcom, zones
+from scheduler.authoring import context, running, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_arg import Entries
@@ -187,7 +187,7 @@ class TaskInstance:
         @functools.cache
         def values() -> Sequence[Any]:
             found = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
-            return [zones.in_utc(moment) for moment in found]
+            return [context.in_utc(moment) for moment in found]
 
         return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
 

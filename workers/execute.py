@@ -23,7 +23,7 @@ from workers.in_place import Continuing
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.running_tasks import Running, Slot
-from workers.runtimes.registry import RUNTIMES
+from workers.runtimes import RUNTIMES
 from workers.store import Store
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.

@@ -19,8 +19,7 @@ from scheduler.authoring.retry_policy import RetryPolicy
 from scheduler.authoring.setup_teardown import Block, Markable
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
-from scheduler.authoring.templated import Templated
-from scheduler.authoring.templates import Literal
+from scheduler.authoring.templates import Literal, Templated
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 

@@ -1,11 +1,11 @@
 """The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
 
 from collections.abc import Mapping
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, Protocol
+from datetime import UTC, datetime, tzinfo
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from scheduler.authoring import macros, params, running, zones
+from scheduler.authoring import macros, params, running
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.asset import AssetRef
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
@@ -17,7 +17,10 @@ from scheduler.authoring.templates import DATE_FORMATS
 from scheduler.authoring.variable import VariableBackend, Variables
 from scheduler.exceptions import PacelineError
 
-__all__ = ["Context", "DagRun", "SecretsBackend", "TaskInstance", "build", "dates"]
+if TYPE_CHECKING:
+    from pendulum import DateTime
+
+__all__ = ["Context", "DagRun", "SecretsBackend", "TaskInstance", "build", "dates", "in_utc"]
 
 Context = running.Context
 
@@ -120,8 +123,8 @@ def build(
         "run_id": dag_run.run_id,
         "conf": dag_run.conf,
         "params": try_params,
-        "data_interval_start": zones.in_utc(dag_run.data_interval_start),
-        "data_interval_end": zones.in_utc(dag_run.data_interval_end),
+        "data_interval_start": in_utc(dag_run.data_interval_start),
+        "data_interval_end": in_utc(dag_run.data_interval_end),
         "map_index": ti.map_index,
         "map_index_template": task.map_index_template,
         "expanded_ti_count": None,
@@ -132,7 +135,7 @@ def build(
         "triggering_asset_events": AssetEvents(events.of_run),
         "task_state_store": TaskStateStore(states),
         "asset_state_store": AssetStateStores(states, [*inlets, *task.outlets]),
-        "start_date": zones.in_utc(ti.start_date),
+        "start_date": in_utc(ti.start_date),
         "test_mode": False,
         "macros": macros,
     }
@@ -143,6 +146,28 @@ def dates(logical_date: datetime | None) -> Mapping[str, Any]:
     """The values of DATE_KEYS, in UTC as in Airflow."""
     if logical_date is None:
         return {}
-    moment = zones.in_utc(logical_date)
+    moment = in_utc(logical_date)
     formats = {name: formatted(moment) for name, formatted in DATE_FORMATS.items()}
     return {"logical_date": moment, **formats, "ts_nodash_with_tz": formats["ts"].replace("-", "").replace(":", "")}
+
+
+@overload
+def in_utc(moment: datetime) -> "DateTime": ...
+@overload
+def in_utc(moment: None) -> None: ...
+def in_utc(moment: datetime | None) -> "DateTime | None":
+    """A moment as the context and templates have it: a datetime of pendulum, in UTC. None stays None."""
+    if moment is None:
+        return None
+    kind, utc = _pendulum()
+    m = moment.astimezone(UTC)
+    converted: DateTime = kind(m.year, m.month, m.day, m.hour, m.minute, m.second, m.microsecond, tzinfo=utc)
+    return converted
+
+
+@cache
+def _pendulum() -> tuple[Any, tzinfo]:
+    """Loaded at the first use of a date: importing it takes longer than the whole module `scheduler`."""
+    import pendulum
+
+    return pendulum.DateTime, pendulum.UTC

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from scheduler.authoring.templated import Templated
+from scheduler.authoring.templates import Templated
 
 if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context

@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import cache
-from typing import TYPE_CHECKING, Any, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-if TYPE_CHECKING:
-    from pendulum import DateTime
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")
 _default = ["UTC"]
@@ -39,28 +35,6 @@ def load(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"There is no time zone {name!r}.") from None
-
-
-@overload
-def in_utc(moment: datetime) -> DateTime: ...
-@overload
-def in_utc(moment: None) -> None: ...
-def in_utc(moment: datetime | None) -> DateTime | None:
-    """A moment as the context and templates have it: a datetime of pendulum, in UTC. None stays None."""
-    if moment is None:
-        return None
-    kind, utc = _pendulum()
-    m = moment.astimezone(UTC)
-    converted: DateTime = kind(m.year, m.month, m.day, m.hour, m.minute, m.second, m.microsecond, tzinfo=utc)
-    return converted
-
-
-@cache
-def _pendulum() -> tuple[Any, tzinfo]:
-    """Loaded at the first use of a date: importing it takes longer than the whole module `scheduler`."""
-    import pendulum
-
-    return pendulum.DateTime, pendulum.UTC
 
 
 def name_of(moment: datetime) -> str | None:

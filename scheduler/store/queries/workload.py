@@ -52,7 +52,7 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
                coalesce((select startable from by_pool), 0) + count(*) filter (where state = 'queued') as startable,
                count(*) filter (where state in {STARTED.sql}) as running,
                coalesce(extract(epoch from (select at from now)
-                                           - min(arrived_at) filter (where state in ('scheduled', 'queued'))), 0) as oldest_s,
+                                           - min(arrived_at) filter (where state not in {STARTED.sql})), 0) as oldest_s,
                (select avg(extract(epoch from ended_at - started_at)) from ended) as ended_s,
                avg(extract(epoch from (select at from now) - started_at)) filter (where state in {STARTED.sql}) as running_s,
                (select count(*) filter (where arrived_at > since) / greatest(extract(epoch from max(at - since)), 1)

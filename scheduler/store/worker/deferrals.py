@@ -30,7 +30,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/runtimes/python."""
+    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/runtimes."""
 
     ti_id: int
     dispatch_id: str

@@ -61,7 +61,7 @@ def test_a_scheduler_serves_counters_of_events_and_gauges(scenario: Scenario, sh
         eventually(lambda: value(page(), "airflow_dagbag_size") == 1)
         assert (value(text, "paceline_health", part="loop"), value(text, "paceline_database_up")) == (1, 1)
         assert client.get("http://local/health").status_code == 200
-        assert client.get("http://local/other").json() == {"error": "There is only /health and /metrics here."}
+        assert client.get("http://local/other").json() == {"error": "There is only /health, /alive, /metrics here."}
     assert not any(thread.name == "telemetry" for thread in threading.enumerate())
 
 

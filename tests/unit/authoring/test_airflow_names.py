@@ -11,7 +11,7 @@ import pytest
 from support.tries import NOON, run
 
 from scheduler import DAG, BaseOperator, TaskGroup
-from scheduler.authoring import macros, zones
+from scheduler.authoring import context, macros, zones
 from scheduler.authoring.context import DagRun
 from scheduler.authoring.operator_link import BaseOperatorLink
 from scheduler.authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryRule
@@ -124,7 +124,7 @@ def test_dates_of_the_context_are_those_of_pendulum() -> None:
 
 
 def test_a_moment_of_another_zone_is_converted() -> None:
-    moment = zones.in_utc(datetime(2026, 3, 4, 12, 0, 0, 7, tzinfo=timezone(timedelta(hours=2))))
+    moment = context.in_utc(datetime(2026, 3, 4, 12, 0, 0, 7, tzinfo=timezone(timedelta(hours=2))))
 
     assert moment.isoformat() == "2026-03-04T10:00:00.000007+00:00" and moment.timezone_name == "UTC"
 

@@ -1,11 +1,11 @@
 """Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context, execution
+from scheduler.authoring import context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
@@ -28,9 +28,15 @@ _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
 UI_TIMEOUT_S = 2.0
 
 
-def run(operator: AbstractOperator, values: context.Context, settings: Settings, jobs: Jobs) -> object:
-    """Run a task of the operators in scheduler/operators/spark_submit."""
-    return execution.run(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
+def run(
+    operator: AbstractOperator,
+    values: context.Context,
+    settings: Settings,
+    jobs: Jobs,
+    run_operator: Callable[[AbstractOperator, context.Context], object],
+) -> object:
+    """Run a task of the operators in scheduler/operators/spark_submit; `run_operator` is the part that all runtimes share."""
+    return run_operator(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 
 
 class Submitter:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context, execution
+from scheduler.authoring import context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
@@ -29,10 +29,15 @@ _output: list[str] = [""]
 
 
 def run(
-    operator: AbstractOperator, values: context.Context, settings: Settings, watched: Watched = lambda _: contextlib.nullcontext()
+    operator: AbstractOperator,
+    values: context.Context,
+    settings: Settings,
+    watched: Watched,
+    run_operator: Callable[[AbstractOperator, context.Context], object],
 ) -> object:
     """Run a PySpark task; its context has a new `spark` (SparkSession) and `sc` (SparkContext).
 
+    `run_operator` is the part that all runtimes share.
     FailTask if there is no Java that Spark can use, or if its conf is not valid.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -62,7 +67,7 @@ def run(
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
             with watched(watch.look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
-                result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
+                result = run_operator(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
         _warn_about_tables(warm.jvm.tables - tables)

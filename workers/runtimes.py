@@ -1,18 +1,86 @@
-"""The execution of one try of an operator: render its templates, call its methods in order, and let it clean up when stopped."""
+"""The runtimes: how the user code of each kind of task runs, and what its failures mean.
 
-from collections.abc import Mapping
+Those on Spark import its code when they run first, so that a worker for plain tasks never loads it.
+"""
+
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from scheduler.authoring import retry_policy, running
+from scheduler.authoring import retry_policy, running, typed_context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.deferral import TaskRescheduled, decode
+from scheduler.authoring.running import Context
 from scheduler.authoring.templates import Renderer
-from scheduler.authoring.typed_context import Context
 from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, TaskStopped, TaskTimeout
+from scheduler.settings import Settings
+from scheduler.store.worker.claims import Claim
+
+#: Gives the `workers.spark.applications.jobs.Jobs` of a try, a type that only tasks on Spark load.
+Jobs = Callable[[], Any]
 
 
-def run(operator: AbstractOperator, values: running.Context) -> object:
+class Runtime:
+    """The runtime of an operator, chosen by `Operator.runtime`: by default, plain Python code that runs in this process."""
+
+    #: Whether processes that the task started stay after it, such as a warm JVM.
+    keeps_processes = False
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
+        """Run the operator with its context; its return value. Raises what the user code raises.
+
+        `jobs` gives the stored Spark applications and the progress of the try.
+        """
+        return run(operator, values)
+
+    def explain(self, error: BaseException) -> str | None:
+        """The cause of a failure in one sentence; None if the error itself is the best explanation."""
+        return None
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        """Delete the data that a try wrote, because its report names none of it. The next try deletes its XComs."""
+
+
+class PySpark(Runtime):
+    """A Spark session of the task's own, usually in a warm JVM."""
+
+    # A warm JVM stays: it runs nothing of a task that has ended.
+    keeps_processes = True
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
+        from workers.spark.sessions import task
+
+        return task.run(operator, values, settings, jobs().reported, run)
+
+    def explain(self, error: BaseException) -> str | None:
+        from workers.spark.sessions import task
+
+        return task.cause(error)
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        from workers.spark import frames
+
+        frames.discard(claim, settings)
+
+
+class SparkSubmit(Runtime):
+    """An application with a driver of its own; the task follows it."""
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
+        from workers.spark.applications import submitter
+
+        return submitter.run(operator, values, settings, jobs(), run)
+
+
+#: By `Operator.runtime`.
+RUNTIMES: dict[str, Runtime] = {
+    **dict.fromkeys(("python", "bash", "empty"), Runtime()),
+    "pyspark": PySpark(),
+    "spark_submit": SparkSubmit(),
+}
+
+
+def run(operator: AbstractOperator, values: Context) -> object:
     """Render the template fields, then execute; `get_current_context()` works inside both, and is what the label is made from."""
     with running.current(values):
         try:
@@ -30,11 +98,11 @@ def run(operator: AbstractOperator, values: running.Context) -> object:
         return result
 
 
-def _execute(operator: AbstractOperator, values: running.Context) -> object:
+def _execute(operator: AbstractOperator, values: Context) -> object:
     values["task"] = values["ti"].task = rendered = operator.render(values)
     values["ti"].rendered_fields = rendered.rendered_fields
     resume = values["ti"].resume or {}
-    context = cast(Context, values)
+    context = cast(typed_context.Context, values)
     try:
         if "method" in resume:
             result = rendered.resume_execution(*_continuation(resume), values)
@@ -72,7 +140,7 @@ def _kill(operator: AbstractOperator) -> None:
         operator.log.exception("on_kill() of task %s failed", operator.task_id)
 
 
-def _store_links(operator: AbstractOperator, values: running.Context) -> None:
+def _store_links(operator: AbstractOperator, values: Context) -> None:
     """Push each extra link as an XCom with the key that Airflow uses, and log it."""
     for link in operator.operator_extra_links:
         try:
@@ -83,7 +151,7 @@ def _store_links(operator: AbstractOperator, values: running.Context) -> None:
             operator.log.exception("The link %s of task %s cannot be created", type(link).__name__, operator.task_id)
 
 
-def _label(operator: AbstractOperator, values: running.Context) -> None:
+def _label(operator: AbstractOperator, values: Context) -> None:
     """Name an instance of a mapped task by its map_index_template."""
     if operator.map_index_template is not None and values["ti"].map_index >= 0:
         renderer = Renderer(operator.dag, owner=f"Task {operator.task_id!r}")

@@ -1,1 +1,0 @@
-"""How user code runs: one runtime for each kind of task."""
