@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -22,10 +21,7 @@ from scheduler.store.accounts import accounts, keys
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.skipif(os.environ.get("METRICS_TESTS") != "full", reason="`make test-metrics` runs it"),
-]
+pytestmark = [pytest.mark.stack, pytest.mark.on_demand]
 
 TASKS = 20
 DAGS = f"""

@@ -1,9 +1,6 @@
 """Traces of a scenario, received by a collector over real HTTP in OTLP."""
 
-import gzip
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,53 +12,19 @@ from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
 
-otlp = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+collecting = pytest.importorskip("support.collector")
 tracing = pytest.importorskip("scheduler.telemetry.tracing")
 
 
-class Collector:
-    """A collector that keeps all spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                for resource in otlp.ExportTraceServiceRequest.FromString(body).resource_spans:
-                    outer.spans += [span for scope in resource.scope_spans for span in scope.spans]
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                """Do not log requests."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def named(self, name: str) -> list[Any]:
-        return [span for span in self.spans if span.name == name]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    made = Collector()
+def collector() -> Iterator[Any]:
+    made = collecting.Collector()
     yield made
     made.close()
 
 
 @pytest.fixture
-def traced(scenario: Scenario, collector: Collector) -> Iterator[Callable[[Callable[[], None]], None]]:
+def traced(scenario: Scenario, collector: Any) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Traces what a function does, and waits until the collector has all spans."""
     values = scenario.settings.tracing.model_copy(update={"otlp_endpoint": collector.url})
     settings = scenario.settings.model_copy(update={"tracing": values})
@@ -81,7 +44,7 @@ def traced(scenario: Scenario, collector: Collector) -> Iterator[Callable[[Calla
 
 
 def test_a_run_is_one_trace_with_its_tries_and_their_steps(
-    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+    scenario: Scenario, collector: Any, traced: Callable[[Callable[[], None]], None]
 ) -> None:
     scenario.add(chain("c", 2, task={"retries": 1}))
 
@@ -109,7 +72,7 @@ def test_a_run_is_one_trace_with_its_tries_and_their_steps(
 
 
 def test_the_trace_context_of_a_task_is_that_of_its_span(
-    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+    scenario: Scenario, collector: Any, traced: Callable[[Callable[[], None]], None]
 ) -> None:
     scenario.add(chain("c", 1))
     run_key = 0
@@ -127,7 +90,7 @@ def test_the_trace_context_of_a_task_is_that_of_its_span(
 
 
 def test_a_deferred_try_has_a_span_for_its_wait_and_one_for_each_execution(
-    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+    scenario: Scenario, collector: Any, traced: Callable[[Callable[[], None]], None]
 ) -> None:
     scenario.add(dag("d", {"a": ()}))
 
@@ -148,7 +111,7 @@ def test_a_deferred_try_has_a_span_for_its_wait_and_one_for_each_execution(
 
 
 def test_jobs_of_spark_are_below_their_try(
-    scenario: Scenario, collector: Collector, traced: Callable[[Callable[[], None]], None]
+    scenario: Scenario, collector: Any, traced: Callable[[Callable[[], None]], None]
 ) -> None:
     scenario.add(dag("s", {"a": ()}, task={"runtime": "pyspark"}))
     jobs = '[{"id": 3, "name": "count", "status": "SUCCEEDED", "submitted_ms": 1000, "ended_ms": 2500}]'
