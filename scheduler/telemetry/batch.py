@@ -49,5 +49,8 @@ class Observer(Protocol):
     def flush(self) -> None:
         """Called each second or so: pass on what waits, without waiting for long."""
 
+    def left(self) -> None:
+        """Another scheduler may read the next batches."""
+
     def close(self) -> None:
         """The process ends."""

@@ -44,6 +44,9 @@ class EventMetrics:
     def flush(self) -> None:
         self._recorder.flush()
 
+    def left(self) -> None:
+        self._recorder.add(CATALOG["paceline.events_behind_seconds"], (), 0.0)
+
     def close(self) -> None:
         """Nothing is left after the last flush."""
 

@@ -130,6 +130,8 @@ class Follower(threading.Thread):
         if connection is not None:
             with contextlib.suppress(DBAPIError):
                 connection.close()
+            for observer in self._observers:
+                observer.left()
 
     def _starts(self, events: Sequence[Event], running: Sequence[Started], since: float) -> list[Started | Event]:
         """The tries that started, each once: while they run, or else with the event that ends them."""

@@ -73,6 +73,9 @@ class Lineage:
     def flush(self) -> None:
         """The thread sends."""
 
+    def left(self) -> None:
+        """What waits is sent anyway."""
+
     def close(self) -> None:
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)

@@ -112,6 +112,9 @@ class Tracing:
     def flush(self) -> None:
         """The thread of the SDK sends."""
 
+    def left(self) -> None:
+        """What waits is sent anyway."""
+
     def close(self) -> None:
         self._provider.shutdown()
 

@@ -121,7 +121,9 @@ def test_one_scheduler_reads_and_the_next_one_continues_where_it_stopped(
 
     scenario.trigger("c")
     scenario.run_to_end()
+    first.recorder.set("paceline.events_behind_seconds", {}, 300)
     first.leave()
+    assert first.total("paceline.events_behind_seconds") == 0, "it looks late although another one reads"
     second.read()
 
     assert (second.total("ti.start"), second.total("ti.finish"), second.total("dagrun.duration.success")) == (2, 2, 1)
