@@ -107,13 +107,17 @@ def _class_of(answer: Case) -> str | None:
     first = [by_id[name] for name in differing if not _above(by_id, name) & differing]
     if not first:
         return "Setup and teardown" if any(one.get("fail_dagrun") for one in by_id.values()) else None
-    if all(_is_mapped_early(by_id, one) for one in first):
+    found = {_class_of_task(one, answer["states"]) for one in first}
+    return None if None in found else ", ".join(sorted(map(str, found)))
+
+
+def _class_of_task(one: dict[str, Any], states: dict[str, str]) -> str | None:
+    if isinstance(one.get("expand"), str) and one.get("rule", "all_success") in BEFORE_THE_SOURCE:
         return "Dynamic mapping"
+    seen = {state for name, state in states.items() if name.split("[")[0] in one["up"]}
+    if one.get("rule", "all_success") == "all_success" and "skipped" in seen and seen & {"failed", "upstream_failed"}:
+        return "A skip and a failure above one task"
     return None
-
-
-def _is_mapped_early(by_id: dict[str, Any], one: dict[str, Any]) -> bool:
-    return isinstance(one.get("expand"), str) and one.get("rule", "all_success") in BEFORE_THE_SOURCE
 
 
 def _above(by_id: dict[str, Any], name: str) -> set[str]:
