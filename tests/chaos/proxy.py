@@ -11,6 +11,8 @@ from typing import Any
 
 CHUNK = 1 << 16
 ANSWER_S = 10.0
+#: Turns of the event loop from the acceptance of a connection to the first line of its task.
+TURNS = 4
 
 
 class Line:
@@ -32,9 +34,17 @@ class Line:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        # asyncio leaves open a connection that it accepts in the turn in which its server closes. So accept no more, and give those
+        # that were accepted the turns after which each has a task.
+        loop = asyncio.get_running_loop()
+        for one in self._server.sockets:
+            loop.remove_reader(one.fileno())
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self._server.close()
 
     def cut(self, *, requests: bool = True) -> None:
         """From now on nothing passes, in either direction; new connections are taken and stay silent. Without `requests` what is
@@ -135,9 +145,7 @@ class Proxy:
 
     async def _end(self) -> None:
         for line in self._lines:
-            line.close()
-        # A connection that was just accepted: its task must begin, since one that is canceled before leaves the socket open.
-        await asyncio.sleep(0)
+            await line.close()
         serving = asyncio.all_tasks() - {asyncio.current_task()}
         for task in serving:
             task.cancel()

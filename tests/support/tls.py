@@ -158,6 +158,11 @@ class TlsProxy:
     def __exit__(self, *_: object) -> None:
         async def end() -> None:
             assert self._server is not None
+            # Accept no more first: asyncio leaves open a connection that it accepts in the turn in which its server closes.
+            for one in self._server.sockets:
+                self._loop.remove_reader(one.fileno())
+            for _ in range(5):
+                await asyncio.sleep(0)
             self._server.close()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
