@@ -47,13 +47,13 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     shapes, raw = result["shapes"], result["raw"]
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = Figure(figsize=(10, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     per_s = f"{raw['celery_tasks_per_s']:,.0f}, no ack {raw['celery_no_ack_tasks_per_s']:,.0f}/s"
     hop = f"{raw['celery_hop_ms_p50']:.2f}, no ack {raw['celery_no_ack_hop_ms_p50']:.2f} ms"
     by_kind = [{name: shapes[name] for name in names if name in shapes} for names in (WIDE, ROWS)]
-    _bars(left, by_kind[0], "of_raw_celery", SHARE, f"tasks/s, as a share of bare Celery's ({per_s})")
-    _bars(right, by_kind[1], "hop_over_raw", HOP, f"median hop, over bare Celery's ({hop})")
+    _bars(left, by_kind[0], "of_raw_celery", SHARE, f"tasks/s, as a share of bare Celery's\n({per_s})")
+    _bars(right, by_kind[1], "hop_over_raw", HOP, f"median hop, over bare Celery's\n({hop})")
     machine = result["machine"]
     figure.suptitle(
         f"Paceline {machine['commit']}: everything on {machine['cpus']} cores, every state durable in PostgreSQL",
@@ -87,7 +87,7 @@ def _bars(axes: Any, shapes: Mapping[str, Any], ratio: str, marks: tuple[float, 
     axes.set_title(title, fontsize=10)
     axes.set_xlim(0, max([*marks, highest]) * 1.2)
     axes.invert_yaxis()
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
