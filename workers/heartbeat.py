@@ -97,7 +97,7 @@ class Heart(threading.Thread):
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
             renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
-            drain=self._drain, running=self._running, doubted=self._doubt,
+            drain=self._drain, draining=self._is_draining, running=self._running, doubted=self._doubt,
         )  # fmt: skip
 
     @property
@@ -260,6 +260,9 @@ class Heart(threading.Thread):
         if self._stopper is not None and not self._stopper.draining:
             worker_log.warning("stopping: this worker was asked to drain")
             self._stopper.drain()
+
+    def _is_draining(self) -> bool:
+        return self._stopper is not None and self._stopper.draining
 
     def _expire_former(self) -> None:
         """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""

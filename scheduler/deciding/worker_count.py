@@ -12,6 +12,7 @@ class Workload:
     """The task instances of the queues of a worker."""
 
     waiting: int
+    #: Those of workers that drain do not count.
     running: int
     #: Of the waiting ones, the number for which pools and limits have free slots.
     startable: int

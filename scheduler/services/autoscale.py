@@ -3,6 +3,7 @@
 It starts and stops nothing itself: KEDA, a script or a person does.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,11 +21,14 @@ __all__ = ["Autoscaler", "Limits"]
 
 #: The share of the number to which the need must fall before the number does: less would follow noise.
 FALLS_TO = 0.9
+#: After the number fell, it rises at once only to more than this multiple, and by more than one: less waits for the cooldown.
+RISES_TO = 1.25
 
 
 class Autoscaler:
-    """The desired number of workers of some queues. It falls only after it was a tenth lower for `cooldown_s`: it does not flap.
+    """The desired number of workers of some queues.
 
+    It falls only after it was a tenth lower for `cooldown_s`, and then rises a little only after that time again: it does not flap.
     Its only state is the numbers of that time. After a restart, the number may fall once too early.
     """
 
@@ -38,6 +42,7 @@ class Autoscaler:
         #: The time and result of recent decisions, in falling order of result: an older, lower one no longer matters.
         self._recent: deque[tuple[float, int]] = deque()
         self._last = 0
+        self._fell_at = -math.inf
 
     def decide(self, load: worker_count.Workload) -> int:
         """Return the number of workers for this workload and those of the last seconds."""
@@ -48,8 +53,12 @@ class Autoscaler:
         while self._recent[0][0] < now - self._cooldown_s:
             self._recent.popleft()
         highest = self._recent[0][1]
-        if highest >= self._last or highest <= self._last * FALLS_TO or not highest:
-            self._last = highest
+        if highest > self._last:
+            noise = max(self._last + 1, self._last * RISES_TO) if self._last else 0
+            if highest > noise or now - self._fell_at >= self._cooldown_s:
+                self._last = highest
+        elif highest < self._last and (highest <= self._last * FALLS_TO or not highest):
+            self._last, self._fell_at = highest, now
         return self._last
 
     def run_once(self, engine: Engine) -> dict[str, Any]:

@@ -63,7 +63,7 @@ WORKER: Rights = {
     "deferral": ("select", "insert", "update", "delete"),
     "process": ("select", Only("insert", NEW_PROCESS), Only("update", ("heartbeat_at", "stopped_at", "settings"))),
     "external_job": ("select", "insert", "update"),
-    "worker_drain": ("select",),
+    "worker_drain": ("select", Only("insert", ("process_id", "asked_by"))),
     "variable": ("select", "insert", "update", "delete"),
     "connection": ("select",),
     "asset": ("select",),

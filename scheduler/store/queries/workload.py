@@ -19,7 +19,7 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
         f"""
         with now as materialized (select clock_timestamp() as at),
         unfinished as materialized (
-            select pool, pool_slots, state, started_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
+            select pool, pool_slots, state, worker, started_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
               from task_instance
              where queue = any(%(queues)s) and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})
         ), sample as materialized (
@@ -50,7 +50,9 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
         )
         select coalesce((select waiting from by_pool), 0) + count(*) filter (where state = 'queued') as waiting,
                coalesce((select startable from by_pool), 0) + count(*) filter (where state = 'queued') as startable,
-               count(*) filter (where state in {STARTED.sql}) as running,
+               -- A worker that drains takes no task after those that it runs, so they need no other worker.
+               count(*) filter (where state in {STARTED.sql} and not exists
+                   (select from worker_drain d where d.process_id = unfinished.worker)) as running,
                coalesce(extract(epoch from (select at from now)
                                            - min(arrived_at) filter (where state not in {STARTED.sql})), 0) as oldest_s,
                (select avg(extract(epoch from ended_at - started_at)) from ended) as ended_s,

@@ -33,6 +33,8 @@ RENEW = """
 update process p set heartbeat_at = clock_timestamp() where p.id = %s and p.stopped_at is null
 returning exists (select from worker_drain d where d.process_id = p.id)
 """
+#: Record that this process takes no more tasks. Its row tells others, such as `paceline workers list` and `paceline autoscale`.
+DRAINING = "insert into worker_drain (process_id, asked_by) values (%s, 'a signal') on conflict do nothing"
 #: Which of these dispatches the worker holds. A lock on the whole table, as of a migration, must not delay the next heartbeat.
 HELD = """
 set local lock_timeout = '100ms';
@@ -82,6 +84,11 @@ class HeartbeatConnection:
             held = {dispatch_id for (dispatch_id,) in cursor.fetchall()}
         return {dispatch_id: ti_id for dispatch_id, ti_id in running.items() if dispatch_id not in held}
 
+    def draining(self, process_id: str) -> None:
+        """Record that this process drains. psycopg2.Error as in `renew`."""
+        with self._cursor() as cursor:
+            cursor.execute(DRAINING, (process_id,))
+
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -121,7 +128,7 @@ class Renewal(threading.Thread):
     It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; then `drain` if a
     person asked this worker to drain; `refused` if this process was declared lost; and `failed` if PostgreSQL did not answer.
     `running` returns the dispatches that a worker runs, and `doubted` receives those of them that the database does not have as
-    running on it.
+    running on it. Once `draining` returns true, that is recorded.
     """
 
     def __init__(
@@ -135,6 +142,7 @@ class Renewal(threading.Thread):
         refused: Callable[[str], object] = lambda _: None,
         failed: Callable[[psycopg2.Error], object] = lambda _: None,
         drain: Callable[[], object] = lambda: None,
+        draining: Callable[[], bool] = lambda: False,
         wanted: Callable[[], bool] = lambda: True,
         running: Callable[[], Mapping[str, int]] = dict,
         doubted: Callable[[Mapping[str, int]], object] = lambda _: None,
@@ -148,11 +156,13 @@ class Renewal(threading.Thread):
         self._refused = refused
         self._failed = failed
         self._drain = drain
+        self._draining = draining
         self._wanted = wanted
         self._running = running
         self._doubted = doubted
         self._ended = threading.Event()
         self._refused_id: str | None = None
+        self._draining_id: str | None = None
 
     def is_refused(self, process_id: str) -> bool:
         """Whether the last renewal found that this process had been declared lost."""
@@ -178,6 +188,7 @@ class Renewal(threading.Thread):
                 self._renewed(process_id, sent_at)
                 if drains:
                     self._drain()
+                self._record_draining(process_id)
                 if doubted := self._connection.doubted(process_id, running):
                     self._doubted(doubted)
         except psycopg2.Error as error:
@@ -190,6 +201,15 @@ class Renewal(threading.Thread):
             self._refused_id = process_id
             self._refused(process_id)
         return True
+
+    def _record_draining(self, process_id: str) -> None:
+        """Only what others know depends on it, so an error does not count as a failed heartbeat."""
+        if self._draining() and self._draining_id != process_id:
+            self._draining_id = process_id
+            try:
+                self._connection.draining(process_id)
+            except psycopg2.Error as error:
+                log.warning("the database does not know that this process drains: %s", str(error).strip())
 
 
 def _shut_down(connection: Connection) -> None:

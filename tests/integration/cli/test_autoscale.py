@@ -73,6 +73,19 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
     assert found["arrivals_per_s"] == pytest.approx(40 / 300, rel=0.05)
 
 
+def test_tasks_of_a_worker_that_drains_need_no_other_worker(wide: Scenario) -> None:
+    claims = [wide.claim(message) for message in wide.messages()[:10]]
+    assert all(claims)
+    autoscaler = Autoscaler(["heavy"], LIMITS, cooldown_s=0)
+    before = autoscaler.run_once(wide.engine)
+
+    wide.sql("insert into worker_drain (process_id, asked_by) values (%s, 'a signal')", wide.worker_id)
+
+    after = autoscaler.run_once(wide.engine)
+    assert (before["waiting"], before["running"]) == (30, 10)
+    assert (after["waiting"], after["running"]) == (30, 0)
+
+
 @pytest.fixture
 def address(wide: Scenario) -> Iterator[str]:
     serving = autoscale.server(Autoscaler(["heavy"], LIMITS, cooldown_s=30), wide.engine, "127.0.0.1", 0)

@@ -1,6 +1,7 @@
 """The thread that renews a heartbeat: it gives up what does not answer, and says what it found."""
 
 import itertools
+import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,6 +132,26 @@ def test_it_tells_which_running_dispatches_the_database_does_not_have(scenario: 
     made.join(20)
 
     assert doubted[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
+
+
+def test_a_process_that_drains_records_it_and_keeps_its_heartbeat(scenario: Scenario, settings: Settings) -> None:
+    drains = threading.Event()
+    sent: list[float] = []
+    made = Renewal(
+        settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, draining=drains.is_set,
+        renewed=lambda _, sent_at: sent.append(sent_at),
+    )  # fmt: skip
+    made.start()
+    eventually(lambda: sent)
+    assert scenario.rows("select 1 from worker_drain") == []
+
+    drains.set()
+
+    eventually(lambda: scenario.rows("select process_id, asked_by from worker_drain") == [(scenario.worker_id, "a signal")])
+    before = len(sent)
+    eventually(lambda: len(sent) > before + 1)
+    made.end()
+    made.join(20)
 
 
 def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario: Scenario, settings: Settings) -> None:
