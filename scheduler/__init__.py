@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from scheduler.authoring import macros
     from scheduler.authoring.airflow_conf import conf
     from scheduler.authoring.airflow_sdk import DagRunState, Metadata, TaskInstanceState, WeightRule, get_parsing_context
-    from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny
+    from scheduler.authoring.asset import Asset, AssetAlias, AssetAll, AssetAny, AssetWatcher
     from scheduler.authoring.connection import Connection
     from scheduler.authoring.context import TaskInstance
     from scheduler.authoring.dag import DAG, dag
@@ -53,6 +53,7 @@ __all__ = [
     "AssetAll",
     "AssetAny",
     "AssetOrTimeSchedule",
+    "AssetWatcher",
     "AsyncCallback",
     "BaseAsyncOperator",
     "BaseBranchOperator",
@@ -114,7 +115,7 @@ __all__ = [
 _NAMES = {
     "scheduler.authoring.airflow_conf": ["conf"],
     "scheduler.authoring.airflow_sdk": ["DagRunState", "Metadata", "TaskInstanceState", "WeightRule", "get_parsing_context"],
-    "scheduler.authoring.asset": ["Asset", "AssetAlias", "AssetAll", "AssetAny"],
+    "scheduler.authoring.asset": ["Asset", "AssetAlias", "AssetAll", "AssetAny", "AssetWatcher"],
     "scheduler.authoring.connection": ["Connection"],
     "scheduler.authoring.context": ["TaskInstance"],
     "scheduler.authoring.dag": ["DAG", "dag"],

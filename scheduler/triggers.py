@@ -13,9 +13,12 @@ from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
 from scheduler.authoring.external import Target, Verdict, judge
 
 __all__ = [
+    "BaseEventTrigger",
     "BaseTrigger",
     "DateTimeTrigger",
+    "DirectoryFileDeleteTrigger",
     "ExternalTrigger",
+    "FileDeleteTrigger",
     "FileTrigger",
     "TaskDeferred",
     "TimeDeltaTrigger",
@@ -24,6 +27,10 @@ __all__ = [
 
 #: A longer sleep would not notice that the machine's clock was set.
 LONGEST_SLEEP_S = 30.0
+
+
+class BaseEventTrigger(BaseTrigger):
+    """The base of triggers for asset watchers, as in Airflow. An AssetWatcher here takes every other trigger too."""
 
 
 class DateTimeTrigger(BaseTrigger):
@@ -80,6 +87,36 @@ class FileTrigger(BaseTrigger):
         yield TriggerEvent(found)
 
 
+class FileDeleteTrigger(BaseEventTrigger):
+    """Fires once the file `filepath` exists, after it has deleted the file; the payload is its path.
+
+    `poke_interval` is in seconds. Of several triggers that wait for one file, the one that deletes it fires.
+    """
+
+    def __init__(self, filepath: str, poke_interval: float = 5.0) -> None:
+        self.filepath, self.poke_interval = filepath, poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.FileDeleteTrigger", {"filepath": self.filepath, "poke_interval": self.poke_interval}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while not await asyncio.to_thread(_delete_file, Path(self.filepath)):
+            await asyncio.sleep(self.poke_interval)
+        yield TriggerEvent(self.filepath)
+
+
+class DirectoryFileDeleteTrigger(FileDeleteTrigger):
+    """As FileDeleteTrigger, for the file `filename` in the folder `directory`. Each one looks for its file on its own."""
+
+    def __init__(self, *, directory: str, filename: str, poke_interval: float = 5.0) -> None:
+        super().__init__(str(Path(directory) / filename), poke_interval)
+        self.directory, self.filename = directory, filename
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"directory": self.directory, "filename": self.filename, "poke_interval": self.poke_interval}
+        return f"{__name__}.DirectoryFileDeleteTrigger", arguments
+
+
 class ExternalTrigger(BaseTrigger):
     """Fires once runs or tasks of other DAGs are in the given states; all triggers of a waiter share one query a second.
 
@@ -113,6 +150,15 @@ class ExternalTrigger(BaseTrigger):
             if verdict is not Verdict.WAITING:
                 yield TriggerEvent({"verdict": verdict.value, "states": [dict(counts) for counts in answers]})
                 return
+
+
+def _delete_file(path: Path) -> bool:
+    """Whether this call deleted the file. A folder, or a file that cannot be deleted, is an OSError."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def find_file(filepath: str, *, recursive: bool = False) -> str | None:

@@ -138,6 +138,14 @@ class TaskInstance:
         check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._core.max_map_length)
         self._store.push_xcom(self._claim, key, xcom.encode(value, self._core.max_xcom_bytes, name=f"value of XCom {key!r}"))
 
+    async def axcom_pull(self, *args: Any, **kwargs: Any) -> Any:
+        """`xcom_pull` for coroutines. It waits for the database, which takes about a millisecond."""
+        return self.xcom_pull(*args, **kwargs)
+
+    async def axcom_push(self, key: str, value: Any) -> None:
+        """`xcom_push` for coroutines."""
+        self.xcom_push(key, value)
+
     def now(self) -> datetime:
         """Return the time of the database's clock."""
         return self._store.now()

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from scheduler.sensors import BaseSensorOperator
-from scheduler.triggers import BaseTrigger
 
 S = TypeVar("S", bound=BaseSensorOperator)
 
@@ -63,10 +62,6 @@ def prune_dict(val: Any, mode: str = "strict") -> Any:
 
 def _is_empty(value: Any, mode: str) -> bool:
     return value is None if mode == "strict" else not value
-
-
-class BaseEventTrigger(BaseTrigger):
-    """The base of triggers that can also start DAGs by events in Airflow. Here, tasks wait for them."""
 
 
 def chunks(items: list[Any], chunk_size: int) -> Iterator[list[Any]]:

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.authoring import deferral
 from scheduler.authoring.source import fault
+from scheduler.exceptions import PacelineError
 
 MAX_LENGTH = 1500
 #: The URI of an alias is its name after this.
@@ -60,8 +62,8 @@ class Asset(Condition):
     """A piece of data that tasks update, identified by its URI; Paceline never reads from there.
 
     `name` defaults to `uri`, and `uri` to `name`. Both have 1 to 1500 ASCII characters, and a URI must not contain a
-    password. `group` and `extra` are accepted as in Airflow and not used; `watchers` is not supported. DagError if an
-    argument is wrong.
+    password. `watchers` holds AssetWatchers, whose triggers update the asset. `group` and `extra` are accepted as in Airflow
+    and not used. DagError if an argument is wrong.
     """
 
     def __init__(
@@ -71,17 +73,15 @@ class Asset(Condition):
         *,
         group: str = "asset",
         extra: Mapping[str, Any] | None = None,
-        watchers: Iterable[object] = (),
+        watchers: Iterable[AssetWatcher] = (),
     ) -> None:
         self.name = _checked("name", uri if name is None else name)
         self.uri = _checked("uri", name if uri is None else uri)
         self.group = _checked("group", group)
         self.extra = dict(extra or {})
-        if list(watchers):
-            raise fault(
-                f"Asset {self.name!r}: watchers are not supported; write a DAG whose task waits with a deferrable sensor and has "
-                "the asset as an outlet."
-            )
+        self.watchers = tuple(watchers)
+        if wrong := [one for one in self.watchers if not isinstance(one, AssetWatcher)]:
+            raise fault(f"Asset {self.name!r}: watchers takes a list of AssetWatcher(name=..., trigger=...), not of {wrong[0]!r}.")
 
     @classmethod
     def ref(cls, *, name: str | None = None, uri: str | None = None) -> Any:
@@ -102,6 +102,28 @@ class Asset(Condition):
     @property
     def summary(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AssetWatcher:
+    """Updates an asset whenever its trigger fires: `Asset("orders", watchers=[AssetWatcher("orders_file", trigger=...)])`.
+
+    While a DAG has the asset in its schedule, a DAG `watch__<asset>__<watcher>` with the tag `asset-watcher` runs all the time: it
+    waits for the trigger without a worker, updates the asset, and starts again. The extra of each event is
+    {"from_trigger": True, "payload": the payload of the trigger's event}. `name` tells the watchers of an asset apart.
+    `trigger` is a trigger with `serialize` and `run`; only its first event counts, then it is created again.
+    DagError if an argument is wrong.
+    """
+
+    name: str
+    trigger: Any
+
+    def __post_init__(self) -> None:
+        _checked("name of a watcher", self.name)
+        try:
+            deferral.serialized(self.trigger)
+        except PacelineError as error:
+            raise fault(f"AssetWatcher {self.name!r}: {str(error).replace('defer()', 'trigger')}") from None
 
 
 class AssetAlias(Asset):

@@ -65,6 +65,18 @@ class _Values:
         """Delete all values."""
         self._backend.delete(self._uri, None)
 
+    async def aget(self, key: str, default: Any = None) -> Any:
+        """`get` for coroutines. Like the other three, it waits for the database, which takes about a millisecond."""
+        return self.get(key, default)
+
+    async def adelete(self, key: str) -> None:
+        """`delete` for coroutines."""
+        self.delete(key)
+
+    async def aclear(self) -> None:
+        """`clear` for coroutines."""
+        self.clear()
+
     def _store(self, key: str, value: Any, retention: timedelta | None) -> None:
         if value is None:
             raise ValueError("None cannot be stored as a value; use delete(key).")
@@ -83,6 +95,10 @@ class TaskStateStore(_Values):
         retention = self._backend.retention if retention is None else retention
         self._store(key, value, None if retention == NEVER_EXPIRE else retention)
 
+    async def aset(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        """`set` for coroutines."""
+        self.set(key, value, retention=retention)
+
 
 class AssetStateStore(_Values):
     """The values of one asset, which the tasks of all runs share. They stay until they are deleted."""
@@ -90,6 +106,10 @@ class AssetStateStore(_Values):
     def set(self, key: str, value: Any) -> None:
         """Store a value (JSON, not None)."""
         self._store(key, value, None)
+
+    async def aset(self, key: str, value: Any) -> None:
+        """`set` for coroutines."""
+        self.set(key, value)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,6 +154,22 @@ class AssetStateStores(Mapping[Asset, AssetStateStore]):
     def clear(self) -> None:
         """Delete all values of the only asset."""
         self._only().clear()
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        """`get` for coroutines."""
+        return self.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        """`set` for coroutines."""
+        self.set(key, value)
+
+    async def adelete(self, key: str) -> None:
+        """`delete` for coroutines."""
+        self.delete(key)
+
+    async def aclear(self) -> None:
+        """`clear` for coroutines."""
+        self.clear()
 
     def _only(self) -> AssetStateStore:
         if len(self._assets) != 1:

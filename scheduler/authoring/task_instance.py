@@ -47,6 +47,12 @@ class TaskInstance(Protocol):
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` under `key` for this task instance; XComError if it cannot be stored as JSON."""
 
+    async def axcom_pull(self, *args: Any, **kwargs: Any) -> Any:
+        """`xcom_pull` for coroutines."""
+
+    async def axcom_push(self, key: str, value: Any) -> None:
+        """`xcom_push` for coroutines."""
+
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
         """The list or dict that a task pushed to be mapped over (for a mapped task one entry per instance), read lazily."""
 

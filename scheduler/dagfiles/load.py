@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -62,10 +62,10 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
 
 
 def _checked(dags: list[DAG], opened: scope.Collected, text: str, path: Path) -> dict[str, DAG]:
-    """The DAGs by ID; DagError with all errors of the file."""
+    """The DAGs by ID, with those of asset watchers; DagError with all errors of the file."""
     errors, by_id = opened.errors, dict[str, DAG]()
     try:
-        by_id = _by_id(dags, path)
+        by_id = _by_id([*dags, *_watching(dags)], path)
     except DagError as error:
         errors.append(error)
     for dag in by_id.values():
@@ -77,6 +77,16 @@ def _checked(dags: list[DAG], opened: scope.Collected, text: str, path: Path) ->
     if errors:
         raise _all_of(errors)
     return by_id
+
+
+def _watching(dags: list[DAG]) -> Iterable[DAG]:
+    """The DAGs of the watchers of assets in schedules."""
+    conditions = [dag.timetable.condition for dag in dags]
+    if not any(asset.watchers for condition in conditions if condition is not None for asset in condition.assets()):
+        return ()
+    from scheduler.operators.asset_watcher import watching_dags
+
+    return watching_dags(dags).values()
 
 
 def _all_of(errors: list[DagError]) -> DagError:

@@ -5,6 +5,7 @@ $TEST_AIRFLOW names an environment that has Airflow already. Otherwise it is tha
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,28 @@ def ask_airflow(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) 
         return json.loads(done.stdout.splitlines()[-1])
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def airflow_home(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[str, str]]:
+    """Makes a home of Airflow with an empty database, and returns the environment for its programs."""
+    migrated = tmp_path_factory.mktemp("migrated")
+
+    def environment(home: Path) -> dict[str, str]:
+        return {
+            "PATH": f"{airflow_python.parent}:{os.environ['PATH']}", "HOME": str(home), "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONWARNINGS": "ignore",
+        }  # fmt: skip
+
+    command = [airflow_python, "-m", "airflow", "db", "migrate"]
+    subprocess.run(command, env=environment(migrated), check=True, capture_output=True)
+
+    def make() -> dict[str, str]:
+        home = tmp_path_factory.mktemp("airflow")
+        shutil.copy(migrated / "airflow.db", home)
+        return environment(home)
+
+    return make
 
 
 @pytest.fixture(scope="session")

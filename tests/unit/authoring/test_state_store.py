@@ -1,5 +1,6 @@
 """The stores of state in the context: which values they take, and whose they are. Errors and defaults are Airflow 3.3.2's."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +66,21 @@ def test_the_values_of_an_asset_are_found_by_the_asset_or_alone() -> None:
         one[B]
     with pytest.raises(TypeError, match="takes an Asset, not 's3://a'"):
         one["s3://a"]  # type: ignore[index]
+
+
+def test_coroutines_use_the_stores_too() -> None:
+    async def use(store: Any, **retention: Any) -> Any:
+        await store.aset("a", 1, **retention)
+        await store.adelete("a")
+        await store.aclear()
+        return await store.aget("x", default=5)
+
+    of_task, of_asset = Recorded(), Recorded()
+
+    assert asyncio.run(use(TaskStateStore(of_task), retention=NEVER_EXPIRE)) == (None, "x", 5)
+    assert asyncio.run(use(AssetStateStores(of_asset, [A]))) == ("s3://a", "x", 5)
+    assert of_task.calls == [(None, "a", 1, None), (None, "a"), (None, None)]
+    assert of_asset.calls == [("s3://a", "a", 1, None), ("s3://a", "a"), ("s3://a", None)]
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words
         (lambda: Asset("ä"), "1 to 1500 ASCII characters"),
         (lambda: Asset("a\nb"), "control characters"),
         (lambda: Asset("s3://user:secret@host/x"), "must not contain a password"),
-        (lambda: Asset("a", watchers=[1]), "watchers are not supported"),
+        (lambda: Asset("a", watchers=[1]), "watchers takes a list of AssetWatcher"),
         (lambda: AssetAll(), "needs one or more assets"),
     ],
 )  # fmt: skip

@@ -97,8 +97,8 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
     [
         ("from airflow import DAG", "Airflow is not installed; write `from scheduler import DAG`."),
         (
-            "from airflow.sdk import dag, AssetWatcher, EmptyOperator",
-            "write `from scheduler import dag`. Paceline has no EmptyOperator. Paceline has no AssetWatcher: write a DAG whose",
+            "from airflow.sdk import dag, PartitionMapper, EmptyOperator",
+            "write `from scheduler import dag`. Paceline has no EmptyOperator. Paceline has no PartitionMapper: partitions are",
         ),
         (
             "from airflow.providers.standard.operators.empty import DummyOperator",

@@ -118,6 +118,26 @@ def test_templates_and_context_of_one_task(
     assert (context["ds"], context["params"]["limit"], context["task"].task_id) == ("2026-03-04", 5, "echo")
 
 
+def test_a_coroutine_reads_and_writes_xcoms_and_state(dag_maker: DagMaker) -> None:
+    with dag_maker():
+
+        @task
+        async def first(ti: Any = None, task_state_store: Any = None) -> Any:
+            await ti.axcom_push("rows", 3)
+            await task_state_store.aset("page", 7)
+            return await task_state_store.aget("page")
+
+        @task
+        async def second(ti: Any = None) -> Any:
+            return await ti.axcom_pull("first", key="rows")
+
+        first() >> second()
+
+    result = dag_maker.run()
+
+    assert (result.xcoms["first"], result.xcoms["second"]) == (7, 3)
+
+
 def test_variables_and_connections(
     dag_maker: DagMaker, run_task: RunTask, airflow_variables: InEnvironment, airflow_connections: InEnvironment
 ) -> None:
