@@ -50,6 +50,11 @@ NO_EFFECT: Mapping[str, str] = {
     "orientation": "remove it",
 }
 REPLACED: Mapping[str, str] = {**{name: f"write {new}" for name, new in RENAMED.items()}, **NO_EFFECT}
+#: Why the task loops of Airflow 3.4 are rejected, and what to write.
+NO_LOOPS = (
+    "task loops are not supported; repeat the work inside the task, or start the DAG again with TriggerDagRunOperator and the"
+    " state of the loop in its conf."
+)
 #: Those of NO_EFFECT that are accepted. The import hook for unchanged Airflow files adds all of them.
 ACCEPTED: set[str] = set()
 
@@ -195,6 +200,8 @@ class Arguments:
                 continue
             if name in REPLACED:
                 raise self.refuse(f"the argument {name!r} does not exist any more: {REPLACED[name]}.")
+            if name in {"until", "max_iterations"}:
+                raise self.refuse(f"the argument {name!r}: {NO_LOOPS}")
             if name not in later:
                 raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *later])}")
             if not any(value is off or (type(value) is type(off) and value == off) for off in later[name]):

@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.arguments import LATER_FOR_TASKS, NO_LOOPS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
@@ -51,6 +51,12 @@ class OperatorPartial:
         self._check_expanded(mapped)
         self._check_call([mapped.keys()])
         return self._make(product)
+
+    if not TYPE_CHECKING:  # type checkers find that it does not exist
+
+        def loop(self, *_: Any, **__: Any) -> NoReturn:
+            self._expanded = True
+            raise self._refuse(f"loop(): {NO_LOOPS}")
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> AbstractOperator:
         """One instance for each dict of arguments."""

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,7 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     except BaseException as error:
         del sys.modules[module.__name__]
         if opened.errors and isinstance(error, Exception) and not isinstance(error, MemoryError | TaskTimeout):
-            # An error of Python may only follow from those before it.
-            raise _all_of([*opened.errors, *([error] if isinstance(error, DagError) else [])]) from None
+            raise _all_of([*opened.errors, *_independent(error, path)]) from None
         raise
     return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
 
@@ -87,6 +87,17 @@ def _watching(dags: list[DAG]) -> Iterable[DAG]:
     from scheduler.operators.asset_watcher import watching_dags
 
     return watching_dags(dags).values()
+
+
+def _independent(error: Exception, path: Path) -> list[DagError]:
+    """The error that ended a file with other errors; empty for an error of Python that may only follow from those."""
+    if isinstance(error, DagError):
+        return [error]
+    from scheduler.dagfiles.advice import advice
+
+    text = advice(error, path)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    return [source.fault(text, at=source.Location(str(path), lines[-1]))] if text and lines else []
 
 
 def _all_of(errors: list[DagError]) -> DagError:

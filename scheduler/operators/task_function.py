@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from scheduler.authoring import running, scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.arguments import NO_LOOPS
 from scheduler.authoring.expansion import refuse_repeated
 from scheduler.authoring.mapping import OperatorPartial
 from scheduler.authoring.operator import Operator
@@ -75,6 +76,11 @@ class TaskFunction(Generic[P, R]):
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
         """Create a mapped task: one instance for each dict of arguments."""
         return self._shared().expand_kwargs(kwargs, strict=strict).output
+
+    if not TYPE_CHECKING:  # type checkers find that it does not exist
+
+        def loop(self, *_: Any, **__: Any) -> NoReturn:
+            raise source.fault(f"{self.function.__name__}.loop(): {NO_LOOPS}")
 
     def __rshift__(self, other: object) -> NoReturn:
         name = self.function.__name__

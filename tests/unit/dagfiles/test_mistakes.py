@@ -81,6 +81,13 @@ def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
             2,
             "the argument 'provide_context' does not exist any more: the function always gets the context",
         ),
+        (
+            "with DAG('d'):\n    @task\n    def f(): ...\n    f.loop(until=lambda n: n > 3)",
+            4,
+            "f.loop(): task loops are not supported; repeat the work inside the task, or start the DAG again with",
+        ),
+        ("with DAG('d'):\n    BashOperator.partial(task_id='t').loop(bash_command='ls')", 2, "task loops are not supported"),
+        ("with DAG('d'):\n    BashOperator(task_id='t', bash_command='ls', max_iterations=3)", 2, "task loops are not supported"),
         ("DAG('d', schedule_interval='@daily')", 1, "'schedule_interval' does not exist any more: write schedule"),
     ],
 )
@@ -162,15 +169,23 @@ def test_a_file_with_several_errors_names_them_all(tmp_path: Path) -> None:
 
     assert found is not None
     first, *each = found.message.splitlines()
-    assert (first, found.line) == ("The file has 4 errors:", 2)
+    assert (first, found.line) == ("The file has 5 errors:", 2)
     starts = (
         "line 4: Task 'a' of DAG 'd': unknown argument 'bash_comand'; did you mean 'bash_command'?",
         "line 5: Task 'b' of DAG 'd': python_callable must be a function",
         "line 8: Task 'c' of DAG 'd': unknown argument 'retrys'; did you mean 'retries'?",
         "line 9: Task 'c__1' of DAG 'd': unknown argument 'retrys'",
+        "line 10: Python cannot join two lists with >>.",
     )
     assert all(one.startswith(start) for one, start in zip(each, starts, strict=True))
     assert "a = BashOperator(" in found.traceback and "a >> [b" in found.traceback
+
+
+def test_an_error_of_python_that_may_follow_from_others_is_not_named(tmp_path: Path) -> None:
+    found = problem(tmp_path, THREE + "undefined + 1\n")
+
+    assert found is not None
+    assert found.message.startswith("The file has 4 errors:") and "undefined" not in found.message
 
 
 def test_errors_that_show_at_the_end_are_named_together(tmp_path: Path) -> None:
