@@ -30,7 +30,7 @@ NO_TIME = timedelta(0)
 def CronTriggerTimetable(
     cron: str, *, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = False
 ) -> Timetable:
-    """A run at each tick of `cron`; its data interval is the time span of length `interval` before the tick.
+    """A run at each tick of `cron` in `timezone`; its data interval is the time span of length `interval` before the tick.
 
     `run_immediately` chooses the first run of a DAG without start_date. True: the last tick. A timedelta: the last tick if
     it is not longer ago than that, else the next one. False or None: the last tick if it is not longer ago than the longer
@@ -42,7 +42,7 @@ def CronTriggerTimetable(
 def MultipleCronTriggerTimetable(
     *crons: str, timezone: Zone, interval: timedelta = NO_TIME, run_immediately: bool | timedelta | None = False
 ) -> Timetable:
-    """A run at each tick of any of `crons`; the other arguments are those of CronTriggerTimetable."""
+    """A run at each tick of any of `crons`. `timezone`, `interval` and `run_immediately` are as in CronTriggerTimetable."""
     zone = _zone(timezone)
     if not crons:
         raise _refusal("MultipleCronTriggerTimetable needs one cron expression or more.")
@@ -57,7 +57,7 @@ def MultipleCronTriggerTimetable(
 
 
 def CronDataIntervalTimetable(cron: str, timezone: Zone) -> Timetable:
-    """A run at the end of each data interval, which lasts from one tick of `cron` to the next."""
+    """A run at the end of each data interval, which lasts from one tick of `cron` to the next in `timezone`."""
     zone = _zone(timezone)
     return CronInterval(_cron(cron, zone), zone)
 

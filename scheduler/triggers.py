@@ -118,10 +118,11 @@ class DirectoryFileDeleteTrigger(FileDeleteTrigger):
 
 
 class ExternalTrigger(BaseTrigger):
-    """Fires once runs or tasks of other DAGs are in the given states; all triggers of a waiter share one query a second.
+    """Fires once runs or tasks of other DAGs are in `allowed_states`, or one is in `skipped_states` or `failed_states`.
 
     `targets` are the arguments of `Target` (scheduler/authoring/external.py). The payload is a dict: `verdict` ("done",
-    "skipped" or "failed") and `states`, for each target the number of its task instances or runs by state.
+    "skipped" or "failed") and `states`, for each target the number of its task instances or runs by state. All triggers of a
+    waiter share one query a second.
     """
 
     def __init__(

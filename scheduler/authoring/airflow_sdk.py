@@ -24,7 +24,10 @@ class WeightRule(StrEnum):
 
 @dataclass
 class Metadata:
-    """The extra of an asset event. A @task function with this outlet yields it: `yield Metadata(asset, {"rows": 3})`."""
+    """The extra of an asset event. A @task function with this outlet yields it: `yield Metadata(asset, {"rows": 3})`.
+
+    With `alias`, which must be an outlet of the task, the asset is updated through that alias.
+    """
 
     asset: Asset
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,12 @@ FIELDS = ("conn_type", "description", "host", "login", "password", "schema", "po
 
 @dataclass(kw_only=True)
 class Connection:
-    """One connection. A task reads it with `Connection.get("id")`, a template with `{{ conn.id.host }}`."""
+    """One connection. A task reads it with `Connection.get("id")`, a template with `{{ conn.id.host }}`.
+
+    `conn_id` names it, and `conn_type` says for which hooks it is, such as "postgres". `host`, `port`, `schema` (often the
+    database), `login` and `password` say where the other system is and who logs in. `extra` is a JSON object as text with all
+    else, and `description` is for people.
+    """
 
     conn_id: str
     conn_type: str

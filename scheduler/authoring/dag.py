@@ -27,14 +27,24 @@ from scheduler.exceptions import DagCycleError, DagError, NotFoundError
 class DAG(Graph[AbstractOperator]):
     """A pipeline: its tasks in order of definition, its schedule and its limits.
 
-    The arguments have Airflow's names and meaning, and DagArguments lists them. The most common ones:
+    The arguments have Airflow's names and meaning:
 
+    - `dag_id`: at most 250 letters, digits, dashes, dots and underscores, unique in the DAGs folder.
     - `schedule`: a cron expression, a preset such as "@daily", a timedelta, assets, a timetable, or None for manual runs.
     - `start_date`, `end_date`: datetimes with a time zone, the first and last possible run. `catchup` (False) also
-      creates the runs that were missed.
+      creates the runs that were missed. `is_paused_upon_creation`: whether a new DAG waits until it is unpaused.
     - `max_active_runs`, `max_active_tasks` (per run): limits, at least 1; None takes the value from the settings.
-    - `dagrun_timeout`: a timedelta or seconds, after which an unfinished run fails.
+      `max_consecutive_failed_dag_runs`: pause the DAG after so many failed runs; 0 never does.
+    - `dagrun_timeout`: a timedelta or seconds, after which an unfinished run fails. `fail_fast`: the first failure of a task ends
+      the run. `deadline`: one DeadlineAlert or a list.
     - `default_args`: arguments for every task of the DAG. `params`: the inputs of a run, see Param.
+    - `on_success_callback`, `on_failure_callback`: functions that take the context, one or a list, called when a run ends.
+      `sla_miss_callback`: called when tasks miss their `sla`.
+    - `user_defined_macros`, `user_defined_filters`, `template_searchpath`, `template_undefined`, `jinja_environment_kwargs`: for
+      templates. `render_template_as_native_obj`: a template gives a Python value, not text.
+    - `description`, `doc_md`, `tags`, `owner_links`, `dag_display_name`: for people.
+    - `allowed_run_types`: such as ["manual", "scheduled"]; others are rejected. `disable_bundle_versioning`: tasks run with the
+      newest version of the DAG, not with the one of their run. `rerun_with_latest_version`: so do cleared runs.
 
     A wrong argument raises DagError (TimetableError for `schedule`) with the line of the author.
     """
@@ -127,10 +137,12 @@ class DAG(Graph[AbstractOperator]):
 
     @property
     def tasks(self) -> list[AbstractOperator]:
+        """The tasks in order of definition."""
         return list(self.task_dict.values())
 
     @property
     def task_ids(self) -> list[str]:
+        """The IDs of the tasks in order of definition."""
         return list(self.task_dict)
 
     def get_task(self, task_id: str) -> AbstractOperator:

@@ -49,7 +49,7 @@ class DeadlineReference:
 
 
 class SyncCallback:
-    """A callback with arguments: the function is called with `kwargs` and with `context`."""
+    """A callback with arguments: the function `callback_callable` is called with `kwargs` and with `context`."""
 
     def __init__(self, callback_callable: Callable[..., Any], kwargs: Mapping[str, Any] | None = None) -> None:
         if not callable(callback_callable):
@@ -65,7 +65,8 @@ class AsyncCallback(SyncCallback):
 class DeadlineAlert:
     """Calls `callback` once for each run that has not succeeded by `interval` (may be negative) after `reference`.
 
-    `callback` is a function that takes the context, or a SyncCallback. DagError if an argument is wrong.
+    `callback` is a function that takes the context, or a SyncCallback. `name` tells the alerts of
+    a DAG apart. DagError if an argument is wrong.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class Label(Linkable):
 
 
 def chain(*steps: Any) -> None:
-    """`chain(a, [b, c], [d, e], f)`: each step before the next.
+    """`chain(a, [b, c], [d, e], f)`: each of the `steps` before the next.
 
     Neighboring lists are joined pair by pair and must have the same length, else DagError.
     """

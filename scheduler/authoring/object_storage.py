@@ -17,11 +17,11 @@ _LOGINS = {"s3": ("key", "secret"), "s3a": ("key", "secret"), "abfs": ("account_
 
 
 class ObjectStoragePath:
-    """A path such as `s3://connection_id@bucket/key`, with the methods of pathlib.Path.
+    """A path such as `s3://connection_id@bucket/key`, with the methods of pathlib.Path. `parts` are joined to it with slashes.
 
     The connection is read at first use in a running task: its login and password, and the keys of its extra, become
     arguments of the fsspec file system. `conn_id` names it in place of the address. Without a connection, the file system
-    finds the login itself, as in the environment of the worker.
+    finds the login itself, as in the environment of the worker. `storage_options` are further arguments of the file system.
     """
 
     def __init__(self, path: str | ObjectStoragePath, *parts: str, conn_id: str | None = None, **storage_options: Any) -> None:
@@ -64,18 +64,22 @@ class ObjectStoragePath:
 
     @property
     def parts(self) -> tuple[str, ...]:
+        """The parts between slashes, from the bucket on."""
         return tuple(part for part in self.path.split("/") if part)
 
     @property
     def name(self) -> str:
+        """The last part."""
         return posixpath.basename(self.path.rstrip("/"))
 
     @property
     def suffix(self) -> str:
+        """The ending of the name with its dot, such as ".csv"; empty if it has none."""
         return posixpath.splitext(self.name)[1]
 
     @property
     def stem(self) -> str:
+        """The name without its suffix."""
         return posixpath.splitext(self.name)[0]
 
     @property
@@ -95,25 +99,32 @@ class ObjectStoragePath:
         return self.fs.open(self.path, mode, **options)
 
     def read_text(self, encoding: str = "utf-8") -> str:
+        """The object as text."""
         return self.read_bytes().decode(encoding)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
+        """Replace the object by a text. Returns the number of bytes."""
         return self.write_bytes(text.encode(encoding))
 
     def read_bytes(self) -> bytes:
+        """The object as bytes."""
         return cast(bytes, self.fs.cat_file(self.path))
 
     def write_bytes(self, data: bytes) -> int:
+        """Replace the object by bytes. Returns their number."""
         self.fs.pipe_file(self.path, data)
         return len(data)
 
     def exists(self) -> bool:
+        """Whether there is an object or a folder at this path."""
         return bool(self.fs.exists(self.path))
 
     def is_file(self) -> bool:
+        """Whether there is an object at this path."""
         return bool(self.fs.isfile(self.path))
 
     def is_dir(self) -> bool:
+        """Whether there are objects below this path."""
         return bool(self.fs.isdir(self.path))
 
     def stat(self) -> dict[str, Any]:

@@ -13,9 +13,10 @@ NOTSET: Any = type("NotSet", (), {"__repr__": lambda _: "NOTSET"})()
 
 
 class Param:
-    """An input of a run: its default, and as keywords the JSON schema of its values (type, enum, minimum, format...).
+    """An input of a run: its default, and in `json_schema` the JSON schema of its values (type, enum, minimum, format...).
 
-    A param without a default must be given for each run. None is a default only if the schema allows it.
+    A param without a default must be given for each run. None is a default only if the schema allows it. `description`
+    is for people.
     """
 
     def __init__(self, default: Any = NOTSET, description: str | None = None, **json_schema: Any) -> None:
@@ -26,6 +27,7 @@ class Param:
 
     @property
     def has_value(self) -> bool:
+        """Whether it has a default."""
         return self.value is not NOTSET
 
     def __repr__(self) -> str:

@@ -26,7 +26,10 @@ class RetryAction(Enum):
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """The answer of a policy. Without `retry_delay`, the delay of the task applies. `reason` is stored with the state."""
+    """The answer of a policy: what to do (`action`).
+
+    Without `retry_delay`, the delay of the task applies. `reason` is stored with the state.
+    """
 
     action: RetryAction = RetryAction.DEFAULT
     retry_delay: timedelta | None = None
@@ -65,7 +68,8 @@ class RetryPolicy:
 class RetryRule:
     """One rule of an ExceptionRetryPolicy. `exception` is a class, its import path, or a list of these.
 
-    With `match_subclasses=False`, the class of the exception must be exactly one of them.
+    With `match_subclasses=False`, the class of the exception must be exactly one of them. `action`, `retry_delay` and `reason`
+    are those of the RetryDecision.
     """
 
     exception: str | type[BaseException] | list[str | type[BaseException]]

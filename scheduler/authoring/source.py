@@ -31,6 +31,11 @@ def here() -> Location:
     return Location(frame.f_code.co_filename, frame.f_lineno)
 
 
+def is_called_from_outside() -> bool:
+    """Whether the caller of the function that calls this one is outside this package."""
+    return not sys._getframe(2).f_code.co_filename.startswith(PACKAGE)
+
+
 def may_be_caught() -> bool:
     """Whether a line of the call stack outside this package is in the body of a `try`, or in a file that cannot be read."""
     frame: FrameType | None = sys._getframe(1)

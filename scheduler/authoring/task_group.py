@@ -24,7 +24,9 @@ class TaskGroup(Group):
 
     An edge to the group goes to its first tasks, an edge from it starts at its last ones. `prefix_group_id=False` keeps
     the IDs of its tasks as they are. `default_args` are for all of its tasks. `add_suffix_on_collision` adds `__1`, ...
-    to an ID that is taken. The colors, `tooltip` and `doc_md` are for display. DagError if an argument is wrong.
+    to an ID that is taken. `parent_group` and `dag` are by default those of the `with` block around it. `group_display_name`,
+    `tooltip`, `doc_md`, `ui_color` and `ui_fgcolor` are for display. `expansion` is set by `expand`. DagError if an argument is
+    wrong.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
+from scheduler.authoring import scope, source
 from scheduler.authoring.graph import Node
 from scheduler.authoring.setup_teardown import Markable
 from scheduler.authoring.source import fault
@@ -81,6 +82,16 @@ class XComArg(Markable, _AnyValue):  # type: ignore[misc]
 
     def __contains__(self, item: object) -> NoReturn:
         self.__iter__()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str | int | float | list | tuple | dict) and scope.is_deferring() and source.is_called_from_outside():
+            raise fault(
+                f"The {self._shown()} is known only after it has run, so the DAG file cannot compare it with {other!r}; decide in "
+                "a @task.branch or @task.short_circuit."
+            )
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"XComArg({self._shown()})"

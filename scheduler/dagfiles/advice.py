@@ -27,6 +27,19 @@ def advice(error: BaseException, path: Path) -> str | None:
             f"Python cannot join two lists with {operands[1]}. Write cross_downstream(first, second) for an edge from each task"
             " to each, or chain(first, second) for pairs; both are in scheduler."
         )
+    return _of_type_error(str(error)) if isinstance(error, TypeError) else None
+
+
+def _of_type_error(text: str) -> str | None:
+    if "XComArg" in text:
+        return (
+            f"The result of a task is known only after it has run, so the DAG file cannot compute with it ({text}); pass it to a"
+            " @task function, and compute there."
+        )
+    if text.startswith("DAG.__init__() missing"):
+        return 'A DAG needs an ID: write DAG("my_dag", ...).'
+    if text.startswith("DAG.__init__() takes"):
+        return 'Only the ID of a DAG is given by position: write DAG("my_dag", schedule=..., description=...).'
     return None
 
 

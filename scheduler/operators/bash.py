@@ -28,6 +28,8 @@ class BashError(PacelineError):
 class BashOperator(Operator):
     """Runs `bash -c bash_command`. Its last line of output, after `output_processor`, is the result of the task.
 
+    The output is read with the encoding `output_encoding`.
+
     Exit code 0 is success, `skip_on_exit_code` (99, a list, or None) skips the task, and any other code fails the try.
     `env` replaces the environment of the worker, or extends it with `append_env=True`. `cwd` must exist on the worker and
     defaults to a temporary folder. Context values are in the environment as PACELINE_CTX_*.

@@ -15,7 +15,9 @@ MANUAL = "manual"
 
 
 class BranchDateTimeOperator(BaseBranchOperator):
-    """Runs one list of tasks if the time is between `target_lower` and `target_upper`, both included, else the other list.
+    """Runs the tasks `follow_task_ids_if_true` if the time is between `target_lower` and `target_upper`, both included.
+
+    Otherwise it runs those in `follow_task_ids_if_false`. Both are task IDs of direct downstream tasks.
 
     The targets are datetimes or times of day, in the time zone of the DAG unless they have their own; None is no limit.
     An upper time of day before the lower one is that of the next day. The time is now, or the logical date of the run with
@@ -56,7 +58,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
 
 
 class BranchDayOfWeekOperator(BaseBranchOperator):
-    """Runs one list of tasks if today is one of the days `week_day`, else the other list.
+    """Runs the tasks `follow_task_ids_if_true` if today is one of the days `week_day`, else `follow_task_ids_if_false`.
 
     `week_day` is a name such as "monday", or a list of names. Today is in the time zone of the DAG, or is the logical date
     of the run with `use_task_logical_date`.

@@ -28,7 +28,7 @@ MODES = ("poke", "reschedule")
 
 @dataclass(frozen=True, slots=True)
 class PokeReturnValue:
-    """A result of `poke` with more than a bool: whether the sensor is done, and then the result of the task."""
+    """A result of `poke` with more than a bool: whether the sensor `is_done`, and then `xcom_value`, the result of the task."""
 
     is_done: bool
     xcom_value: Any = None

@@ -98,6 +98,11 @@ class SparkSubmitOperator(SparkOperator):
 
     The arguments have Airflow's names. `deploy_mode` is "client" or "cluster"; an application in cluster mode outlives its
     worker, and with `reattach` a retry resumes it.
+
+    `application_args` are the arguments of the application. `files`, `py_files`, `archives`, `jars`, `packages`,
+    `exclude_packages` and `repositories` are comma-separated, and go with `driver_class_path`, `driver_memory` (such as "2g") and
+    `proxy_user` to the options of spark-submit with these names. `env_vars` are added to its environment. `spark_binary` is the
+    command in place of spark-submit.
     """
 
     template_fields: Sequence[str] = (

@@ -71,7 +71,8 @@ class ExternalPythonOperator(PythonOperator):
     Only the source of the function goes there: it imports what it needs itself. It receives its arguments and context
     variables that are text, numbers, dates, lists or dicts, and returns JSON. `expect_airflow`, `expect_pendulum`,
     `serializer` and `use_dill` are accepted as in Airflow and have no effect. `env_vars` are added to the environment of the
-    worker, or replace it with `inherit_env=False`. An exit code in `skip_on_exit_code` skips the task.
+    worker, or replace it with `inherit_env=False`. `string_args` is a list of texts that the function finds in the global variable
+    `virtualenv_string_args`. An exit code in `skip_on_exit_code` skips the task.
     """
 
     template_fields: Sequence[str] = (*PythonOperator.template_fields, "python", "env_vars")
@@ -150,7 +151,9 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
     """Calls the function in a virtual environment with the packages `requirements`: a list, or the text of a file for pip.
 
     It is created for each try and deleted afterwards, or kept below `venv_cache_path` and used again for equal requirements.
-    `python_version` is that of a Python on the worker, such as "3.12". The further arguments are those of
+    `python_version` is that of a Python on the worker, such as "3.12". With `system_site_packages` the packages of that Python
+    are there too. `pip_install_options` are further options of `pip install`, and `index_urls` its package indexes;
+    `index_urls_from_connection_ids` is not supported. The further arguments are those of
     ExternalPythonOperator.
     """
 

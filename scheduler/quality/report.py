@@ -16,7 +16,12 @@ KEY = "expectations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one check: the number of rows that break it, and some of them as dicts (as text if they are long)."""
+    """The result of one check.
+
+    `frame` is the name of the DataFrame, and `promise` what was checked, in words. `status` is passed, warned or failed;
+    `failing` is the number of rows that break the check, of which `tolerated` are allowed, and `sample` has some of these rows as
+    dicts (as text if they are long). `note` is a remark on the check.
+    """
 
     frame: str
     promise: str
@@ -27,6 +32,7 @@ class Result:
     sample: tuple[Any, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The result as it is stored in the XCom."""
         names = ("frame", "promise", "status", "failing", "tolerated", "note")
         return {name: getattr(self, name) for name in names} | {"sample": list(self.sample)}
 
@@ -47,10 +53,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether no check failed; warnings do not count."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Result, ...]:
+        """The checks that failed."""
         return tuple(result for result in self.results if result.status == "failed")
 
     def __str__(self) -> str:

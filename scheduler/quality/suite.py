@@ -18,7 +18,7 @@ _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "ti
 
 
 class Suite:
-    """The checks of one DataFrame. Each method adds a check and returns the suite.
+    """The checks of one DataFrame, `frame`. Each method adds a check and returns the suite. `name` precedes them in the report.
 
     `tolerate` is the number of rows that may break the check. `warn=True` logs a warning instead of failing.
     """
@@ -105,7 +105,7 @@ class Suite:
 
 
 def expect(frame: DataFrame, name: str = "") -> Suite:
-    """Start a suite of checks of a DataFrame; `name` precedes its checks in the report."""
+    """Start a suite of checks of the DataFrame `frame`; `name` precedes its checks in the report."""
     return Suite(frame, name)
 
 

@@ -16,7 +16,7 @@ class BashSensor(BaseSensorOperator):
     """Waits until `bash -c bash_command` exits with 0.
 
     Any other code means "not yet"; with `retry_exit_code`, only that code does, and the others fail the task. `env`
-    replaces the environment of the worker.
+    replaces the environment of the worker. The output is read with the encoding `output_encoding`.
     """
 
     template_fields: Sequence[str] = ("bash_command", "env")

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class ExternalTaskMarker(EmptyOperator):
-    """Marks a task of another DAG that depends on this one. Clearing this task does not clear the other, unlike in Airflow."""
+    """Marks a task of another DAG, `external_dag_id` and `external_task_id`, that depends on this one.
+
+    Clearing this task does not clear the other, unlike in Airflow. So `logical_date` and `recursion_depth` have no effect.
+    """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "logical_date")
 
@@ -41,10 +44,12 @@ class ExternalTaskMarker(EmptyOperator):
 class ExternalTaskSensor(DeferrableSensor):
     """Waits until tasks, a task group, or (with neither) the run of another DAG are in one of `allowed_states` (success).
 
+    `external_dag_id` is that DAG, with `external_task_id`, `external_task_ids` or `external_task_group_id`.
+
     The other run has the same logical date, or that minus `execution_delta` (a timedelta), or the dates that
     `execution_date_fn(logical_date)` returns. The sensor is skipped or fails if one of them is in one of `skipped_states`
     or `failed_states`. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
-    worker.
+    worker; `poll_interval` (seconds) is accepted as in Airflow, and a waiter asks once a second.
     """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids", "external_task_group_id")

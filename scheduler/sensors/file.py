@@ -12,7 +12,8 @@ class FileSensor(DeferrableSensor):
     """Waits until `filepath` (a path or glob) matches a file, or a folder with a file somewhere below it.
 
     A relative path starts at /. With `recursive`, ** in a glob matches folders at any depth. With `deferrable=True` a
-    waiter checks, on its own machine. `fs_conn_id` is not supported.
+    waiter checks, on its own machine. `fs_conn_id` is not supported; `start_from_trigger` and
+    `trigger_kwargs` are accepted as in Airflow and have no effect.
     """
 
     template_fields: Sequence[str] = ("filepath",)

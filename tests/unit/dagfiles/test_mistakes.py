@@ -88,6 +88,12 @@ def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
         ),
         ("with DAG('d'):\n    BashOperator.partial(task_id='t').loop(bash_command='ls')", 2, "task loops are not supported"),
         ("with DAG('d'):\n    BashOperator(task_id='t', bash_command='ls', max_iterations=3)", 2, "task loops are not supported"),
+        ("with DAG('d'):\n    if task(print)(1) == 'x': pass", 2, "cannot compare it with 'x'; decide in a @task.branch"),
+        ("with DAG('d'):\n    task(print)(1) + 1", 2, "the DAG file cannot compute with it (unsupported operand type(s) for +"),
+        ("with DAG('d'):\n    len(task(print)(1))", 2, "pass it to a @task function, and compute there."),
+        ("with DAG('d'):\n    task(print)(1) > 3", 2, "cannot compute with it ('>' not supported"),
+        ("DAG()", 1, 'A DAG needs an ID: write DAG("my_dag", ...).'),
+        ("DAG('d', 'Counts orders')", 1, "Only the ID of a DAG is given by position"),
         ("DAG('d', schedule_interval='@daily')", 1, "'schedule_interval' does not exist any more: write schedule"),
     ],
 )
