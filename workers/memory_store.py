@@ -56,6 +56,16 @@ class Instance:
     xcoms: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggeredRun:
+    """A run of another DAG that a task asked for. It is not made: a run in memory has no other DAGs."""
+
+    dag_id: str
+    run_id: str
+    logical_date: datetime | None
+    conf: Mapping[str, Any]
+
+
 class MemoryStore:
     """The task instances of one run of `plan`, of which one runs at a time. See workers/store.py."""
 
@@ -80,6 +90,7 @@ class MemoryStore:
         #: The task instances that have ended, in this order.
         self.ended: list[Instance] = []
         self.branched: list[Branched] = []
+        self.triggered: list[TriggeredRun] = []
         self._max_map_length = max_map_length
         self._retries = retries
         self._environment = environment
@@ -235,8 +246,19 @@ class MemoryStore:
     def describe_dag(self, dag_id: str) -> None:
         """Return None, because there are no other DAGs."""
 
-    def trigger_run(self, claim: Claim, dag_id: str, **_: Any) -> str:
-        raise PacelineError(f"This run has no database, so it cannot trigger DAG {dag_id!r}.")
+    def trigger_run(
+        self,
+        claim: Claim,
+        dag_id: str,
+        *,
+        run_id: str | None,
+        logical_date: datetime | None,
+        conf: Mapping[str, Any],
+        reset: bool,
+    ) -> str:
+        run_id = run_id or f"manual__{(logical_date or self.now()).isoformat()}"
+        self.triggered.append(TriggeredRun(dag_id=dag_id, run_id=run_id, logical_date=logical_date, conf=conf))
+        return run_id
 
     def previous_success(self, claim: Claim) -> None:
         """Return None, because there are no other runs."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.exceptions import PacelineError
+
+if TYPE_CHECKING:
+    from workers.memory_store import TriggeredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +33,17 @@ class RunResult:
     durations: Mapping[str, float]
     #: The exceptions of user code.
     errors: Mapping[str, BaseException] = field(default_factory=dict, repr=False)
+    #: The runs of other DAGs that TriggerDagRunOperator asked for, with dag_id, run_id, logical_date and conf. They are not made.
+    triggered: Sequence[TriggeredRun] = ()
 
     @property
     def success(self) -> bool:
+        """Whether the final state is success."""
         return self.state == "success"
 
     @property
     def failed(self) -> bool:
+        """Whether the final state is failed."""
         return self.state == "failed"
 
     @property
@@ -86,7 +93,15 @@ def key_of(task_id: str, map_index: int) -> str:
     return task_id if map_index < 0 else f"{task_id}[{map_index}]"
 
 
-def of_run(dag_id: str, run_id: str, state: str, instances: Iterable[Any], errors: Mapping[str, BaseException]) -> RunResult:
+def of_run(
+    dag_id: str,
+    run_id: str,
+    state: str,
+    instances: Iterable[Any],
+    *,
+    errors: Mapping[str, BaseException],
+    triggered: Sequence[TriggeredRun] = (),
+) -> RunResult:
     """The result from the rows of a MemoryRun, in order."""
     rows = {key_of(row["task_id"], row["map_index"]): row for row in instances}
     return RunResult(
@@ -100,4 +115,5 @@ def of_run(dag_id: str, run_id: str, state: str, instances: Iterable[Any], error
         reasons={name: row["reason"] for name, row in rows.items() if row["reason"]},
         durations={name: row["took_s"] for name, row in rows.items()},
         errors=errors,
+        triggered=triggered,
     )

@@ -77,7 +77,7 @@ def run_dag(dag: DAG, settings: Settings | None = None, *, file: str | None = No
     rows = list(finished(settings, run))
     names = [(row["task_id"], row["map_index"]) for row in rows]
     errors = {key_of(*name): error for name in names if (error := run.error_of(*name)) is not None}
-    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, errors)
+    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, errors=errors, triggered=run.store.triggered)
 
 
 def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str, Any] | None = None, **options: Any) -> TaskResult:

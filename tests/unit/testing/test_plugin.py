@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import DAG, Connection, Variable, task
 from scheduler.exceptions import DagError, NotFoundError, PacelineError
-from scheduler.operators import BashOperator, EmptyOperator
+from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
 from scheduler.testing import runs
 from scheduler.testing.plugin import DagMaker, InEnvironment
 from scheduler.testing.results import RunResult, TaskResult
@@ -136,6 +136,19 @@ def test_a_coroutine_reads_and_writes_xcoms_and_state(dag_maker: DagMaker) -> No
     result = dag_maker.run()
 
     assert (result.xcoms["first"], result.xcoms["second"]) == (7, 3)
+
+
+def test_a_run_of_another_dag_is_noted_and_not_made(dag_maker: DagMaker) -> None:
+    with dag_maker():
+        TriggerDagRunOperator(task_id="start", trigger_dag_id="other", trigger_run_id="{{ ds }}", conf={"n": 1}, logical_date=DATE)
+        TriggerDagRunOperator(task_id="wait", trigger_dag_id="other", wait_for_completion=True)
+
+    result = dag_maker.run(logical_date=DATE)
+
+    assert result.states == {"start": "success", "wait": "failed"}
+    assert [(one.dag_id, one.conf) for one in result.triggered] == [("other", {"n": 1}), ("other", {})]
+    assert (result.triggered[0].run_id, result.triggered[0].logical_date) == ("2026-03-04", DATE)
+    assert "it cannot look at DAG 'other'" in result.reasons["wait"]
 
 
 def test_variables_and_connections(
