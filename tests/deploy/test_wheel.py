@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules of a user that have the names of ours.
@@ -70,6 +71,35 @@ def test_an_empty_folder_gets_a_project_whose_dag_runs(installed: Path, tmp_path
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "success"
+
+
+def test_a_new_project_passes_its_tests_and_standalone_runs_its_dag(installed: Path, tmp_path: Path) -> None:
+    run(installed, tmp_path, "init", "sales")
+    project = tmp_path / "sales"
+    environment = {
+        "PATH": f"{installed / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "PACELINE_HOME": str(tmp_path / "home"),
+        "PACELINE_WEB_PORT": "0", "PACELINE_FLOWER_PORT": "0",
+    }  # fmt: skip
+    tests = subprocess.run([installed / "bin" / "python", "-m", "pytest", "-q"], cwd=project, env=environment, capture_output=True,
+                           text=True, check=False)  # fmt: skip
+    assert tests.returncode == 0, tests.stdout
+
+    def runs() -> list[dict[str, str]]:
+        done = subprocess.run([installed / "bin" / "paceline", "runs", "list", "--dag", "hello", "--json"], cwd=project,
+                              env=environment, capture_output=True, text=True, check=False)  # fmt: skip
+        return json.loads(done.stdout) if done.returncode == 0 else []
+
+    log = tmp_path / "standalone.log"
+    with log.open("w") as output:
+        standalone = subprocess.Popen([installed / "bin" / "paceline", "standalone"], cwd=project, env=environment, stdout=output,
+                                      stderr=subprocess.STDOUT)  # fmt: skip
+    try:
+        eventually(
+            lambda: [one["state"] for one in runs()] == ["success"], timeout=120, interval=1, message=lambda: log.read_text()
+        )
+    finally:
+        standalone.terminate()
+        assert standalone.wait(60) == 0
 
 
 def test_modules_of_a_user_with_our_names_do_no_harm(installed: Path, tmp_path: Path) -> None:
