@@ -37,11 +37,11 @@ class PythonArguments(PythonTaskArguments, total=False):
 
 
 class PythonOperator(Operator):
-    """Calls `python_callable(*op_args, **op_kwargs)`; its return value is the result of the task.
+    """Calls `python_callable` with the arguments `op_args` and `op_kwargs`; its return value is the result of the task.
 
     Parameters of the function with the name of a context variable, such as `ds` or `ti`, receive its value; with **kwargs
     it receives all. `templates_dict` is a dict of templates, and `templates_exts` the extensions of template files.
-    `show_return_value_in_logs=False` keeps the result out of the log. DagError if the arguments do not fit the function.
+    Set `show_return_value_in_logs` to False to keep the result out of the log. DagError if the arguments do not fit the function.
     """
 
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs")

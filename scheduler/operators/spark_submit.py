@@ -38,6 +38,9 @@ class SparkOperator(Operator):
 
     `conn_id` is the connection of the cluster, unless `master` has its URL. `heavy` sends the task to the queue of heavy
     tasks. With `reattach`, a retry after a lost worker resumes the application instead of submitting it again.
+
+    `conf` has further settings of Spark. `name`, `total_executor_cores`, `executor_cores`, `executor_memory` (such as "2g"),
+    `num_executors`, `keytab`, `principal`, `yarn_queue` and `verbose` are the options of spark-submit with these names.
     """
 
     runtime: ClassVar[str] = "spark_submit"

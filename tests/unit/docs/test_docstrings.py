@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+from scheduler import DAG, BaseOperator, BaseSensorOperator
+from scheduler.authoring.dag_arguments import DagArguments
+from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.operators import PythonOperator, SparkSubmitOperator
+from scheduler.operators.python import PythonArguments
+from scheduler.operators.sensor import SensorArguments
+from scheduler.operators.spark_submit import SparkArguments
+
 PLACES = (
     "scheduler",
     *(f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")),
@@ -52,6 +60,17 @@ def test_every_public_name_has_a_docstring_that_names_its_arguments(place: str) 
         elif not (value.__doc__ or "").strip():
             lacks[name] = ["a docstring"]
     assert lacks == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared"),
+    [
+        (DAG, DagArguments), (BaseOperator, TaskArguments), (BaseSensorOperator, SensorArguments),
+        (PythonOperator, PythonArguments), (SparkSubmitOperator, SparkArguments),
+    ],
+)  # fmt: skip
+def test_arguments_that_others_pass_on_are_named_too(kind: Any, declared: Any) -> None:
+    assert sorted(name for name in declared.__annotations__ if f"`{name}`" not in documented(kind)) == []
 
 
 @pytest.mark.parametrize("place", PLACES)
