@@ -269,10 +269,6 @@ REASONS = {
     "BaseDeadlineReference": "write one of DeadlineReference",
     "result": "the result of a run is the XCom of its last task",
     **dict.fromkeys(
-        ("HITLOperator", "ApprovalOperator", "HITLBranchOperator", "HITLEntryOperator"),
-        "let a person trigger a second DAG, with the answer as a param",
-    ),
-    **dict.fromkeys(
         (
             "AllowedKeyMapper",
             "ChainMapper",

@@ -152,10 +152,10 @@ TABLE: Mapping[str, Needs] = {
     "PATCH /connections": ADMIN,
     "PATCH /connections/{connection_id:path}": ADMIN,
     "DELETE /connections/{connection_id:path}": ADMIN,
-    # What Airflow has and Paceline does not
-    f"GET {RUN}/hitlDetails": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}/hitlDetails": VIEWER_OF_DAG,
     f"PATCH {TI}/{{map_index}}/hitlDetails": OPERATOR_OF_DAG,
+    # What Airflow has and Paceline does not
+    f"GET {RUN}/hitlDetails": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": VIEWER_OF_DAG,
     "POST /connections/test": ADMIN,
     "POST /connections/enqueue-test": ADMIN,

@@ -5,6 +5,7 @@ from scheduler.operators.bash import BashOperator
 from scheduler.operators.branch import BaseBranchOperator, BranchMixIn, BranchPythonOperator, ShortCircuitOperator, SkipMixin
 from scheduler.operators.calendar import BranchDateTimeOperator, BranchDayOfWeekOperator, LatestOnlyOperator
 from scheduler.operators.empty import EmptyOperator
+from scheduler.operators.hitl import ApprovalOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator
 from scheduler.operators.python import BaseAsyncOperator, PythonOperator
 from scheduler.operators.spark_submit import SparkSqlOperator, SparkSubmitOperator
 from scheduler.operators.trigger_dagrun import TriggerDagRunOperator
@@ -16,6 +17,7 @@ from scheduler.operators.virtualenv import (
 )
 
 __all__ = [
+    "ApprovalOperator",
     "BaseAsyncOperator",
     "BaseBranchOperator",
     "BaseOperator",
@@ -28,6 +30,9 @@ __all__ = [
     "BranchPythonVirtualenvOperator",
     "EmptyOperator",
     "ExternalPythonOperator",
+    "HITLBranchOperator",
+    "HITLEntryOperator",
+    "HITLOperator",
     "LatestOnlyOperator",
     "PythonOperator",
     "PythonVirtualenvOperator",

@@ -40,6 +40,11 @@ class SkipMixin:
 
     branches: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Also for a class that names Operator first, which has another default.
+        cls.branches = True
+
     def skip(self, ti: Any, tasks: Iterable[Any]) -> NoReturn:
         """End this try with success, and skip these downstream tasks (operators, or their IDs)."""
         names = [getattr(task, "task_id", task) for task in tasks]

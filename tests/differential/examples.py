@@ -9,7 +9,6 @@ COUNT = 68
 NOT_MIGRATED = {
     "example_workday_timetable.py": "schedulers never run user code",
     "example_asset_partition.py": "partitions are not supported",
-    "example_hitl_operator.py": "Paceline has no HITLOperator",
 }
 #: Examples that load after the rewrite with core.airflow_imports only, since they use provider packages for Airflow.
 WITH_PROVIDERS = {"example_analytics.py"}

@@ -13,6 +13,7 @@ from scheduler.api.routes import (
     event_logs,
     events,
     health,
+    hitl,
     installation,
     logs,
     metrics,
@@ -34,8 +35,8 @@ OUTSIDE = (metrics.router,)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
     unsupported.router, pictures.router, operations.router, events.router, by_filter.router, installation.router,
-    backfills.router, states.router, assets.router, event_logs.router, pools.router, variables.router, connections.router,
-    dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
+    backfills.router, hitl.router, states.router, assets.router, event_logs.router, pools.router, variables.router,
+    connections.router, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip
 
 

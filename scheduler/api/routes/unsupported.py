@@ -10,13 +10,11 @@ from scheduler.api.errors import UnsupportedError
 
 router = APIRouter(include_in_schema=False)
 
-HITL = "Paceline has no tasks that wait for a human answer."
+HITL = "Paceline lists no requests to people; ask each task instance with GET .../{task_id}/{map_index}/hitlDetails."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."
 #: Method and path, and why there is no such thing here.
 REASONS = {
     f"GET {RUN}/hitlDetails": HITL,
-    f"GET {TI}/{{map_index}}/hitlDetails": HITL,
-    f"PATCH {TI}/{{map_index}}/hitlDetails": HITL,
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": HITL,
     "POST /connections/test": TEST,
     "POST /connections/enqueue-test": TEST,

@@ -24,6 +24,10 @@ select id, %(key)s, %(value)s, coalesce(%(at)s, clock_timestamp() + make_interva
     on conflict (task_instance_id, key) do update
    set value = excluded.value, updated_at = clock_timestamp(), expires_at = excluded.expires_at
 """
+ADD_TO_TASK = """
+insert into task_state (task_instance_id, key, value) select id, %s, %s from task_instance where id = %s for key share
+    on conflict (task_instance_id, key) do nothing
+"""
 REPLACE_OF_TASK = """
 update task_state set value = %s, updated_at = clock_timestamp()
  where task_instance_id = %s and key = %s and (expires_at is null or expires_at > clock_timestamp())
@@ -72,6 +76,11 @@ def one_of_task(connection: Connection, filters: Filters, key: str) -> Row:
 def set_of_task(connection: Connection, ti_id: int, key: str, value: str, *, at: datetime | None, days: int | None) -> None:
     """Store a value that expires at a moment or after so many days, or never. NotFoundError if the task instance is deleted."""
     _written(connection, SET_OF_TASK, {"ti": ti_id, "key": key, "value": value, "at": at, "days": days}, key)
+
+
+def add_to_task(connection: Connection, ti_id: int, key: str, value: str) -> bool:
+    """Store a value that never expires under a key that has none; False if it has one, or the task instance is deleted."""
+    return connection.exec_driver_sql(ADD_TO_TASK, (key, value, ti_id)).rowcount > 0
 
 
 def replace_of_task(connection: Connection, ti_id: int, key: str, value: str) -> None:

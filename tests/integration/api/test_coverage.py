@@ -8,8 +8,7 @@ from airflow_client import client as airflow
 
 #: Pages, and what Paceline does not have: it returns 501, see scheduler/api/routes/unsupported.py.
 LEFT_OUT = {
-    "login", "logout", "enqueue_connection_test", "get_connection_test", "get_hitl_detail", "get_hitl_detail_try_detail",
-    "update_hitl_detail",
+    "login", "logout", "enqueue_connection_test", "get_connection_test", "get_hitl_detail_try_detail",
 }  # fmt: skip
 
 

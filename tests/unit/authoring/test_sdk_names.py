@@ -264,10 +264,13 @@ def test_a_marker_of_another_dag_does_nothing() -> None:
 
 
 def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("from scheduler import DAG, HITLOperator")
+    (tmp_path / "a.py").write_text("from scheduler import DAG, PartitionMapper")
     (tmp_path / "b.py").write_text("from airflow.sdk import PartitionedAtRuntime")
 
-    for file, text in (("a.py", "has no HITLOperator: let a person trigger"), ("b.py", "PartitionedAtRuntime: partitions are not")):
+    for file, text in (
+        ("a.py", "has no PartitionMapper: partitions are not"),
+        ("b.py", "PartitionedAtRuntime: partitions are not"),
+    ):
         with pytest.raises(ImportError) as caught:
             load.load(tmp_path, file)
         assert text in str(advice.advice(caught.value, tmp_path / file))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, Connection, Variable, task
+from scheduler import DAG, BaseOperator, Connection, SkipMixin, Variable, task
 from scheduler.exceptions import DagError, NotFoundError, PacelineError
 from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
 from scheduler.testing import runs
@@ -136,6 +136,17 @@ def test_a_coroutine_reads_and_writes_xcoms_and_state(dag_maker: DagMaker) -> No
     result = dag_maker.run()
 
     assert (result.xcoms["first"], result.xcoms["second"]) == (7, 3)
+
+
+def test_an_operator_of_a_repository_skips_whatever_the_order_of_its_base_classes(dag_maker: DagMaker) -> None:
+    class Mine(BaseOperator, SkipMixin):
+        def execute(self, context: Any) -> None:
+            self.skip(context["ti"], ["below"])
+
+    with dag_maker():
+        Mine(task_id="mine") >> EmptyOperator(task_id="below")
+
+    assert dag_maker.run().states == {"mine": "success", "below": "skipped"}
 
 
 def test_a_run_of_another_dag_is_noted_and_not_made(dag_maker: DagMaker) -> None:

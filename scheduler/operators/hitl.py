@@ -1,0 +1,226 @@
+"""Operators that ask a person and continue with the answer ("human in the loop").
+
+The request is in the state store of the task instance under REQUEST, and the answer comes in there under RESPONSE, by the REST
+API. While it waits, a task holds neither a worker nor slots: it looks for the answer every POLL_S seconds.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Unpack
+from urllib.parse import urlsplit
+
+from scheduler.authoring import params as params_
+from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.authoring.operator import Operator
+from scheduler.authoring.state_store import NEVER_EXPIRE
+from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.exceptions import PacelineError, ParamError
+from scheduler.operators.branch import BranchMixIn, SkipMixin
+
+log = logging.getLogger("paceline.hitl")
+
+REQUEST, RESPONSE = "hitl_request", "hitl_response"
+POLL_S = 10.0
+#: The user of an answer that nobody gave in time.
+NOBODY = {"id": "Fallback to defaults", "name": "Fallback to defaults"}
+
+
+class HITLTriggerEventError(PacelineError):
+    """The wait for an answer ended with an error."""
+
+
+class HITLTimeoutError(HITLTriggerEventError):
+    """Nobody answered within `response_timeout`, and there are no `defaults`."""
+
+
+class HITLRejectException(PacelineError):
+    """An ApprovalOperator with `fail_on_reject` was rejected."""
+
+
+class HITLOperator(Operator):
+    """Asks a person to choose from `options`, and waits for the answer.
+
+    `subject` and `body` (Markdown) say what to decide; both are templates. With `multiple`, several options can be chosen.
+    `params` are further inputs of the answer, see Param. If nobody answers within `response_timeout` (a timedelta), the
+    `defaults`, one option or a list, are the answer; without them the try fails with HITLTimeoutError. `notifiers`, one or a list,
+    are called once when the task begins to wait. `assigned_users`, dicts with id and name, are those who may answer.
+
+    An answer is stored with the REST API: PUT .../taskInstances/<task>/state-store/hitl_response with
+    {"value": {"chosen_options": ["yes"], "params_input": {}}}. One that does not fit is dropped with a warning in the log. The
+    result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user.
+    DagError if an argument is wrong.
+    """
+
+    runtime = "python"
+    template_fields: Sequence[str] = ("subject", "body")
+
+    def __init__(
+        self,
+        *,
+        subject: str,
+        options: Iterable[str],
+        body: str | None = None,
+        defaults: str | Iterable[str] | None = None,
+        multiple: bool = False,
+        params: Mapping[str, Any] | None = None,
+        notifiers: Any = None,
+        assigned_users: Mapping[str, str] | Iterable[Mapping[str, str]] | None = None,
+        response_timeout: timedelta | None = None,
+        **kwargs: Unpack[TaskArguments],
+    ) -> None:
+        if response_timeout is None:
+            # As in Airflow, where it limited the wait earlier.
+            response_timeout = kwargs.pop("execution_timeout", None)
+        super().__init__(**kwargs)
+        checks = self.checks()
+        self.subject = self.text("subject", subject)
+        self.body = body
+        self.options = checks.texts("options", options)
+        self.defaults = (
+            [defaults] if isinstance(defaults, str) else None if defaults is None else checks.texts("defaults", defaults)
+        )
+        self.multiple = checks.boolean("multiple", multiple)
+        #: Not the params of the task: a person gives their values.
+        self.form = params_.authored(params or {}, checks)
+        self.notifiers = list(notifiers) if isinstance(notifiers, list | tuple) else [] if notifiers is None else [notifiers]
+        users = [assigned_users] if isinstance(assigned_users, Mapping) else assigned_users or ()
+        self.assigned_users = [dict(user) for user in users]
+        self.response_timeout = None if response_timeout is None else checks.duration("response_timeout", response_timeout)
+        if not self.options:
+            raise checks.refuse("options must not be empty.")
+        if unknown := set(self.defaults or ()) - set(self.options):
+            raise checks.refuse(f"defaults {sorted(unknown)} are not in options {self.options}.")
+        if len(self.defaults or ()) > 1 and not self.multiple:
+            raise checks.refuse("defaults has several options, but only one can be chosen; write multiple=True.")
+
+    def execute(self, context: Mapping[str, Any]) -> object:
+        store, ti = context["task_state_store"], context["ti"]
+        if ti.resume is None:
+            # An answer to an earlier try is not one to this.
+            store.delete(RESPONSE)
+            store.set(REQUEST, self.request(), retention=NEVER_EXPIRE)
+            for notifier in self.notifiers:
+                notifier(context)
+            log.info("Waiting for an answer: %s", self.subject)
+        answer = store.get(RESPONSE)
+        if answer is not None and (complaint := self.complaint(answer)):
+            log.warning("The answer %r is dropped: %s", answer, complaint)
+            store.delete(RESPONSE)
+            answer = None
+        if answer is None:
+            answer = self._unanswered((ti.now() - ti.start_date).total_seconds())
+        return self.finish(context, {
+            "chosen_options": list(answer["chosen_options"]), "params_input": dict(answer.get("params_input") or {}),
+            "responded_at": answer.get("responded_at") or ti.now().isoformat(),
+            "responded_by_user": answer.get("responded_by_user"),
+        })  # fmt: skip
+
+    def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
+        """What follows from an answer; returns the result of the task."""
+        return answer
+
+    def request(self) -> dict[str, Any]:
+        """The request as it is stored."""
+        return {
+            "subject": self.subject, "body": self.body, "options": self.options, "defaults": self.defaults,
+            "multiple": self.multiple, "params": params_.spec(self.form), "assigned_users": self.assigned_users,
+        }  # fmt: skip
+
+    def complaint(self, answer: Any) -> str:
+        """What is wrong with an answer; empty if nothing is."""
+        if not isinstance(answer, Mapping) or not isinstance(answer.get("chosen_options"), list) or not answer["chosen_options"]:
+            return "it must be an object with a list chosen_options."
+        chosen, given = answer["chosen_options"], answer.get("params_input") or {}
+        if unknown := [one for one in chosen if one not in self.options]:
+            return f"{unknown} are not in the options {self.options}."
+        if len(chosen) > 1 and not self.multiple:
+            return "only one option can be chosen."
+        if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - self.form.keys())):
+            return f"params_input must be an object with some of {sorted(self.form)}."
+        try:
+            params_.check(params_.spec(self.form), given, dag_id=str(getattr(self.dag, "dag_id", "")))
+        except ParamError as error:
+            return str(error)
+        return ""
+
+    def _unanswered(self, waited_s: float) -> dict[str, Any]:
+        """The defaults after the timeout. TaskRescheduled before it; HITLTimeoutError if there are no defaults."""
+        left_s = POLL_S if self.response_timeout is None else self.response_timeout.total_seconds() - waited_s
+        if left_s > 0:
+            raise TaskRescheduled(min(POLL_S, left_s), {"waits": True})
+        if self.defaults is None:
+            raise HITLTimeoutError(f"Nobody answered {self.subject!r} within {self.response_timeout}; give defaults, or more time.")
+        filled = {name: param.value for name, param in self.form.items() if param.has_value}
+        return {"chosen_options": self.defaults, "params_input": filled, "responded_by_user": NOBODY}
+
+    def generate_link_to_ui(self, *, task_instance: Any, base_url: str | None = None, **_: Any) -> str:
+        """The address of the page of the task instance, below `base_url` if that is given; the other arguments have no effect."""
+        page = str(task_instance.log_url)
+        return page if base_url is None else f"{base_url.rstrip('/')}{urlsplit(page).path}"
+
+    @staticmethod
+    def generate_link_to_ui_from_context(*, context: Mapping[str, Any], **options: Any) -> str:
+        """`generate_link_to_ui` for the task in `context`."""
+        task: HITLOperator = context["task"]
+        return task.generate_link_to_ui(task_instance=context["ti"], **options)
+
+
+class ApprovalOperator(HITLOperator, SkipMixin):
+    """Asks a person to approve or reject.
+
+    "Reject" skips the direct downstream tasks, or all below with `ignore_downstream_trigger_rules`. With `fail_on_reject`, the try
+    fails instead. Teardowns are never skipped. The other arguments are those of HITLOperator, without `options` and `multiple`.
+    """
+
+    APPROVE, REJECT = "Approve", "Reject"
+
+    def __init__(
+        self, *, subject: str, ignore_downstream_trigger_rules: bool = False, fail_on_reject: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(subject=subject, **{**kwargs, "options": [self.APPROVE, self.REJECT]})
+        checks = self.checks()
+        for name in ("options", "multiple"):
+            if name in kwargs:
+                raise checks.refuse(f"an ApprovalOperator has no {name}; write HITLOperator.")
+        self.ignore_downstream_trigger_rules = checks.boolean("ignore_downstream_trigger_rules", ignore_downstream_trigger_rules)
+        self.fail_on_reject = checks.boolean("fail_on_reject", fail_on_reject)
+
+    def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
+        if answer["chosen_options"] == [self.APPROVE]:
+            return answer
+        if self.fail_on_reject:
+            raise HITLRejectException(f"{self.subject!r} was rejected.")
+        below = self.get_flat_relatives() if self.ignore_downstream_trigger_rules else self.get_direct_relatives()
+        if skipped := [task for task in below if not task.is_teardown]:
+            self.skip(context["ti"], skipped)
+        return answer
+
+
+class HITLBranchOperator(HITLOperator, BranchMixIn):
+    """Asks a person which tasks run next: the chosen options are IDs of tasks, or keys of `options_mapping`, whose values are.
+
+    The other direct downstream tasks are skipped. The other arguments are those of HITLOperator.
+    """
+
+    def __init__(
+        self, *, subject: str, options: Iterable[str], options_mapping: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(subject=subject, options=options, **kwargs)
+        self.options_mapping: dict[str, Any] = self.checks().mapping("options_mapping", options_mapping or {})
+        if unknown := sorted(self.options_mapping.keys() - set(self.options)):
+            raise self.checks().refuse(f"options_mapping has {unknown}, which are not in options {self.options}.")
+
+    def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
+        return self.do_branch(context, [self.options_mapping.get(one, one) for one in answer["chosen_options"]])
+
+
+class HITLEntryOperator(HITLOperator):
+    """Asks a person for the values of `params`. The only option, and the default, is "OK"; `options` has others."""
+
+    OK = "OK"
+
+    def __init__(self, *, subject: str, options: Iterable[str] | None = None, **kwargs: Any) -> None:
+        if options is None:
+            kwargs = {"defaults": [self.OK], **kwargs}
+        super().__init__(subject=subject, options=[self.OK] if options is None else options, **kwargs)

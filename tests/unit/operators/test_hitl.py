@@ -1,0 +1,161 @@
+"""Operators that ask a person: what they ask, which answers they take, and what follows."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import DAG, Param
+from scheduler.authoring.deferral import TaskRescheduled
+from scheduler.exceptions import DagError
+from scheduler.operators import ApprovalOperator, EmptyOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator, hitl
+from scheduler.testing import runs
+from scheduler.testing.results import RunResult
+
+Run = Callable[..., RunResult]
+SOON = timedelta(seconds=0.01)
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
+    """Give an answer to each task when it has asked."""
+    request = hitl.HITLOperator.request
+    given = dict(answers)
+
+    def asked(self: Any, context: Any) -> object:
+        store = context["task_state_store"]
+        if context["ti"].resume is not None and self.task_id in given:
+            assert store.get(hitl.REQUEST) == request(self)
+            store.set(hitl.RESPONSE, given.pop(self.task_id))
+        return execute(self, context)
+
+    execute = hitl.HITLOperator.execute
+    monkeypatch.setattr(hitl.HITLOperator, "execute", asked)
+    monkeypatch.setattr(hitl, "POLL_S", 0.01)
+
+
+def test_an_answer_is_the_result(dag_maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, choose={"chosen_options": ["b", "c"], "responded_by_user": {"id": "1", "name": "ann"}},
+             enter={"chosen_options": ["OK"], "params_input": {"n": 3}})  # fmt: skip
+    told: list[str] = []
+    with dag_maker():
+        HITLOperator(task_id="choose", subject="On {{ ds }}?", options=["a", "b", "c"], multiple=True,
+                     notifiers=[lambda context: told.append(context["task"].subject)])  # fmt: skip
+        HITLEntryOperator(task_id="enter", subject="How many?", params={"n": Param(type="integer")})
+
+    result = dag_maker.run()
+
+    assert result.success, result.reasons
+    assert result.xcoms["choose"]["chosen_options"] == ["b", "c"] and result.xcoms["choose"]["responded_by_user"]["name"] == "ann"
+    assert result.xcoms["enter"]["params_input"] == {"n": 3} and result.xcoms["enter"]["responded_at"]
+    assert len(told) == 1 and told[0].startswith("On 20")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (3, "must be an object with a list chosen_options"),
+        ({"chosen_options": []}, "must be an object with a list chosen_options"),
+        ({"chosen_options": ["x"]}, "['x'] are not in the options ['a', 'b']"),
+        ({"chosen_options": ["a", "b"]}, "only one option can be chosen"),
+        ({"chosen_options": ["a"], "params_input": {"m": 1}}, "params_input must be an object with some of ['n']"),
+        ({"chosen_options": ["a"], "params_input": {"n": "x"}}, "Param 'n' of DAG 'd' cannot be"),
+        ({"chosen_options": ["a"]}, "needs a value for param 'n'"),
+        ({"chosen_options": ["a"], "params_input": {"n": 1}}, ""),
+    ],
+)
+def test_an_answer_that_does_not_fit_has_a_complaint(answer: Any, words: str) -> None:
+    with DAG("d", schedule=None):
+        task = HITLOperator(task_id="t", subject="s", options=["a", "b"], params={"n": Param(type="integer")})
+
+    assert words in task.complaint(answer) and bool(words) == bool(task.complaint(answer))
+
+
+def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(
+    dag_maker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered(monkeypatch, t={"chosen_options": ["x"]})
+    with dag_maker():
+        HITLOperator(task_id="t", subject="s", options=["a"], defaults="a", response_timeout=timedelta(seconds=0.1))
+
+    result = dag_maker.run()
+
+    assert result.xcoms["t"]["chosen_options"] == ["a"]
+    assert "['x'] are not in the options" in caplog.text
+
+
+def test_nobody_answers(dag_maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hitl, "POLL_S", 0.01)
+    with dag_maker():
+        HITLOperator(task_id="lost", subject="Now?", options=["a"], response_timeout=SOON)
+        HITLEntryOperator(task_id="entry", subject="s", params={"n": 5}, response_timeout=SOON)
+
+    result = dag_maker.run()
+
+    assert "Nobody answered 'Now?' within" in result.reasons["lost"]
+    assert result.xcoms["entry"]["params_input"] == {"n": 5} and result.xcoms["entry"]["responded_by_user"] == hitl.NOBODY
+    task = dag_maker.dag.get_task("lost")
+    task.response_timeout = None
+    with pytest.raises(TaskRescheduled) as waits:
+        task.execute(runs.context_of(task))
+    assert waits.value.delay_s == 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "states"),
+    [
+        ({}, {"ask": "success", "near": "skipped", "far": "success"}),
+        ({"ignore_downstream_trigger_rules": True}, {"ask": "success", "near": "skipped", "far": "skipped"}),
+        ({"fail_on_reject": True}, {"ask": "failed", "near": "upstream_failed", "far": "success"}),
+    ],
+)
+def test_a_rejection_skips_or_fails(dag_maker: Any, options: Any, states: Any) -> None:
+    with dag_maker():
+        ask = ApprovalOperator(task_id="ask", subject="s", defaults="Reject", response_timeout=SOON, **options)
+        ask >> EmptyOperator(task_id="near") >> EmptyOperator(task_id="far", trigger_rule="all_done")
+
+    assert dag_maker.run().states == states
+
+
+def test_an_approval_and_a_branch_go_on(dag_maker: Any) -> None:
+    with dag_maker():
+        ask = ApprovalOperator(task_id="ask", subject="s", defaults="Approve", response_timeout=SOON)
+        branch = HITLBranchOperator(
+            task_id="branch",
+            subject="s",
+            options=["left", "r"],
+            options_mapping={"r": "right"},
+            defaults="r",
+            response_timeout=SOON,
+        )
+        ask >> branch >> [EmptyOperator(task_id="left"), EmptyOperator(task_id="right")]
+
+    assert dag_maker.run().states == {"ask": "success", "branch": "success", "left": "skipped", "right": "success"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: HITLOperator(task_id="t", subject="s", options=[]), "options must not be empty"),
+        (lambda: HITLOperator(task_id="t", subject="s", options=["a"], defaults="b"), r"defaults \['b'\] are not in options"),
+        (lambda: HITLOperator(task_id="t", subject="s", options=["a", "b"], defaults=["a", "b"]), "write multiple=True"),
+        (lambda: ApprovalOperator(task_id="t", subject="s", options=["a"]), "an ApprovalOperator has no options"),
+        (lambda: HITLBranchOperator(task_id="t", subject="s", options=["a"], options_mapping={"b": "c"}), "options_mapping has"),
+        (lambda: HITLOperator(task_id="t", subject="s", options=["a"], option="x"), "unknown argument 'option'"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Callable[[], object], words: str) -> None:
+    with DAG("d", schedule=None), pytest.raises(DagError, match=words):
+        make()
+
+
+def test_the_link_is_that_of_the_task_instance() -> None:
+    class Ti:
+        log_url = "http://own/dags/d/runs/r/tasks/t"
+
+    with DAG("d", schedule=None):
+        task = HITLOperator(task_id="t", subject="s", options=["a"])
+
+    link = HITLOperator.generate_link_to_ui_from_context
+    assert link(context={"task": task, "ti": Ti}) == Ti.log_url
+    assert link(context={"task": task, "ti": Ti}, base_url="https://other/") == "https://other/dags/d/runs/r/tasks/t"
