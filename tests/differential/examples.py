@@ -16,6 +16,13 @@ WITH_PROVIDERS = {"example_analytics.py"}
 #: Examples with other edges than in Airflow, see the differences in docs/reference/airflow-parity.md.
 OTHER_EDGES = {"example_setup_teardown_taskflow.py": {"outer_setup", "section_1.inner_teardown"}}
 
+#: DAGs whose runs end otherwise than with `dag.test()`, each with its class of differences in docs/reference/airflow-parity.md.
+OTHER_RUNS = {
+    # They wait for another DAG: `dag.test()` until someone ends it, a run in memory not at all.
+    "example_external_task": "Runs in memory",
+    "example_external_task_marker_child": "Runs in memory",
+}
+
 #: The modules that the provider packages which come with Airflow need beside Paceline's.
 LIBRARIES = ("deprecated", "methodtools.py", "more_itertools", "sqlparse", "wirerope", "wrapt")
 
