@@ -63,7 +63,6 @@ class HITLOperator(Operator):
         body: str | None = None,
         defaults: str | Iterable[str] | None = None,
         multiple: bool = False,
-        params: Mapping[str, Any] | None = None,
         notifiers: Any = None,
         assigned_users: Mapping[str, str] | Iterable[Mapping[str, str]] | None = None,
         response_timeout: timedelta | None = None,
@@ -72,6 +71,8 @@ class HITLOperator(Operator):
         if response_timeout is None:
             # As in Airflow, where it limited the wait earlier.
             response_timeout = kwargs.pop("execution_timeout", None)
+        # Not the params of the task: a person gives their values.
+        form = kwargs.pop("params", None)
         super().__init__(**kwargs)
         checks = self.checks()
         self.subject = self.text("subject", subject)
@@ -81,8 +82,7 @@ class HITLOperator(Operator):
             [defaults] if isinstance(defaults, str) else None if defaults is None else checks.texts("defaults", defaults)
         )
         self.multiple = checks.boolean("multiple", multiple)
-        #: Not the params of the task: a person gives their values.
-        self.form = params_.authored(params or {}, checks)
+        self.form = params_.authored(form or {}, checks)
         self.notifiers = list(notifiers) if isinstance(notifiers, list | tuple) else [] if notifiers is None else [notifiers]
         users = [assigned_users] if isinstance(assigned_users, Mapping) else assigned_users or ()
         self.assigned_users = [dict(user) for user in users]
