@@ -58,16 +58,19 @@ def test_a_file_updates_the_asset_again_and_again(stack_factory: StackFactory, t
             message=lambda: f"{ {dag_id: ended(dag_id) for dag_id in counts} } {transact(engine, reads.import_errors)}",
         )
 
+    dags = {"sell", "both", "watch__orders__flag", "watch__stock__flag"}
     try:
+        eventually(
+            lambda: {dag["dag_id"] for dag in transact(engine, reads.dags)} == dags,
+            timeout=60,
+            interval=0.1,
+            message=lambda: str(transact(engine, reads.import_errors)),
+        )
         for number in (1, 2):
             (inbox / "orders").write_text("")
             until(sell=number, both=number)
             assert not (inbox / "orders").exists()
         (inbox / "stock").write_text("")
         until(sell=2, both=3)
-
-        assert {dag["dag_id"] for dag in transact(engine, reads.dags)} == {
-            "sell", "both", "watch__orders__flag", "watch__stock__flag"
-        }  # fmt: skip
     finally:
         engine.dispose()
