@@ -47,10 +47,10 @@ SIZES = (
     ("raised", 10e6, Deployment(workers=100, children=16)),
     ("raised", 10e6, Deployment(workers=1000, children=16)),
     ("raised, 2 schedulers, beats every 10 s", 10e6, Deployment(schedulers=2, workers=1000, children=16, heartbeat_s=10)),
-    ("raised, 2 schedulers, 4 pools, beats every 10 s", 100e6,
-     Deployment(schedulers=2, workers=1000, children=16, pools=4, heartbeat_s=10, postgres_cores=16)),
-    ("raised, 4 schedulers, 8 pools, 2 brokers, beats every 30 s", 100e6,
-     Deployment(schedulers=4, workers=10_000, children=16, pools=8, brokers=2, heartbeat_s=30, postgres_cores=32)),
+    ("raised, 8 schedulers, 4 pools, beats every 10 s", 100e6,
+     Deployment(schedulers=8, workers=1000, children=16, pools=4, heartbeat_s=10, postgres_cores=16)),
+    ("raised, 8 schedulers, 8 pools, 2 brokers, beats every 30 s", 100e6,
+     Deployment(schedulers=8, workers=10_000, children=16, pools=8, brokers=2, heartbeat_s=30, postgres_cores=32)),
 )  # fmt: skip
 
 
