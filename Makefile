@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -85,6 +85,9 @@ bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one 
 release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
 	@.venv/bin/python -c 'import build' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
 	@.venv/bin/python .make/release $(VERSION)
+
+docs: setup ## Build the documentation site into build/docs; a broken link is an error
+	@.make/docs
 
 test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, and check a flights run in it
 	@python3 tests/compose/run.py

