@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from scheduler.cli import options, output
 from scheduler.cli.late import connections, database, prune, retention, roles, variables
 from scheduler.cli.late import migrate as schema
 from scheduler.exceptions import ConflictError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 #: Kinds of records that are listed even if none is deleted.
 ALWAYS = ("runs", "task_instances")
@@ -82,8 +86,7 @@ def backup(file: Path) -> None:
     """
     from scheduler.embedded import backup as backups
 
-    options.engine(as_owner=True)
-    backups.dump(options.settings(), file)
+    backups.dump(options.settings(), _server_version(options.engine(as_owner=True)), file)
     output.say(f"The database is in {file} ({file.stat().st_size:,} bytes).")
 
 
@@ -105,7 +108,7 @@ def restore(file: Path) -> None:
         with engine.connect() as connection:
             if schema.current(connection) is not None:
                 raise ConflictError("The database has tables of Paceline: restore into an empty database.")
-        backups.load(settings, file)
+        backups.load(settings, _server_version(engine), file)
         click.echo(f"The backup is restored; its schema is at {_migrate()}.")
         engine.dispose()  # before its server ends
 
@@ -131,6 +134,11 @@ def check() -> None:
     """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
     options.engine()
     output.result({"ok": True, "schema": schema.head()}, f"The database answers; its schema is at {schema.head()}.")
+
+
+def _server_version(engine: "Engine") -> int:
+    """The major version of the server to which `engine` has connected."""
+    return int((engine.dialect.server_version_info or (0,))[0])
 
 
 def _migrate() -> str:

@@ -1,6 +1,8 @@
 """Backups of the database, by the programs pg_dump and pg_restore of PostgreSQL."""
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,16 +18,17 @@ PARTS = ("--no-owner", "--no-privileges")
 WITHOUT = "--no-unlogged-table-data"
 
 
-def dump(settings: Settings, file: Path) -> None:
+def dump(settings: Settings, server: int, file: Path) -> None:
     """Write all tables, as of one moment, to `file`, which only this user can read. Nothing has to stop.
 
+    `server` is the major version of the server.
     An existing file is replaced when the new one is complete. PacelineError with the message of pg_dump if it fails.
     """
     unfinished = file.with_name(f"{file.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)
         unfinished.touch(mode=0o600)
-        _run("pg_dump", settings, "--format=custom", WITHOUT, *PARTS, f"--file={unfinished}")
+        _run("pg_dump", settings, server, "--format=custom", WITHOUT, *PARTS, f"--file={unfinished}")
         unfinished.rename(file)
     except OSError as error:
         raise PacelineError(f"{file} cannot be written: {error.strerror}.") from None
@@ -33,16 +36,16 @@ def dump(settings: Settings, file: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def load(settings: Settings, file: Path) -> None:
+def load(settings: Settings, server: int, file: Path) -> None:
     """Create all tables of `file` in a database without them, in one transaction."""
-    _run("pg_restore", settings, "--single-transaction", "--exit-on-error", *PARTS, str(file))
+    _run("pg_restore", settings, server, "--single-transaction", "--exit-on-error", *PARTS, str(file))
 
 
-def _run(name: str, settings: Settings, *arguments: str) -> None:
+def _run(name: str, settings: Settings, server: int, *arguments: str) -> None:
     environment = dict(os.environ)
     if password := parse_dsn(settings.owner_database_url).get("password"):
         environment["PGPASSWORD"] = password  # a command line would show it to every user of the machine
-    command = [_program(name, settings), f"--dbname={_dsn(settings)}", *arguments]
+    command = [_program(name, server), f"--dbname={_dsn(settings)}", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -54,11 +57,21 @@ def _dsn(settings: Settings) -> str:
     return str(make_dsn(**{key: value for key, value in parts.items() if key != "password"}))
 
 
-def _program(name: str, settings: Settings) -> str:
-    """The program of the embedded server; for another server that of this machine, which is probably as new as the server."""
-    if settings.database.url is not None and (installed := shutil.which(name)):
-        return installed
-    try:
-        return str(servers.programs_of(settings.home / "postgres") / name)
-    except servers.EmbeddedError:
-        raise PacelineError(f"There is no {name} on this machine: install the client programs of PostgreSQL.") from None
+def _program(name: str, server: int) -> str:
+    """The oldest program, of this machine or of the wheel, that is not older than the server. An older one refuses to work."""
+    found: dict[int, str] = {}
+    if installed := shutil.which(name):
+        found[_major_version(installed)] = installed
+    with contextlib.suppress(servers.EmbeddedError):
+        found |= {version: str(folder / name) for version, folder in servers.installed_programs().items()}
+    if suitable := [version for version in found if version >= server]:
+        return found[min(suitable)]
+    older = f"{name} of this machine is of version {max(found)}" if found else f"there is no {name} on this machine"
+    raise PacelineError(f"The server is PostgreSQL {server}, but {older}: install the client programs of PostgreSQL {server}.")
+
+
+def _major_version(program: str) -> int:
+    """Parse `pg_dump (PostgreSQL) 15.18 (Debian ...)`; 0 if the program says something else."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
+    return int(version[1]) if version else 0

