@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from typing import Any, Self, get_origin
@@ -15,9 +15,23 @@ from scheduler.serialized.tasks import SerializedTask
 IN_PLACE = frozenset({"python", "bash", "empty"})
 
 
+#: Stored even if they are defaults: statements read some of them, and without the others the hash of every DAG would change.
+ALWAYS_STORED = frozenset(
+    {
+        "dag_id", "file", "schedule", "timezone", "description", "start_date", "end_date", "catchup", "max_active_runs",
+        "max_active_tasks", "is_paused_upon_creation", "tags", "owners", "doc_md", "dagrun_timeout_s", "fail_fast",
+        "max_consecutive_failed_dag_runs", "notify", "params", "deadlines", "sla_miss_callback", "disable_bundle_versioning",
+        "rerun_with_latest_version", "allowed_run_types", "groups", "asset_names", "tasks",
+    }
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class SerializedDag:
-    """One version of a DAG. `tasks` are in topological order, with siblings next to each other; the index is the `task_no`."""
+    """One version of a DAG. `tasks` are in topological order, with siblings next to each other; the index is the `task_no`.
+
+    Add a field only with a default, and not to ALWAYS_STORED: then no hash changes. A default must never change.
+    """
 
     dag_id: str
     file: str
@@ -222,7 +236,17 @@ def _as_dict(part: object) -> dict[str, Any]:
         return part.as_stored()
     if not is_dataclass(part):
         raise TypeError(f"Object of type {type(part).__name__} is not JSON serializable")
-    return {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: value for name, default in _defaults(type(part)) if (value := getattr(part, name)) != default}
+
+
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The fields with the values with which they are not stored. No value equals MISSING."""
+    return tuple((each.name, MISSING if each.name in ALWAYS_STORED else _default(each)) for each in fields(kind))
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:

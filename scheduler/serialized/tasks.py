@@ -15,7 +15,8 @@ ALWAYS_STORED = frozenset(
 class SerializedTask:
     """One task with all settings applied; durations are in seconds.
 
-    A stored task omits what is the default here, so a default must never change. With all fields, ten thousand tasks had 8 MB.
+    A stored task omits what is the default here, so a default must never change. With all fields, ten thousand tasks had 8 MB. Add
+    a field only with a default: then no hash of a DAG changes.
     """
 
     task_id: str
@@ -95,20 +96,25 @@ class SerializedTask:
 
     def as_stored(self) -> dict[str, Any]:
         """The fields to store as JSON."""
-        return {name: value for name, default in _defaults() if (value := getattr(self, name)) != default or name in ALWAYS_STORED}
+        return {
+            name: value
+            for name, default in _defaults(type(self))
+            if (value := getattr(self, name)) != default or name in ALWAYS_STORED
+        }
 
 
 def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of a stored task, as JSON has them."""
-    return {name: list(default) if isinstance(default, tuple) else default for name, default in _defaults()} | dict(stored)
+    defaults = _defaults(SerializedTask)
+    return {name: list(default) if isinstance(default, tuple) else default for name, default in defaults} | dict(stored)
 
 
 @cache
-def _defaults() -> tuple[tuple[str, Any], ...]:
+def _defaults(kind: type[SerializedTask]) -> tuple[tuple[str, Any], ...]:
     """The fields with their defaults; a required one has MISSING, which no value equals."""
-    return tuple((each.name, each.default) for each in fields(SerializedTask))
+    return tuple((each.name, each.default) for each in fields(kind))
 
 
 @cache
 def _required() -> frozenset[str]:
-    return frozenset(name for name, default in _defaults() if default is MISSING)
+    return frozenset(name for name, default in _defaults(SerializedTask) if default is MISSING)

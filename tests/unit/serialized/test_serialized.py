@@ -1,7 +1,9 @@
 """The DAG as data: order, numbers, ranges, and the same bytes for the same DAG."""
 
 import json
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,29 @@ def test_a_stored_task_omits_what_is_the_default_and_keeps_what_statements_read(
     assert SerializedDag.from_json(json.dumps({**json.loads(dag_of(plain).to_json()), "tasks": [complete(stored)]})) == dag_of(
         plain
     )
+
+
+def test_a_new_field_with_a_default_changes_no_hash() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class NextTask(SerializedTask):
+        colour: str = "red"
+
+    @dataclass(frozen=True, kw_only=True)
+    class NextDag(SerializedDag):
+        moods: dict[str, Any] = field(default_factory=dict)
+        shape: int = 1
+
+    task = {"task_id": "t", "operator": "E", "runtime": "empty"}
+    dag = {"dag_id": "d", "file": "d.py", "schedule": {"kind": "never"}}
+
+    now = SerializedDag(**dag, tasks=(SerializedTask(**task),))
+    later = NextDag(**dag, tasks=(NextTask(**task),))
+
+    assert later.content_hash == now.content_hash
+    assert NextDag(**dag, shape=2, tasks=now.tasks).content_hash != now.content_hash
+    assert NextDag(**dag, tasks=(NextTask(**task, colour="blue"),)).content_hash != now.content_hash
+    # A change of this hash gives each DAG a new version with the upgrade, and one more for as long as both releases parse it.
+    assert now.content_hash == "c53ebc7c45f365d793e5bc03d8a5520ade5f2ac768129b65aba9c2b3f2c305ee"
 
 
 def dag_of(task: SerializedTask) -> SerializedDag:
