@@ -20,6 +20,7 @@ from kombu.transport import redis
 from redis.exceptions import ResponseError
 
 from scheduler.messaging import broker_keys
+from scheduler.messaging.message import VERSION
 from scheduler.messaging.publisher import TASK_NAME
 from workers import remote_control
 from workers.logs import worker_log
@@ -180,11 +181,20 @@ def envelope_fault(message: Any) -> str | None:
 def dispatch_fault(message: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a message as a dispatch of a task instance; None if it is valid."""
     headers = message["headers"]
+    if fault := _version_fault(headers.get("message_version", 1)):
+        return fault
     if headers.get("task") != TASK_NAME:
         return f"it is for another task than {TASK_NAME}"
     if any(headers.get(name) for name in EMPTY_HEADERS) or any(headers.get("timelimit") or ()) or headers.get("retries") != 0:
         return "its headers request more than one immediate run"
     return _body_fault(message.get("body"), headers.get("id"))
+
+
+def _version_fault(version: Any) -> str | None:
+    """The task instance of a message that a newer release sent stays queued: schedulers send it again until a worker reads it."""
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        return "its version is not a positive number"
+    return "a newer release of Paceline sent it: upgrade this worker. Schedulers send it again" if version > VERSION else None
 
 
 def _body_fault(encoded: Any, celery_id: Any) -> str | None:

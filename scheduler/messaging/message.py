@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+#: The version of the format of messages. A release reads this version and older ones. A new format takes two releases: the first
+#: one reads it, and the second one sends it, so that workers of the release before can read what schedulers send.
+VERSION = 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:

@@ -18,7 +18,7 @@ from kombu import Queue
 from kombu.utils.url import parse_ssl_cert_reqs
 
 from scheduler.messaging import broker_keys, wakeups
-from scheduler.messaging.message import Message
+from scheduler.messaging.message import VERSION, Message
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
@@ -147,6 +147,7 @@ def envelope(message: Message, priority: int, origin: str) -> str:
         "replaced_task_nesting": 0,
         "stamped_headers": None,
         "stamps": {},
+        "message_version": VERSION,
     }
     properties = {
         "correlation_id": message.dispatch_id,

@@ -114,6 +114,10 @@ def _envelopes(pickled: str) -> dict[str, Any]:
         "expired": message(headers={"expires": "1999-01-01T00:00:00+00:00"}),
         "with a time limit": message(headers={"timelimit": [0.001, 0.001]}),
         "retried": message(headers={"retries": 10**9}),
+        "of a newer release": message(headers={"message_version": 2}),
+        "of an endlessly newer release": message(headers={"message_version": 10**300}),
+        "a version that is a text": message(headers={"message_version": "1"}),
+        "version 0": message(headers={"message_version": 0}),
         "stamped": message(headers={"stamps": {"a": "b"}, "stamped_headers": ["a"]}),
         "of protocol 1": message(headers={}, body=base64.b64encode(json.dumps({"task": TASK_NAME, "id": "x", "args": []}).encode())
                                  .decode()) | {"headers": {}},

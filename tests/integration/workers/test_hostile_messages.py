@@ -12,6 +12,7 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
+from scheduler.messaging import publisher
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import client
 from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
@@ -97,6 +98,34 @@ def test_what_we_publish_is_taken(scenario: Scenario) -> None:
     found = [json.loads(item) for key in broker_lists("default") for item in scenario.broker.lrange(key, 0, -1)]
 
     assert [message_filter.envelope_fault(one) or message_filter.dispatch_fault(one) for one in found] == [None]
+
+
+def test_a_message_of_the_release_before_has_no_version_and_is_taken() -> None:
+    message = hostile.message()
+
+    assert "message_version" not in message["headers"]
+    assert (message_filter.envelope_fault(message) or message_filter.dispatch_fault(message)) is None
+
+
+def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_one_that_its_worker_reads(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.dag(ONE_TASK)
+    run = bench.scenario.trigger("d", run_id="r1")
+    worker = bench.worker()
+    monkeypatch.setattr(publisher, "VERSION", 2)
+    bench.scenario.turn()
+
+    eventually(lambda: "upgrade this worker" in worker.said, timeout=20, message=lambda: bench.said)
+    assert bench.scenario.states(run) == {"t": "queued"}
+    monkeypatch.undo()  # as if the next one met a worker of that release
+    settings = bench.settings
+    rescue = Rescue(bench.scenario.engine, settings, Publisher(settings), client(settings))
+    eventually(lambda: rescue.rescue(datetime.now(UTC)).sent_again, timeout=60)
+    bench.wait(run)
+
+    assert bench.scenario.states(run) == {"t": "success"}
+    assert bench.column("t", "try_number") == 1
 
 
 def settled(scenario: Scenario) -> bool:
