@@ -77,6 +77,20 @@ def migrate() -> None:
 
 
 @db.command()
+@options.yes
+def downgrade(*, yes: bool) -> None:
+    """Undo the newest migration, after a return to the version of Paceline before.
+
+    Run it with the newer version, after all its processes have ended. Not needed to run the version before, if that works with the
+    newer schema (docs/how-to/upgrade.md). Data that only the newer version stores is deleted.
+    """
+    engine = options.engine(as_owner=True)
+    if options.asks(yes):
+        click.confirm(f"Undo the migration {schema.head()}, and delete the data that only it stores?", abort=True)
+    click.echo(f"The schema is at {schema.downgrade(engine)}.")
+
+
+@db.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def backup(file: Path) -> None:
     """Write a backup of the database to FILE while everything runs. It holds the state of one moment.

@@ -236,7 +236,8 @@ def _as_dict(part: object) -> dict[str, Any]:
         return part.as_stored()
     if not is_dataclass(part):
         raise TypeError(f"Object of type {type(part).__name__} is not JSON serializable")
-    return {name: value for name, default in _defaults(type(part)) if (value := getattr(part, name)) != default}
+    kind: type = type(part)
+    return {name: value for name, default in _defaults(kind) if (value := getattr(part, name)) != default}
 
 
 @cache

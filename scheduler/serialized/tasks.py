@@ -96,10 +96,9 @@ class SerializedTask:
 
     def as_stored(self) -> dict[str, Any]:
         """The fields to store as JSON."""
+        kind: type = type(self)
         return {
-            name: value
-            for name, default in _defaults(type(self))
-            if (value := getattr(self, name)) != default or name in ALWAYS_STORED
+            name: value for name, default in _defaults(kind) if (value := getattr(self, name)) != default or name in ALWAYS_STORED
         }
 
 
@@ -110,7 +109,7 @@ def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _defaults(kind: type[SerializedTask]) -> tuple[tuple[str, Any], ...]:
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
     """The fields with their defaults; a required one has MISSING, which no value equals."""
     return tuple((each.name, each.default) for each in fields(kind))
 

@@ -10,6 +10,7 @@ before. The chain is read from the text of the files, so that only migrating nee
 import functools
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from tenacity import stop_after_attempt
 
 from scheduler.exceptions import SchemaError
 from scheduler.process import retries
-from scheduler.store.db import roles
+from scheduler.store.db import concurrent_indexes, roles
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
 
@@ -32,8 +33,8 @@ log = logging.getLogger("paceline.schema")
 ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
 #: The advisory lock that serializes migrations; any number without another use.
 MIGRATION_LOCK = 7_223_463
-#: Statements queue behind a migration that waits for a table lock. So it waits only briefly, and tries several times.
-LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "3s", 10, 1.0
+#: Statements queue behind a migration that waits for a table lock. So it waits only briefly, and tries again for a minute.
+LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "150ms", 60, 1.0
 #: A process with a heartbeat within this many seconds is alive.
 ALIVE_S = 30.0
 
@@ -48,10 +49,24 @@ def migrate(
 ) -> str:
     """Apply every missing migration in one transaction, and create default_pool and these roles. Returns the new revision.
 
-    Processes that work with the new schema can keep running; SchemaError, without any change, if others are alive.
+    Then it builds missing indexes beside all work. Processes that work with the new schema can keep running; SchemaError, without
+    any change, if others are alive.
     """
     repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
-    return repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
+    revision: str = repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
+    if revision == head():
+        concurrent_indexes.build(engine, _indexes())
+    return revision
+
+
+def downgrade(engine: Engine) -> str:
+    """Undo the newest migration in one transaction, with the data that only it stores. Returns the new revision.
+
+    SchemaError, without any change, if processes of this version are alive, if the schema is not that of this version, or if the
+    migration cannot be undone.
+    """
+    repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
+    return str(repeated(_downgrade, engine))
 
 
 def _was_in_the_way(error: BaseException) -> bool:
@@ -62,18 +77,16 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | No
     from alembic import command
 
     with engine.begin() as connection:
-        patiently(connection)
-        connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-        connection.exec_driver_sql("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+        _lock(connection)
         found = current(connection)
         if found is not None and found not in known():
             _refuse_incompatible(connection, found)
             return found
         if found is not None and found != head():
             _refuse_beside_older(connection)
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(_config(connection), "head")
+        if found is None:
+            concurrent_indexes.create(connection, _indexes())
         connection.exec_driver_sql(
             "insert into pool (name, slots, description) values ('default_pool', %s, 'every task that names no pool')"
             " on conflict (name) do nothing",
@@ -83,6 +96,34 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | No
         roles.make(connection, *wanted)
         roles.renew(connection)
     return head()
+
+
+def _downgrade(engine: Engine) -> str:
+    from alembic import command
+
+    newest, *older = known()
+    with engine.begin() as connection:
+        _lock(connection)
+        found = current(connection)
+        if found != newest or not older:
+            raise SchemaError(f"The schema is at {found}, and this version undoes only {newest}: nothing is changed.")
+        if names := _alive_except(connection, older):
+            raise SchemaError(
+                f"{names} need the schema {newest}: replace them by processes of the version before, then downgrade again."
+            )
+        try:
+            command.downgrade(_config(connection), older[0])
+        except NotImplementedError as error:
+            raise SchemaError(f"The migration {newest} cannot be undone. {error}") from None
+        connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(older[0]),))
+    return older[0]
+
+
+def _lock(connection: Connection) -> None:
+    """Wait until no other process migrates, and for no table for long."""
+    patiently(connection)
+    connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+    connection.exec_driver_sql("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
 
 
 def check(engine: Engine) -> None:
@@ -110,13 +151,21 @@ def head() -> str:
     return known()[0]
 
 
-def compatible_from() -> str:
-    """The oldest revision whose version of Paceline works with the schema of this version."""
+def compatible_from(revision: str | None = None) -> str:
+    """The oldest revision whose version of Paceline works with the schema of this version, or with that of `revision`."""
     from alembic.script import ScriptDirectory
 
-    newest = ScriptDirectory.from_config(_config()).get_revision(head())
-    assert newest is not None
-    return str(getattr(newest.module, "compatible_from", newest.revision))
+    script = ScriptDirectory.from_config(_config()).get_revision(revision or head())
+    assert script is not None
+    return str(getattr(script.module, "compatible_from", script.revision))
+
+
+def _indexes() -> dict[str, str]:
+    """The indexes of all migrations that are built beside work."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return {name: text for script in scripts for name, text in getattr(script.module, "indexes", {}).items()}
 
 
 def known() -> tuple[str, ...]:
@@ -148,6 +197,15 @@ def _refuse_incompatible(connection: Connection, found: str) -> None:
 def _refuse_beside_older(connection: Connection) -> None:
     """SchemaError if running processes cannot work with the new schema: they must be stopped first."""
     served = known()[: known().index(compatible_from()) + 1]
+    if names := _alive_except(connection, served):
+        raise SchemaError(
+            f"The schema {head()} does not work with the older version of {names}: stop processes older than {served[-1]}, then"
+            " migrate again."
+        )
+
+
+def _alive_except(connection: Connection, served: Sequence[str]) -> str:
+    """Some of the running processes whose version was made for none of these revisions; empty if there is none."""
     alive = connection.exec_driver_sql(
         """
         select id from (select p.id, to_jsonb(p)->>'schema' as made_for from process p
@@ -157,18 +215,14 @@ def _refuse_beside_older(connection: Connection) -> None:
         (ALIVE_S, list(served)),
     )
     names = list(alive.scalars())
-    if names:
-        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        raise SchemaError(
-            f"The schema {head()} does not work with the older version of {some}: stop processes older than {served[-1]}, then"
-            " migrate again."
-        )
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _config() -> "Config":
+def _config(connection: Connection | None = None) -> "Config":
     from alembic.config import Config
 
     config = Config()
+    config.attributes["connection"] = connection
     config.set_main_option("script_location", _location().replace("%", "%%"))
     return config
 

@@ -10,6 +10,13 @@ down_revision = "0018"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"
+indexes = {
+    # The newest runs of a DAG, for the grid.
+    "dag_run_newest": "dag_run (dag_id, run_after, id)",
+    "task_instance_failed": "task_instance (ended_at) where state = 'failed'",
+    # What changed in the last moment. BRIN, because a B-tree would cost each event more: events arrive in the order of their time.
+    "event_at": "event using brin (at) with (pages_per_range = 8, autosummarize = on)",
+}
 
 ACCOUNTS = """
 create table account (
@@ -108,12 +115,6 @@ create table web_role (
 """
 
 PAGES = """
--- The newest runs of a DAG, for the grid.
-create index dag_run_newest on dag_run (dag_id, run_after, id);
-create index task_instance_failed on task_instance (ended_at) where state = 'failed';
--- What changed in the last moment. BRIN, because a B-tree would cost each event more: events arrive in the order of their time.
-create index event_at on event using brin (at) with (pages_per_range = 8, autosummarize = on);
-
 -- The file of a DAG version. Equal files are stored once.
 create table dag_source (
     digest  bytea primary key,
