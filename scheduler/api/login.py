@@ -46,21 +46,25 @@ class Logins:
 
     def log_in(self, name: str, password: str, address: str, kind: str) -> Login:
         """Check a password and begin a session of this kind. UnauthenticatedError, TooManyLoginsError."""
-        web = self._web
-        wait_s = transact(
-            self._engine, logins.seconds_to_wait, name, address, attempts=web.login_attempts, window_s=web.login_window
-        )
-        if wait_s > 0:
-            raise TooManyLoginsError(wait_s)
+        self._refuse_too_many(name, address)
         found = transact(self._engine, accounts.password_hash, name)
         with _hashing:
+            # Those that came at the same time have failed by now.
+            self._refuse_too_many(name, address)
             fits = passwords.fits(password, found and found[1])
+            if not fits:
+                transact(self._engine, logins.failed, name, address, window_s=self._web.login_window)
         if found is None or not fits:
-            transact(self._engine, logins.failed, name, address, window_s=web.login_window)
             self._record("login_failed", name, address, 401)
             raise UnauthenticatedError("The user name or the password is wrong.")
         transact(self._engine, logins.succeeded, name, address)
         return self.begin(found[0], address, kind)
+
+    def _refuse_too_many(self, name: str, address: str) -> None:
+        attempts, window_s = self._web.login_attempts, self._web.login_window
+        wait_s = transact(self._engine, logins.seconds_to_wait, name, address, attempts=attempts, window_s=window_s)
+        if wait_s > 0:
+            raise TooManyLoginsError(wait_s)
 
     def log_in_by_link(self, key: str, address: str) -> Login:
         """Begin a session with a link that works once. UnauthenticatedError."""
@@ -96,35 +100,35 @@ class Logins:
 
     def account(self, request: Request) -> Account:
         """The account of a request. UnauthenticatedError; ForbiddenError for a change without the CSRF token."""
+        key, kind = self.key(request)
+        found = transact(self._engine, keys.account, key, kind)
+        if found is None:
+            again = "log in again" if kind == "session" else "get one from POST /auth/token"
+            raise UnauthenticatedError(f"The {'session' if kind == 'session' else 'token'} has ended: {again}.")
+        if kind == "session" and request.method not in SAFE and not self.same_origin(request, key):
+            raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
+        return found
+
+    def key(self, request: Request) -> tuple[str, str]:
+        """The key that a request presents, and its kind. UnauthenticatedError."""
         scheme, _, credential = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._of_bearer(credential.strip())
+            credential = credential.strip()
+            return (credential, "token") if credential.startswith(keys.PREFIX) else (self._session_of(credential), "jwt")
         session = request.cookies.get(SESSION_COOKIE)
         if not session:
             raise UnauthenticatedError
-        found = transact(self._engine, keys.account, session, "session")
-        if found is None:
-            raise UnauthenticatedError("The session has ended: log in again.")
-        if request.method not in SAFE and not self.same_origin(request, session):
-            raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
-        return found
+        return session, "session"
 
     def same_origin(self, request: Request, session: str) -> bool:
         """Whether a request with a session cookie comes from a page of this session."""
         return secrets.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), self.csrf(session).encode())
 
-    def _of_bearer(self, credential: str) -> Account:
-        if credential.startswith(keys.PREFIX):
-            found = transact(self._engine, keys.account, credential, "token")
-        else:
-            try:
-                session = str(jwt.decode(credential, self._secret, [ALGORITHM], options={"require": ["exp", "sid"]})["sid"])
-            except jwt.InvalidTokenError:
-                raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.") from None
-            found = transact(self._engine, keys.account, session, "jwt")
-        if found is None:
-            raise UnauthenticatedError("The token has ended: get one from POST /auth/token.")
-        return found
+    def _session_of(self, token: str) -> str:
+        try:
+            return str(jwt.decode(token, self._secret, [ALGORITHM], options={"require": ["exp", "sid"]})["sid"])
+        except jwt.InvalidTokenError:
+            raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.") from None
 
     def _record(self, event: str, name: str, address: str, status: int) -> None:
         entry = transact(self._engine, audit.begin, event, account=name[:250], address=address)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 from sqlalchemy import Engine
@@ -16,6 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler.exceptions import UnreachableError
+from scheduler.store.accounts import keys
+from scheduler.store.accounts.accounts import Account
 from scheduler.store.db.database import transact
 from scheduler.store.lists.changes import Changes, Watch
 
@@ -27,8 +29,10 @@ INTERVAL_S = 0.25
 READY_S = 5.0
 #: Seconds after which an idle stream sends a comment, so that no proxy closes it.
 KEEP_ALIVE_S = 15.0
-#: Seconds after which a stream ends. The page connects again, which checks its login again.
+#: Seconds after which a stream ends, and the page connects again.
 LONGEST_S = 900.0
+#: Seconds between two checks of the logins of all streams. A stream whose login has ended, or has other rights now, ends.
+LOGINS_S = 5.0
 #: Streams of one process, and messages that a slow client may be behind.
 MOST_STREAMS, MOST_BEHIND = 500, 50
 #: Task instances in one message.
@@ -51,13 +55,22 @@ class Wanted:
         )
 
 
+class Session(NamedTuple):
+    """The digest of the key with which a stream was opened, and its account then."""
+
+    digest: bytes
+    account: Account
+
+
 @dataclass(eq=False, slots=True)
 class _Page:
     """An open stream."""
 
     wanted: Wanted
+    session: Session
     messages: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MOST_BEHIND))
     is_behind: bool = False
+    has_ended: bool = False
 
     def put(self, message: str) -> None:
         if self.is_behind and self.messages.empty():
@@ -88,9 +101,9 @@ class Stream:
         if len(self._pages) >= MOST_STREAMS:
             raise UnreachableError("This web process has too many open event streams: start another one, or close pages.")
 
-    async def follow(self, wanted: Wanted) -> AsyncIterator[str]:
-        """The messages for a page, until the process shuts down or the stream is too old."""
-        page = _Page(wanted)
+    async def follow(self, wanted: Wanted, session: Session) -> AsyncIterator[str]:
+        """The messages for a page, until its login ends, the process shuts down, or the stream is too old."""
+        page = _Page(wanted, session)
         self._pages.add(page)
         if self._looking is None or self._looking.done():
             self._sees.clear()
@@ -102,11 +115,14 @@ class Stream:
                 await asyncio.wait_for(self._sees.wait(), READY_S)
             yield "retry: 2000\n" + event("ready", {})
             said_at = time.monotonic()
-            while not self._stopping.is_set() and time.monotonic() < ends_at:
+            while not (page.has_ended or self._stopping.is_set()) and time.monotonic() < ends_at:
                 try:
                     yield await asyncio.wait_for(page.messages.get(), 1.0)
                     said_at = time.monotonic()
                 except TimeoutError:
+                    if page.is_behind:  # and no change followed those that it missed
+                        page.is_behind = False
+                        yield event("reset", {})
                     if time.monotonic() - said_at >= KEEP_ALIVE_S:
                         said_at = time.monotonic()
                         yield ": alive\n\n"
@@ -114,12 +130,15 @@ class Stream:
             self._pages.discard(page)
 
     async def _look(self) -> None:
-        watch, is_away = Watch(), False
+        watch, is_away, checked_at = Watch(), False, time.monotonic()
         while self._pages and not self._stopping.is_set():
             started = time.monotonic()
             try:
                 self.looks += 1
                 changes = await anyio.to_thread.run_sync(transact, self._engine, watch.look)
+                if started - checked_at >= LOGINS_S:
+                    await self._check_logins()
+                    checked_at = started
             except (DBAPIError, PoolTimeoutError, UnreachableError):
                 if not is_away:
                     log.warning("The event stream cannot read the database")
@@ -136,6 +155,13 @@ class Stream:
                 if changes is not None:
                     self._send(changes)
             await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - started), INTERVAL_S / 2))
+
+    async def _check_logins(self) -> None:
+        opened = {page.session.digest for page in self._pages}
+        valid = await anyio.to_thread.run_sync(transact, self._engine, keys.accounts, opened)
+        for page in self._pages:
+            if page.session.digest in opened and valid.get(page.session.digest) != page.session.account:
+                page.has_ended = True
 
     def _tell(self, message: str) -> None:
         for page in self._pages:

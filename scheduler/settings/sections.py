@@ -16,6 +16,7 @@ from scheduler.settings.types import (
     LineageUrl,
     LogsUrl,
     MetricPrefix,
+    Networks,
     OidcIssuer,
     OidcRoles,
     Port,
@@ -143,8 +144,8 @@ class Web(Section):
     """Path prefix at which a reverse proxy serves Paceline. If empty, the root of its host."""
     flower_url: str = Field(default="", examples=["https://flower.example.org"])
     """Address of Flower for links on pages. standalone fills it in."""
-    proxies: str = ""
-    """Comma-separated addresses of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
+    proxies: Networks = ""
+    """Comma-separated addresses or networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
     tls_certificate: Path | None = Field(default=None, examples=["/etc/paceline/web.pem"])
     """File with the TLS certificate chain. If unset, the web process serves HTTP."""
     tls_key: Path | None = Field(default=None, examples=["/etc/paceline/web.key"])

@@ -1,6 +1,7 @@
 """The types of settings, which check values and describe the allowed ones."""
 
 import base64
+import ipaddress
 import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -41,6 +42,16 @@ def _fernet_keys(keys: str) -> str:
         if size != FERNET_KEY_BYTES:
             raise ValueError("that is not a Fernet key")
     return keys
+
+
+def _networks(names: str) -> str:
+    for name in names.split(",") if names else ():
+        try:
+            # "*" is none: with it, each client could choose its address, by which logins are limited and changes audited.
+            ipaddress.ip_network(name.strip())
+        except ValueError:
+            raise ValueError("that is not a list of addresses and networks") from None
+    return names
 
 
 FERNET_KEY_BYTES = 32
@@ -112,6 +123,11 @@ DataUrl = Annotated[
     str,
     AfterValidator(_data_url),
     Field(json_schema_extra={"allowed": "a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }"}),
+]
+Networks = Annotated[
+    str,
+    AfterValidator(_networks),
+    Field(json_schema_extra={"allowed": "IP addresses and networks such as 10.0.0.0/8, separated by commas"}),
 ]
 FernetKeys = Annotated[
     str,

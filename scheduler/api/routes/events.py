@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from scheduler.api.call import Api
-from scheduler.api.stream import Wanted
+from scheduler.api.stream import Session, Wanted
+from scheduler.store.accounts import keys
 
 router = APIRouter(tags=["Paceline"])
 
@@ -17,16 +18,18 @@ HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 @router.get("/events", response_class=StreamingResponse, responses={200: {"content": {TYPE: {"schema": {"type": "string"}}}}})
 def get_events(
-    api: Api, dag_id: Annotated[str | None, Query()] = None, dag_run_id: Annotated[str | None, Query()] = None
+    request: Request, api: Api, dag_id: Annotated[str | None, Query()] = None, dag_run_id: Annotated[str | None, Query()] = None
 ) -> StreamingResponse:
     """Stream changes as server-sent events.
 
     `changes` has the runs that changed and, with `dag_id`, their task instances. With `more`, or after `reset`, read the page
-    again. `away` says that the database does not answer. A stream ends after 15 minutes: connect again.
+    again. `away` says that the database does not answer. A stream ends after 15 minutes: connect again. It also ends when the
+    login ends, or gets other rights.
     """
     api.service.stream.refuse_too_many()
     if dag_id is not None:
         api.require(dag_id, "viewer")
     tags = api.tags()
     wanted = Wanted(dag_id, dag_run_id, None if tags is None else tuple(tags))
-    return StreamingResponse(api.service.stream.follow(wanted), media_type=TYPE, headers=HEADERS)
+    session = Session(keys.digest(api.service.logins.key(request)[0]), api.account)
+    return StreamingResponse(api.service.stream.follow(wanted, session), media_type=TYPE, headers=HEADERS)

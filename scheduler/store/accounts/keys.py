@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -33,18 +34,25 @@ def issue(
     return key, expires_at
 
 
+#: Keys that have not ended, with their accounts.
+VALID = """
+select k.digest, a.id, a.name, a.role,
+       coalesce((select jsonb_object_agg(t.tag, t.role) from account_tag t where t.account_id = a.id), '{}') as tags
+  from account_key k join account a on a.id = k.account_id
+ where k.expires_at > clock_timestamp()
+"""
+
+
 def account(connection: Connection, key: str, kind: str) -> Account | None:
     """The account of a key of this kind that has not ended."""
-    row = connection.exec_driver_sql(
-        """
-        select a.id, a.name, a.role,
-               coalesce((select jsonb_object_agg(t.tag, t.role) from account_tag t where t.account_id = a.id), '{}') as tags
-          from account_key k join account a on a.id = k.account_id
-         where k.digest = %s and k.kind = %s and k.expires_at > clock_timestamp()
-        """,
-        (digest(key), kind),
-    ).first()
+    row = connection.exec_driver_sql(f"{VALID} and k.digest = %s and k.kind = %s", (digest(key), kind)).first()
     return None if row is None else Account(row.id, row.name, row.role, row.tags)
+
+
+def accounts(connection: Connection, digests: Collection[bytes]) -> dict[bytes, Account]:
+    """The accounts of those of these keys that have not ended, by digest."""
+    rows = connection.exec_driver_sql(f"{VALID} and k.digest = any(%s::bytea[])", (list(digests),))
+    return {bytes(row.digest): Account(row.id, row.name, row.role, row.tags) for row in rows}
 
 
 def use_link(connection: Connection, key: str) -> int | None:

@@ -1,9 +1,13 @@
 """Failed logins, counted in the database, so that every web process applies the same limit."""
 
+import ipaddress
+
 from sqlalchemy import Connection
 
 #: From one address, failures over all accounts may be this many times those of one account.
 OF_ADDRESS = 4
+#: A customer of a provider has a network of IPv6 addresses, so its addresses count as one.
+IPV6_NETWORK = 64
 
 
 def seconds_to_wait(connection: Connection, name: str, address: str, *, attempts: int, window_s: float) -> float:
@@ -40,4 +44,17 @@ def succeeded(connection: Connection, name: str, address: str) -> None:
 
 
 def _keys(name: str, address: str) -> list[str]:
-    return [f"{address} {name.lower()[:250]}", address]
+    network = _network(address)
+    return [f"{network} {name.lower()[:250]}", network]
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), IPV6_NETWORK), strict=False))

@@ -1,23 +1,28 @@
 """Every route x every role, and how an account proves itself."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import jwt
+import pytest
 from fastapi.routing import APIRoute
 from support.waiting import eventually
 
 from scheduler.api import access
 from scheduler.api.call import PREFIX
 from scheduler.api.login import CSRF_HEADER
-from scheduler.store.accounts import accounts
+from scheduler.store.accounts import accounts, logins, passwords
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
 
+#: Fewer than the threads of a web process.
+GUESSES = 8
 #: A value for each parameter of a path: of things that exist where reading is to succeed.
 VALUES = {
     "dag_id": "etl", "dag_run_id": "good", "task_id": "extract", "map_index": "-1", "group_id": "g", "task_try_number": "1",
@@ -203,6 +208,50 @@ def test_logins_are_limited_over_all_web_processes(make_web: Callable[..., Web])
     with first.engine.begin() as connection:
         connection.exec_driver_sql("update login_failure set last_at = last_at - %s", (timedelta(minutes=10),))
     assert log_in(first, PASSWORD).status_code == 201
+
+
+def test_guesses_at_the_same_time_are_limited_too(make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is admitted before the first of them has failed."""
+    web = make_web(login_attempts=2)
+    web.account("ada", "admin")
+    waits_s: list[float] = []
+    all_are_in = threading.Event()
+    wait_s, fits = logins.seconds_to_wait, passwords.fits
+
+    def counted(*arguments: Any, **named: Any) -> float:
+        found = wait_s(*arguments, **named)
+        waits_s.append(found)
+        if len(waits_s) >= GUESSES:
+            all_are_in.set()
+        return found
+
+    def late(*arguments: Any) -> bool:
+        all_are_in.wait(20)
+        return fits(*arguments)
+
+    monkeypatch.setattr(logins, "seconds_to_wait", counted)
+    monkeypatch.setattr(passwords, "fits", late)
+
+    with ThreadPoolExecutor(GUESSES) as pool:
+        sent = [
+            pool.submit(httpx.post, f"{web.url}/auth/token", json={"username": "ada", "password": f"{n}"}, timeout=60)
+            for n in range(GUESSES)
+        ]
+        statuses = sorted(one.result().status_code for one in sent)
+
+    # Two are checked at a time, so that one more than the limit can be under way.
+    assert statuses.count(401) <= 3 and statuses.count(429) >= GUESSES - 3
+
+
+def test_the_addresses_of_one_ipv6_network_count_as_one(web: Web) -> None:
+    def wait_s(address: str) -> float:
+        return transact(web.engine, logins.seconds_to_wait, "ada", address, attempts=1, window_s=60.0)
+
+    transact(web.engine, logins.failed, "ada", "2001:db8::1", window_s=60.0)
+    transact(web.engine, logins.failed, "ada", "::ffff:192.0.2.1", window_s=60.0)
+
+    assert wait_s("2001:db8::ffff:2") > 0 and wait_s("2001:db8:0:1::1") == 0
+    assert wait_s("192.0.2.1") > 0 and wait_s("192.0.2.2") == 0
 
 
 def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> None:

@@ -7,12 +7,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import event
 from support.waiting import eventually
 
+from scheduler.api import stream
 from scheduler.api.call import PREFIX
+from scheduler.store.accounts import accounts
+from scheduler.store.db.database import transact
 
-from .conftest import Web, World
+from .conftest import PASSWORD, Web, World
 
 
 class Listener:
@@ -113,6 +117,23 @@ def test_a_change_that_began_before_the_first_look_is_not_missed(web: Web, world
         with listening(web, "?dag_id=etl") as page:
             late.commit()
             eventually(lambda: ("bad", "queued") in page.runs(), timeout=20)
+
+
+def test_a_stream_ends_with_its_login_and_with_other_rights(web: Web, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "LOGINS_S", 0.0)
+    token = web.account("ada", "viewer")
+    other = web.account("bob", "viewer")
+    session = httpx.post(f"{web.url}/auth/token", json={"username": "ada", "password": PASSWORD}).json()["access_token"]
+    with web.http(session) as first, web.http(token) as second, web.http(other) as third:
+        ended, stays, changed = Listener(first, ""), Listener(second, ""), Listener(third, "")
+        transact(web.engine, accounts.set_password, "ada", "a new password")
+        ended.join()
+        world.scenario.sql("update account set role = 'operator' where name = 'bob'")
+        changed.join()
+        world.scenario.trigger("etl", run_id="new")
+        eventually(lambda: ("new", "queued") in stays.runs(), timeout=20)
+        web.app.state.service.stopping.set()
+        stays.join()
 
 
 def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) -> None:

@@ -75,6 +75,8 @@ def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
         ("PACELINE_CORE_DEFAULT_TIMEZONE", "Mars/Base", ["'Mars/Base'", "IANA time zone"]),
         ("PACELINE_CORE_DEFAULT_TIMEZONE", "../../etc/passwd", ["core.default_timezone", "IANA time zone"]),
         ("PACELINE_DATABASE_URL", "sqlite:///x.db", ["database.url", "'sqlite:///x.db'", "postgresql://"]),
+        ("PACELINE_WEB_PROXIES", "*", ["web.proxies", "'*'", "IP addresses and networks"]),
+        ("PACELINE_WEB_PROXIES", "10.0.0.1;10.0.0.2", ["web.proxies", "IP addresses and networks"]),
         ("PACELINE_BROKER_URL", "amqp://host", ["broker.url", "'amqp://host'", "redis://"]),
     ],
 )
