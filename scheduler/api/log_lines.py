@@ -82,9 +82,10 @@ def after(file: Path, offset: int, limit: int) -> dict[str, Any]:
 def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0, match_case: bool = False) -> dict[str, Any]:
     """The lines that contain a text, from a place on that an earlier search returned: `next_offset` with `next_line`.
 
+    Without `match_case`, it ignores the case of the letters A to Z: a log is searched as bytes, so that this is fast.
     `is_complete` tells whether the search reached the end of the log.
     """
-    wanted = text.encode() if match_case else text.lower().encode()
+    wanted = text.encode("utf-8", "replace") if match_case else text.encode("utf-8", "replace").lower()
     ends_at = time.monotonic() + SEARCH_S
     matches: list[dict[str, Any]] = []
     with opened(file) as stream:

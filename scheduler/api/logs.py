@@ -87,13 +87,15 @@ def part(file: Path, offset: int, *, ended: bool = True) -> tuple[list[str], int
     return [line.rstrip("\r") for line in found], offset + len(data)
 
 
-def lines(file: Path) -> Iterator[str]:
-    """All lines until the present end of the log."""
+def parts(file: Path) -> Iterator[list[str]]:
+    """All lines until the present end of the log, in parts that fit into memory."""
     offset = 0
     end = file.stat().st_size
     while offset < end:
         found, offset = part(file, offset)
-        yield from found
+        if not found:
+            return  # it was made shorter meanwhile
+        yield found
 
 
 def structured(line: str) -> dict[str, str]:

@@ -97,7 +97,10 @@ def search_log(
     line: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500,
 ) -> dict[str, Any]:
-    """Search the whole log of a try for a text. A search of a huge log ends after 1.5 seconds and can be continued."""
+    """Search the whole log of a try for a text. A search of a huge log ends after 1.5 seconds and can be continued.
+
+    Without match_case, the case of the letters A to Z is ignored.
+    """
     file, _ = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
     return log_lines.search(file, text, limit=limit, offset=offset, line=line, match_case=match_case)
 
@@ -136,5 +139,5 @@ def _whole(file: Path, offset: int, *, ended: bool) -> Iterator[str]:
 
 
 def _stream(file: Path) -> Iterator[str]:
-    for line in logs.lines(file):
-        yield json.dumps(logs.structured(line)) + "\n"
+    for lines in logs.parts(file):
+        yield "".join(json.dumps(logs.structured(line)) + "\n" for line in lines)

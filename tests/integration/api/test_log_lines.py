@@ -73,6 +73,14 @@ def test_the_whole_log_is_searched(http: httpx.Client, world: World) -> None:
     assert [match["line"] for match in rest["matches"]] == [800_002]
 
 
+def test_the_search_finds_letters_beyond_ascii(http: httpx.Client, world: World) -> None:
+    """Bytes have no case there: what the log has must be found as it is written."""
+    world.log("good", "extract", "Ärger in ÜBERSICHT\nשלום\n")
+
+    for text in ("Ärger", "ÄRGER", "ÜBER", "Übersicht", "שלום"):
+        assert len(get(http, "/search", text=text)["matches"]) == 1, text
+
+
 def test_lines_of_100_mb_and_binary_logs(http: httpx.Client, world: World) -> None:
     path = world.log("good", "extract", "")
     with path.open("wb") as log:
