@@ -30,8 +30,8 @@ R = TypeVar("R")
 MOST_WAKEUPS = 500
 #: Values of these keys never enter the audit log.
 SECRET_FIELDS = frozenset({"password", "extra", "value", "conf", "dag_run_conf"})
-#: Characters of a body in the audit log.
-LONGEST_EXTRA = 4000
+#: Characters of a body in the audit log, and its levels.
+LONGEST_EXTRA, DEEPEST_EXTRA = 4000, 20
 PREFIX = "/api/v2"
 
 
@@ -182,16 +182,20 @@ def _extra(request: Request, body: Any) -> dict[str, Any]:
     extra: dict[str, Any] = {
         name: _text(str(value)) for name, value in (*request.path_params.items(), *request.query_params.items())
     }
-    if body is not None:
+    if isinstance(body, dict | list):
         text = json.dumps(_without_secrets(body), ensure_ascii=True)
         extra["body"] = json.loads(text) if len(text) <= LONGEST_EXTRA and "\\u0000" not in text else f"{len(text)} characters"
     return extra
 
 
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): "***" if name in SECRET_FIELDS else _without_secrets(item) for name, item in value.items()}
-    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+def _without_secrets(value: Any, levels: int = DEEPEST_EXTRA) -> Any:
+    if not isinstance(value, dict | list):
+        return value
+    if levels == 0:
+        return "..."
+    if isinstance(value, list):
+        return [_without_secrets(item, levels - 1) for item in value]
+    return {name: "***" if name.lower() in SECRET_FIELDS else _without_secrets(item, levels - 1) for name, item in value.items()}
 
 
 async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> Call:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from pydantic import Field
 
+from scheduler.api.models import known
 from scheduler.api.models.base import Moment
 from scheduler.exceptions import UsageError
 from scheduler.store.lists import listing
@@ -22,8 +23,8 @@ def page(
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     order_by: Annotated[list[str] | None, Query()] = None,
 ) -> listing.Page:
-    """A page by limit and offset; limit 0 is the default. `order_by` may be repeated, and - reverses it."""
-    return listing.Page(min(limit or 50, LONGEST_PAGE), offset, tuple(order_by or ()))
+    """A page by limit and offset; with limit 0, only the number of entries. `order_by` may be repeated, and - reverses it."""
+    return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()))
 
 
 def cursor_page(at: Annotated[listing.Page, Depends(page)], cursor: Annotated[str | None, Query()] = None) -> listing.Page:
@@ -66,6 +67,9 @@ def _no_ranges() -> dict[str, dict[str, Any]]:
 Page = Annotated[listing.Page, Depends(page)]
 CursorPage = Annotated[listing.Page, Depends(cursor_page)]
 Strings = Annotated[list[str] | None, Query()]
+TaskStates = Annotated[list[str] | None, Query(), known.TaskStates]
+RunStates = Annotated[list[str] | None, Query(), known.RunStates]
+RunTypes = Annotated[list[str] | None, Query(), known.RunTypes]
 UpdateMask = Annotated[list[str] | None, Query()]
 
 

@@ -54,7 +54,9 @@ class Page(Model):
 
 
 class CursorPage(Model):
-    """What lists with cursors have: `total_entries` with limit and offset, the cursors with a cursor."""
+    """What lists with cursors have. With limit and offset, `total_entries` is exact; with a cursor, at most `total_entries_limit`
+    are counted.
+    """
 
     total_entries: int | None = None
     total_entries_limit: int | None = None

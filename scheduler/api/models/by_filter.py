@@ -4,10 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from scheduler.api.models import known
 from scheduler.api.models.base import Body, Model, Moment
 from scheduler.api.models.task_instances import MARKABLE
 
-Names = Annotated[list[str], Field(max_length=10_000)]
+#: A list or a pattern that is empty would select everything, which is not what its sender means: it is refused.
+Names = Annotated[list[str], Field(min_length=1, max_length=10_000)]
+Numbers = Annotated[list[int], Field(min_length=1, max_length=10_000)]
+Pattern = Annotated[str, Field(min_length=1)]
 
 
 class Ranges(Body):
@@ -27,16 +31,16 @@ class InstanceFilter(Ranges):
     """Task instances for which all of these hold. A pattern is an SQL LIKE pattern that ignores case."""
 
     dag_ids: Names | None = None
-    dag_id_pattern: str | None = None
+    dag_id_pattern: Pattern | None = None
     dag_run_ids: Names | None = None
-    run_id_pattern: str | None = None
+    run_id_pattern: Pattern | None = None
     task_ids: Names | None = None
-    task_id_pattern: str | None = None
+    task_id_pattern: Pattern | None = None
     #: `none` is undecided.
-    state: Names | None = None
+    state: Annotated[Names, known.TaskStates] | None = None
     pool: Names | None = None
     queue: Names | None = None
-    map_index: list[int] | None = None
+    map_index: Numbers | None = None
     operator: Names | None = None
 
 
@@ -44,11 +48,11 @@ class RunFilter(Ranges):
     """Runs for which all of these hold."""
 
     dag_ids: Names | None = None
-    dag_id_pattern: str | None = None
+    dag_id_pattern: Pattern | None = None
     dag_run_ids: Names | None = None
-    run_id_pattern: str | None = None
-    state: Names | None = None
-    run_type: Names | None = None
+    run_id_pattern: Pattern | None = None
+    state: Annotated[Names, known.RunStates] | None = None
+    run_type: Annotated[Names, known.RunTypes] | None = None
 
 
 class _Change(Body):

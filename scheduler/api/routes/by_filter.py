@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from scheduler.api.call import Api, Call
 from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
+from scheduler.api.routes.task_instances import ours
 from scheduler.exceptions import ConflictError, PacelineError, UsageError
 from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
@@ -94,8 +95,7 @@ def _chosen(api: Call, chosen: models.InstanceFilter) -> dict[int, list[int]]:
     filters.one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids).one_of("task_id", chosen.task_ids)
     filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
     filters.matches("task_id", chosen.task_id_pattern).one_of("operator", chosen.operator)
-    states = chosen.state and ["shutdown" if state == "restarting" else state for state in chosen.state]
-    filters.one_of("state", states, null="none").one_of("pool", chosen.pool).one_of("queue", chosen.queue)
+    filters.one_of("state", ours(chosen.state), null="none").one_of("pool", chosen.pool).one_of("queue", chosen.queue)
     filters.one_of("map_index", chosen.map_index)
     _in_ranges(filters, chosen)
     return api.read(instances.keys_by_run, filters)

@@ -10,6 +10,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler import states
 from scheduler.api import bulk, params
@@ -18,8 +20,8 @@ from scheduler.api.models import dag_runs as models
 from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
-from scheduler.api.params import CursorPage, Strings, UpdateMask, ranges
-from scheduler.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, ranges
+from scheduler.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
 from scheduler.settings import data_folder
 from scheduler.states import RunState
 from scheduler.store.actions import clear, delete, mark
@@ -34,6 +36,8 @@ RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "up
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: Characters of an idempotency key.
 LONGEST_KEY = 200
+#: Seconds between two looks at a run that a client waits for.
+SHORTEST_INTERVAL_S = 0.1
 
 
 @router.get("/dags/{dag_id}/dagRuns", response_model=models.DagRunPage)
@@ -42,8 +46,8 @@ def get_dag_runs(
     dag_id: str,
     page: CursorPage,
     ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES, "partition_date"))],
-    run_type: Strings = None,
-    state: Strings = None,
+    run_type: RunTypes = None,
+    state: RunStates = None,
     dag_version: Annotated[list[int] | None, Query()] = None,
     bundle_version: str | None = None,
     conf_contains: str | None = None,
@@ -200,22 +204,40 @@ def wait_dag_run_until_finished(
     interval: Annotated[float, Query(gt=0, le=3600)],
     result: Strings = None,
 ) -> StreamingResponse:
-    """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`."""
+    """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`.
+
+    `interval` is in seconds, and at least 0.1.
+    While PostgreSQL does not answer, lines have the last known state and say so in `detail`. If the run is deleted, the last line
+    has no state, and says so.
+    """
     api.read(runs.run, dag_id, dag_run_id)
     return StreamingResponse(_until_finished(api, dag_id, dag_run_id, interval, result or []), media_type="application/x-ndjson")
 
 
 async def _until_finished(api: Call, dag_id: str, dag_run_id: str, interval_s: float, result: list[str]) -> AsyncIterator[str]:
+    line: dict[str, Any] = {"state": None}
     while not api.service.stopping.is_set():
-        row = await anyio.to_thread.run_sync(api.read, runs.run, dag_id, dag_run_id)
-        line: dict[str, Any] = {"state": row["state"]}
-        if row["state"] in states.RUN_FINISHED:
-            if result:
-                line["results"] = await anyio.to_thread.run_sync(api.read, _results, row["id"], result)
-            yield json.dumps(line) + "\n"
-            return
+        has_ended = False
+        try:
+            line, has_ended = await anyio.to_thread.run_sync(api.read, _line, dag_id, dag_run_id, result)
+        except NotFoundError as error:
+            line, has_ended = {"state": None, "detail": str(error)}, True
+        except (DBAPIError, PoolTimeoutError, UnreachableError):
+            line |= {"detail": "PostgreSQL does not answer."}
         yield json.dumps(line) + "\n"
-        await _pause(api, interval_s)
+        if has_ended:
+            return
+        await _pause(api, max(interval_s, SHORTEST_INTERVAL_S))
+
+
+def _line(connection: Connection, dag_id: str, run_id: str, result: list[str]) -> tuple[dict[str, Any], bool]:
+    """The state of a run, with results if it has ended, and whether it has."""
+    row = runs.run(connection, dag_id, run_id)
+    has_ended = row["state"] in states.RUN_FINISHED
+    line: dict[str, Any] = {"state": row["state"]}
+    if has_ended and result:
+        line["results"] = _results(connection, row["id"], result)
+    return line, has_ended
 
 
 async def _pause(api: Call, seconds: float) -> None:
@@ -333,7 +355,7 @@ def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
     return {
         "dag_runs": found.rows,
         "total_entries": found.total,
-        "total_entries_limit": found.total if found.limited else None,
+        "total_entries_limit": found.total_limit,
         "next_cursor": found.next_cursor,
         "previous_cursor": found.previous_cursor,
     }

@@ -1,5 +1,6 @@
 """DAGs: lists, details, tasks, versions, sources, and what a person changes about them."""
 
+import contextlib
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -8,10 +9,12 @@ from fastapi.responses import PlainTextResponse
 from scheduler.api import params
 from scheduler.api.call import Api, Call
 from scheduler.api.models import dags as models
+from scheduler.api.models import known
 from scheduler.api.models.base import Version
-from scheduler.api.params import Page, Strings, UpdateMask, ranges
+from scheduler.api.params import Page, RunStates, Strings, UpdateMask, ranges
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import data_folder
+from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
 from scheduler.store.lists import dags as lists
@@ -27,6 +30,7 @@ TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "q
 
 def _filters(
     api: Api,
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
     tags: Strings = None,
     tags_match_mode: Literal["any", "all"] | None = None,
     owners: Strings = None,
@@ -34,43 +38,38 @@ def _filters(
     dag_id_prefix_pattern: str | None = None,
     exclude_stale: bool = True,
     paused: bool | None = None,
-) -> Filters:
-    """The filters of lists and of bulk changes."""
-    filters = lists.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
-    if exclude_stale:
-        filters.equals("is_active", True)
-    return lists.tagged(lists.owned(filters, owners), tags, with_all=tags_match_mode == "all")
-
-
-Chosen = Annotated[Filters, Depends(_filters)]
-
-
-@router.get("/dags", response_model=models.DagPage)
-def get_dags(
-    api: Api,
-    filters: Chosen,
-    page: Page,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
     dag_display_name_pattern: str | None = None,
     dag_display_name_prefix_pattern: str | None = None,
     has_import_errors: bool | None = None,
-    last_dag_run_state: str | None = None,
-    dag_run_state: Strings = None,
+    last_dag_run_state: Annotated[str | None, known.OneRunState] = None,
+    dag_run_state: RunStates = None,
     bundle_name: str | None = None,
     bundle_version: str | None = None,
     has_asset_schedule: bool | None = None,
     asset_dependency: str | None = None,
     is_favorite: bool | None = None,
     timetable_type: Strings = None,
-) -> dict[str, Any]:
-    """List DAGs."""
+) -> Filters:
+    """The filters of lists and of bulk changes."""
+    filters = lists.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
+    if exclude_stale:
+        filters.equals("is_active", True)
+    lists.tagged(lists.owned(filters, owners), tags, with_all=tags_match_mode == "all")
     filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern).equals("last_run_state", last_dag_run_state)
     filters.equals("has_import_errors", has_import_errors).equals("has_asset_schedule", has_asset_schedule)
     filters.matches("asset_uris", asset_dependency).one_of("timetable", timetable_type)
     if bundle_name not in {None, BUNDLE} or bundle_version is not None:
         filters.nothing()
     lists.favorite(filters, api.account.id, is_favorite)
-    lists.with_runs(filters, dag_run_state, ranges_["dag_run_start_date"], ranges_["dag_run_end_date"])
+    return lists.with_runs(filters, dag_run_state, ranges_["dag_run_start_date"], ranges_["dag_run_end_date"])
+
+
+Chosen = Annotated[Filters, Depends(_filters)]
+
+
+@router.get("/dags", response_model=models.DagPage)
+def get_dags(api: Api, filters: Chosen, page: Page) -> dict[str, Any]:
+    """List DAGs."""
     found = api.read(lists.dags, filters, page)
     favorites = api.read(lists.favorites, api.account.id, [row["dag_id"] for row in found.rows])
     return {"dags": [_row(api, row, favorites) for row in found.rows], "total_entries": found.total}
@@ -78,13 +77,15 @@ def get_dags(
 
 @router.patch("/dags", response_model=models.DagPage)
 def patch_dags(api: Api, filters: Chosen, page: Page, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
-    """Pause or unpause every DAG that the filters select."""
+    """Pause or unpause every DAG that the filters select, and return one page of them. The filters are those of the list."""
     params.masked({}, update_mask, {"is_paused"})
     filters.visible(api.tags("operator"))
     found = api.read(lists.dags, filters, page)
-    for row in found.rows:
-        api.write(actions.pause if body.is_paused else actions.unpause, row["dag_id"])
-    if found.rows:
+    chosen = api.read(lists.names, filters)
+    for dag_id in chosen:
+        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
+            api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
+    if chosen:
         api.wake("plan", "queue")
     rows = [_row(api, row | {"is_paused": body.is_paused}, set()) for row in found.rows]
     return {"dags": rows, "total_entries": found.total}
@@ -229,12 +230,15 @@ def get_dag_tags(
 
 @router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
 def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
-    """Count the runs of DAGs by state."""
+    """Count the runs of DAGs in each state. A DAG that never had a run is missing."""
     filters = runs.filters().visible(api.tags()).one_of("dag_id", dag_ids)
-    stats: dict[str, list[dict[str, Any]]] = {}
+    stats: dict[str, dict[str, int]] = {}
     for row in api.read(runs.counts_by_state, filters):
-        stats.setdefault(row["dag_id"], []).append({"state": row["state"], "count": row["count"]})
-    dags = [{"dag_id": dag_id, "dag_display_name": dag_id, "stats": counts} for dag_id, counts in stats.items()]
+        stats.setdefault(row["dag_id"], dict.fromkeys(RunState, 0))[row["state"]] = row["count"]
+    dags = [
+        {"dag_id": dag_id, "dag_display_name": dag_id, "stats": [{"state": one, "count": counts[one]} for one in counts]}
+        for dag_id, counts in stats.items()
+    ]
     return {"dags": dags, "total_entries": len(dags)}
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from scheduler.api import params
 from scheduler.api.call import Api, Call
 from scheduler.api.models import pictures as models
-from scheduler.api.params import Strings, ranges
+from scheduler.api.params import RunStates, RunTypes, ranges
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import MapIndex, shown, with_operators
@@ -41,8 +41,8 @@ def get_grid(
     ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("run_after"))],
     limit: Annotated[int, Query(ge=1, le=WIDEST)] = 25,
     offset: Annotated[int, Query(ge=0, le=params.LARGEST)] = 0,
-    run_type: Strings = None,
-    state: Strings = None,
+    run_type: RunTypes = None,
+    state: RunStates = None,
     run_id_pattern: str | None = None,
     version_number: VersionNumber = None,
 ) -> dict[str, Any]:

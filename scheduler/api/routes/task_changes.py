@@ -62,8 +62,10 @@ def bulk_task_instances(
 def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInstances) -> dict[str, Any]:
     """Clear task instances, so that they run again. A dry run, which is the default, only lists them."""
     api.read(dags.dag, dag_id)
+    if not body.reset_dag_runs:
+        raise UsageError("A cleared task instance runs again, and so does its run: leave out reset_dag_runs.")
     if body.dag_run_id is not None:
-        api.read(runs.run, dag_id, body.dag_run_id)
+        _require_date(api.read(runs.run, dag_id, body.dag_run_id), body)
     if body.prevent_running_task and any(change.state in states.STARTED for change in _cleared(api, dag_id, body, dry_run=True)):
         raise ConflictError("A task instance to clear is running: wait for its end, or leave out prevent_running_task.")
     if body.dry_run:
@@ -162,6 +164,12 @@ def _delete(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -
         raise ConflictError(f"Task instance {task_id!r} is {row['state'] or 'none'}: only one in state removed can be deleted.")
 
 
+def _require_date(run: dict[str, Any], body: models.ClearTaskInstances | models.TaskInstancePatch) -> None:
+    """UsageError for the runs before or after a run that has no logical date."""
+    if run["logical_date"] is None and (body.include_past or body.include_future):
+        raise UsageError(f"Run {run['run_id']!r} has no logical date, so include_past and include_future have no meaning.")
+
+
 def _cleared(api: Call, dag_id: str, body: models.ClearTaskInstances, *, dry_run: bool) -> list[Change]:
     chosen = Runs(
         dag_id=dag_id,
@@ -208,6 +216,7 @@ def _patch(
     dry_run: bool = False,
 ) -> dict[str, Any]:
     run = api.read(runs.run, dag_id, run_id)
+    _require_date(run, body)
     values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
     keys: list[int] = []
     if values.get("new_state") is not None:

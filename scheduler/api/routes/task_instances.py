@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from scheduler.api import logs, params
 from scheduler.api.call import Api, Call
 from scheduler.api.models import task_instances as models
-from scheduler.api.params import CursorPage, Number, Strings, ranges
+from scheduler.api.params import CursorPage, Number, Strings, TaskStates, ranges
 from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
@@ -20,13 +20,15 @@ RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 TI = f"{RUN}/taskInstances/{{task_id}}"
 GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "updated_at", "duration")
+#: Airflow's names of states that have another one here.
+OURS = {"restarting": "shutdown", "no_status": "none"}
 Numbers = Annotated[list[int] | None, Query()]
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
 def _filters(
     ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
-    state: Strings = None,
+    state: TaskStates = None,
     pool: Strings = None,
     pool_name_pattern: str | None = None,
     pool_name_prefix_pattern: str | None = None,
@@ -43,7 +45,7 @@ def _filters(
     rendered_map_index_pattern: str | None = None,
     rendered_map_index_prefix_pattern: str | None = None,
 ) -> Filters:
-    filters = instances.filters().one_of("state", _ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
+    filters = instances.filters().one_of("state", ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
     for name in RANGES:
         filters.between(name, ranges_[name])
     filters.like("pool", pool_name_pattern, pool_name_prefix_pattern).like("queue", queue_name_pattern, queue_name_prefix_pattern)
@@ -91,7 +93,7 @@ def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: model
     filters = instances.filters()
     _of_run(api, filters, dag_id, dag_run_id)
     filters.one_of("dag_id", body.dag_ids).one_of("run_id", body.dag_run_ids).one_of("task_id", body.task_ids)
-    filters.one_of("state", _ours(body.state)).one_of("pool", body.pool).one_of("queue", body.queue)
+    filters.one_of("state", ours(body.state)).one_of("pool", body.pool).one_of("queue", body.queue)
     for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
         filters.between(name, bounds)
     if body.executor:
@@ -193,9 +195,9 @@ def _of_run(api: Call, filters: Filters, dag_id: str, run_id: str) -> None:
         api.read(dags.dag, dag_id)
 
 
-def _ours(names: Iterable[str | None] | None) -> list[str | None] | None:
+def ours(names: Iterable[str | None] | None) -> list[str | None] | None:
     """Our names of Airflow's states."""
-    return None if names is None else ["shutdown" if name == "restarting" else name for name in names]
+    return None if names is None else [OURS.get(name, name) if name else None for name in names]
 
 
 def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
     return {
         "task_instances": with_operators(api, found.rows),
         "total_entries": found.total,
-        "total_entries_limit": found.total if found.limited else None,
+        "total_entries_limit": found.total_limit,
         "next_cursor": found.next_cursor,
         "previous_cursor": found.previous_cursor,
     }

@@ -98,6 +98,11 @@ def dags(connection: Connection, filters: Filters, page: Page) -> Entries:
     return replace(found, rows=[_with_schedule(row) for row in found.rows])
 
 
+def names(connection: Connection, filters: Filters) -> list[str]:
+    """The IDs of all DAGs that the filters select."""
+    return list(connection.exec_driver_sql(f"select d.dag_id from {SOURCE} {filters.sql} order by 1", filters.parameters).scalars())
+
+
 def dag(connection: Connection, dag_id: str) -> Row:
     """One DAG, also if its file is gone. NotFoundError."""
     found = first(connection, COLUMNS, SOURCE, filters().equals("dag_id", dag_id))

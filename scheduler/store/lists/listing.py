@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 from scheduler.exceptions import UsageError
 
 Row = dict[str, Any]
-#: More entries than this are not counted.
+#: Beside a cursor, more entries than this are not counted.
 MOST_COUNTED = 10_000
 #: What stands for any value, as in Airflow.
 ANY = "~"
@@ -35,11 +35,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A page of a list. `total` is None with a cursor, and `limited` tells that there are more than were counted."""
+    """A page of a list. `total` counts all entries; beside a cursor, at most `total_limit` of them."""
 
     rows: list[Row]
-    total: int | None = None
-    limited: bool = False
+    total: int
+    total_limit: int | None = None
     next_cursor: str | None = None
     previous_cursor: str | None = None
 
@@ -150,10 +150,15 @@ def entries(
     found = [dict(row) for row in rows.mappings()]
     if found and len(found) < page.limit:
         return Entries(found, page.offset + len(found))
-    counted = connection.exec_driver_sql(
-        f"select count(*) from (select from {source} {filters.sql} limit %(most)s) c", filters.parameters | {"most": MOST_COUNTED}
+    return Entries(found, _count(connection, source, filters))
+
+
+def _count(connection: Connection, source: str, filters: Filters, most: int | None = None) -> int:
+    """The number of all entries, or of the first `most`."""
+    counted: int = connection.exec_driver_sql(
+        f"select count(*) from (select from {source} {filters.sql} limit %(most)s) c", filters.parameters | {"most": most}
     ).scalar_one()
-    return Entries(found, counted, limited=counted == MOST_COUNTED)
+    return counted
 
 
 def first(connection: Connection, select: str, source: str, filters: Filters) -> Row | None:
@@ -230,6 +235,8 @@ def _after_cursor(connection: Connection, select: str, source: str, filters: Fil
     has_next, has_previous = (True, more) if backward else (more, place is not None)
     return Entries(
         found,
+        _count(connection, source, filters, MOST_COUNTED),
+        MOST_COUNTED,
         next_cursor=_cursor("n", places[-1]) if places and has_next else None,
         previous_cursor=_cursor("p", places[0]) if places and has_previous else None,
     )

@@ -95,7 +95,7 @@ def xcoms(connection: Connection, filters: Filters, page: Page) -> Entries:
     """One page of XComs, by default in the order of their task instances."""
     columns = XCOM_COLUMNS.replace("x.value, ", "")
     order = ("dag_id", "task_id", "run_id", "map_index", "key")
-    return entries(connection, columns, XCOM_SOURCE, filters, page, orders=XCOM_ORDERS, default=order, key="x.key")
+    return entries(connection, columns, XCOM_SOURCE, filters, page, orders=XCOM_ORDERS, default=order, key="(t.id, x.key)")
 
 
 def xcom(connection: Connection, filters: Filters) -> Row:

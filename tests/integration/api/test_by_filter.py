@@ -65,3 +65,18 @@ def test_an_empty_filter_is_refused_and_tags_limit_it(web: Web, http: httpx.Clie
     assert post(http, "clear", filter={"dag_ids": ["~"]})["count"] == 11
     with web.http(web.account("tim", tags={"nightly": "viewer", "other": "admin"})) as limited:
         assert post(limited, "clear", filter={"dag_ids": ["~"]})["count"] == 0
+
+
+EMPTY: list[dict[str, Any]] = [
+    {"dag_ids": []}, {"dag_run_ids": []}, {"state": []}, {"dag_id_pattern": ""}, {"run_id_pattern": ""},
+    {"dag_ids": ["etl"], "state": []},
+]  # fmt: skip
+
+
+def test_an_empty_list_or_pattern_and_an_unknown_state_select_nothing_in_silence(http: httpx.Client, world: World) -> None:
+    """A script that found no DAG to clear must not clear all of them."""
+    for chosen in (*EMPTY, {"state": ["sucess"]}):
+        for what in ("clear", "delete"):
+            answer = http.post(f"{PREFIX}/{what}ByFilter", json={"filter": chosen, "dry_run": False})
+            assert answer.status_code == 422, (what, chosen, answer.text)
+    assert (world.state("good"), world.state("bad")) == ("success", "failed")

@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 from airflow_client import client as airflow
-from airflow_client.client.exceptions import NotFoundException
+from airflow_client.client.exceptions import NotFoundException, UnprocessableEntityException
 from support.scenario import chain
 
 from scheduler.authoring import timetable
 from scheduler.authoring.asset import Asset
+from scheduler.store.lists import listing
 
 from .conftest import Web, World
 
@@ -61,7 +62,8 @@ def test_tasks_versions_and_sources(client: airflow.ApiClient, world: World) -> 
     assert (source.content, source.version_number) == ("# the file of etl\n", 1)
 
     stats = airflow.DagStatsApi(client).get_dag_stats()
-    assert {(one.state.value, one.count) for one in stats.dags[0].stats} == {("success", 1), ("failed", 1), ("running", 1)}
+    counts = {one.state.value: one.count for one in stats.dags[0].stats}
+    assert counts == {"queued": 0, "running": 1, "success": 1, "failed": 1}
 
 
 def test_dag_runs(client: airflow.ApiClient, world: World) -> None:
@@ -88,11 +90,40 @@ def test_cursors_of_dag_runs(client: airflow.ApiClient, world: World) -> None:
     for order, expected in ((["-logical_date"], ["now", "bad", "good"]), (["end_date"], ["good", "bad", "now"])):
         first = api.get_dag_runs("etl", order_by=order, limit=2, cursor="")
         assert [run.dag_run_id for run in first.dag_runs] == expected[:2]
-        assert first.total_entries is None and first.previous_cursor is None and first.next_cursor
+        assert first.total_entries == 3 and first.previous_cursor is None and first.next_cursor
         second = api.get_dag_runs("etl", order_by=order, limit=2, cursor=first.next_cursor)
         assert [run.dag_run_id for run in second.dag_runs] == expected[2:] and second.next_cursor is None
         back = api.get_dag_runs("etl", order_by=order, limit=2, cursor=second.previous_cursor)
         assert [run.dag_run_id for run in back.dag_runs] == expected[:2] and back.previous_cursor is None
+
+
+def test_the_total_is_exact_but_beside_a_cursor(client: airflow.ApiClient, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST_COUNTED", 2)
+    api = airflow.DagRunApi(client)
+
+    page = api.get_dag_runs("etl", limit=1)
+    counted = api.get_dag_runs("etl", limit=1, cursor="")
+    none = api.get_dag_runs("etl", limit=0)
+
+    assert (len(page.dag_runs), page.total_entries, page.total_entries_limit) == (1, 3, None)
+    assert (len(counted.dag_runs), counted.total_entries, counted.total_entries_limit) == (1, 2, 2)
+    assert (len(none.dag_runs), none.total_entries) == (0, 3)
+
+
+def test_states_and_types_that_do_not_exist_are_refused(client: airflow.ApiClient, world: World) -> None:
+    runs, tasks = airflow.DagRunApi(client), airflow.TaskInstanceApi(client)
+
+    for refused in (
+        lambda: runs.get_dag_runs("~", state=["sucess"]),
+        lambda: runs.get_dag_runs("~", run_type=["cron"]),
+        lambda: tasks.get_task_instances(*GOOD, state=["sucess"]),
+        lambda: airflow.DAGApi(client).get_dags(dag_run_state=["sucess"]),
+    ):
+        with pytest.raises(UnprocessableEntityException) as error:
+            refused()
+        assert "is not a" in str(error.value.body) and "choose" in str(error.value.body)
+    assert {one.task_id for one in tasks.get_task_instances("etl", "now", state=["no_status"]).task_instances} == {"each", "load"}
+    assert tasks.get_task_instances(*GOOD, state=["restarting", "none"]).total_entries == 0
 
 
 def test_task_instances(client: airflow.ApiClient, world: World) -> None:
@@ -164,6 +195,8 @@ def test_xcoms(client: airflow.ApiClient, world: World) -> None:
     assert api.get_xcom_entry("etl", "extract", "good", "return_value").actual_instance.value == "extract"
     text = api.get_xcom_entry("etl", "extract", "good", "return_value", stringify=True).actual_instance.value
     assert text == '"extract"'
+    pages = [api.get_xcom_entries("~", "~", "~", order_by=["-dag_id"], limit=1, offset=at).xcom_entries for at in range(5)]
+    assert len({(one.task_id, one.map_index) for page in pages for one in page}) == 5
 
 
 def test_import_errors_and_warnings(client: airflow.ApiClient, world: World) -> None:

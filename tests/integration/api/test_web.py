@@ -46,13 +46,14 @@ BAD_PATHS = [
     ("/dags?dag_id_pattern=%25%25%25", 200), ("/dags?dag_id_pattern=%5C", 200), ("/dags?tags=%00", 400),
     ("/dags/etl/dagRuns/good/taskInstances/extract/999999999999999999999999", 404),
     ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
-    ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 200), ("/nothing", 404),
+    ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 422), ("/dags?last_dag_run_state=nonsense", 422), ("/nothing", 404),
     ("/importErrors/99999999999999999999", 422),
     ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
 ]  # fmt: skip
 BAD_BODIES = [
     b"", b"{", b"[]", b'"text"', b'{"conf": 1}', b'{"conf": {"a": NaN}}', b'{"conf": {"a": "\\u0000"}}',
     b'{"conf": {"a": "\\ud800"}}',
+    b'{"note": ' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"dag_run_id": "../x"}', b'{"dag_run_id": "."}', b"[" * 100_000, b'{"logical_date": "9999-99-99"}', b'{"unknown": 1}',
     b'{"dag_run_id": "<script>"}', b'{"logical_date": "0001-01-01T00:00:00+14:00"}',
 ]  # fmt: skip

@@ -9,6 +9,10 @@ from airflow_client import client as airflow
 from airflow_client.client.exceptions import ApiException, ConflictException, NotFoundException
 from support.scenario import dag
 
+from scheduler.api.routes import dag_runs
+from scheduler.exceptions import UnreachableError
+from scheduler.store.lists import runs
+
 from .conftest import Web, World
 
 GOOD = ("etl", "good")
@@ -116,6 +120,31 @@ def test_wait_for_the_end_of_a_run(client: airflow.ApiClient, world: World) -> N
     assert refused(api.wait_dag_run_until_finished, "etl", "nothing", 1)[0] == 404
 
 
+def test_a_wait_says_why_it_has_no_state(
+    client: airflow.ApiClient, world: World, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away for one look, and then the run is deleted."""
+    monkeypatch.setattr(dag_runs, "SHORTEST_INTERVAL_S", 0.3)
+    world.scenario.trigger("etl", run_id="new")
+    real = runs.run
+
+    def away(*arguments: Any) -> Any:
+        monkeypatch.setattr(runs, "run", real)
+        raise UnreachableError("PostgreSQL does not answer.")
+
+    with (
+        web.http(client.configuration.access_token) as http,
+        http.stream("GET", "/api/v2/dags/etl/dagRuns/new/wait", params={"interval": 1e-9}) as stream,
+    ):
+        lines = (json.loads(line) for line in stream.iter_lines())
+        assert next(lines) == {"state": "queued"}
+        monkeypatch.setattr(runs, "run", away)
+        assert {"state": "queued", "detail": "PostgreSQL does not answer."} in [next(lines), next(lines)]
+        world.scenario.sql("delete from dag_run where run_id = 'new'")
+        *_, last = lines
+    assert last["state"] is None and "has no run 'new'" in last["detail"]
+
+
 def test_clear_task_instances(client: airflow.ApiClient, world: World) -> None:
     api = airflow.TaskInstanceApi(client)
     inner = airflow.ClearTaskInstancesBodyTaskIdsInner
@@ -132,6 +161,11 @@ def test_clear_task_instances(client: airflow.ApiClient, world: World) -> None:
     }  # fmt: skip
     assert world.state("good") == "queued"
 
+    stay = airflow.ClearTaskInstancesBody(dag_run_id="good", only_failed=False, dry_run=False, reset_dag_runs=False)
+    assert refused(api.post_clear_task_instances, "etl", stay)[0] == 400
+    world.scenario.sql("update dag_run set logical_date = null where run_id = 'bad'")
+    undated = airflow.ClearTaskInstancesBody(dag_run_id="bad", include_past=True)
+    assert refused(api.post_clear_task_instances, "etl", undated)[0] == 400
     running = airflow.ClearTaskInstancesBody(dag_run_id="now", only_failed=False, dry_run=False, prevent_running_task=True)
     assert refused(api.post_clear_task_instances, "etl", running)[0] == 409
     assert refused(api.post_clear_task_instances, "etl", airflow.ClearTaskInstancesBody(dag_run_id="nothing"))[0] == 404
@@ -179,6 +213,19 @@ def test_pause_delete_and_favor_dags(client: airflow.ApiClient, world: World) ->
     assert world.scenario.rows("select next_parse_at < 'infinity' from dag_file") == [(True,)]
     api.delete_dag("hourly")
     assert refused(api.get_dag, "hourly")[0] == 404
+
+
+def test_pausing_by_filter_changes_what_the_same_filter_lists(client: airflow.ApiClient, world: World, web: Web) -> None:
+    airflow.DAGApi(client).favorite_dag("etl")
+    with web.http(client.configuration.access_token) as http:
+
+        def paused(value: bool, **chosen: Any) -> list[str]:
+            http.patch("/api/v2/dags", params=chosen, json={"is_paused": value}).raise_for_status()
+            return [one["dag_id"] for one in http.get("/api/v2/dags", params={"paused": True}).json()["dags"]]
+
+        assert paused(True, last_dag_run_state="running") == ["etl"]
+        assert paused(False, is_favorite=True) == []
+        assert paused(True, dag_id_pattern="~", limit=1) == ["etl", "hourly"], "not the page alone"
 
 
 def test_pools(client: airflow.ApiClient, world: World) -> None:
@@ -294,7 +341,7 @@ def test_backfills(client: airflow.ApiClient, world: World) -> None:
     assert refused(api.create_backfill, airflow.BackfillPostBody(dag_id="etl", from_date=first, to_date=last))[0] == 422
 
 
-def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClient, world: World) -> None:
+def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClient, world: World, web: Web) -> None:
     airflow.VariableApi(client).post_variable(airflow.VariableBody(key="k", value="never in the log"))
     refused(airflow.DagRunApi(client).trigger_dag_run, "etl", airflow.TriggerDAGRunPostBody(dag_run_id="good"))
     airflow.DAGApi(client).patch_dag("etl", airflow.DAGPatchBody(is_paused=True))
@@ -306,6 +353,9 @@ def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClie
     entries = world.scenario.rows("select event, status, address from audit order by id")
     assert [one[:2] for one in entries] == [("login", 200), ("post_variable", 201), ("trigger_dag_run", 409), ("patch_dag", 200)]
     assert {one[2] for one in entries} == {"127.0.0.1"}
+    with web.http(client.configuration.access_token) as http:
+        for body in ({"Conf": {"password": "never in the log"}}, "never in the log"):
+            assert http.post("/api/v2/dags/etl/dagRuns", json=body).status_code == 422
     assert "never" not in str(world.scenario.rows("select extra from audit"))
     assert api.get_event_log(found[0].event_log_id).event == "patch_dag"
     assert api.get_event_logs(dag_id="etl", event="patch_dag").total_entries == 1
