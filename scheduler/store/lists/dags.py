@@ -38,7 +38,8 @@ COLUMNS_BY_NAME = ORDERS | {
     "timetable": "v.data->'schedule'->>'kind'",
 }  # fmt: skip
 VERSION_COLUMNS = "v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at"
-VERSION_ORDERS = {"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id"}
+VERSION_ORDERS = {"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id",
+                  "bundle_name": "v.id", "bundle_version": "v.id"}  # fmt: skip
 
 
 def filters() -> Filters:

@@ -41,6 +41,7 @@ TRIES = """
       left join process p on p.id = h.worker
      order by h.try_number, h.ended_at nulls last
 """.replace("{of_task}", OF_TASK)
+OPERATOR = "(select e->>'operator' from jsonb_array_elements(v.data->'tasks') e where e->>'task_id' = t.task_id)"
 DURATION = "extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)"
 ORDERS = {
     "id": "t.id", "state": "t.state", "duration": DURATION, "start_date": "t.started_at", "end_date": "t.ended_at",
@@ -49,12 +50,11 @@ ORDERS = {
     "rendered_map_index": "coalesce(t.map_label, t.map_index::text)", "task_id": "t.task_id", "task_display_name": "t.task_id",
     "dag_id": "r.dag_id", "run_id": "r.run_id", "dag_run_id": "r.run_id", "pool": "t.pool", "queue": "t.queue",
     "queued_when": "t.queued_at", "scheduled_when": "t.scheduled_at", "priority_weight": "t.priority_weight",
-    "operator": "t.task_id", "operator_name": "t.task_id",
+    "operator": OPERATOR, "operator_name": OPERATOR,
 }  # fmt: skip
-OPERATOR = "(select e->>'operator' from jsonb_array_elements(v.data->'tasks') e where e->>'task_id' = t.task_id)"
 #: What a list can be filtered by.
 COLUMNS_BY_NAME = ORDERS | {
-    "key": "t.id", "run_key": "t.dag_run_id", "version_number": "v.number", "operator": OPERATOR,
+    "key": "t.id", "run_key": "t.dag_run_id", "version_number": "v.number",
     "updated_at": "coalesce(t.ended_at, t.started_at, t.queued_at, t.scheduled_at)",
 }  # fmt: skip
 

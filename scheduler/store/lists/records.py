@@ -57,13 +57,14 @@ def import_error(connection: Connection, filters: Filters, number: int) -> Row:
 
 # Audit ------------------------------------------------------------------------------------------------------------------
 
-AUDIT_COLUMNS = """
+LOGICAL_DATE = "(select r.logical_date from dag_run r where r.dag_id = a.dag_id and r.run_id = a.run_id)"
+AUDIT_COLUMNS = f"""
     a.id, a.at, a.account, a.address, a.event, a.dag_id, a.run_id, a.task_id, a.map_index, a.extra, a.status,
-    (select r.logical_date from dag_run r where r.dag_id = a.dag_id and r.run_id = a.run_id) as logical_date
+    {LOGICAL_DATE} as logical_date
 """
 AUDIT_ORDERS = {"id": "a.id", "event_log_id": "a.id", "when": "a.id", "dttm": "a.id", "dag_id": "a.dag_id", "task_id": "a.task_id",
                 "run_id": "a.run_id", "event": "a.event", "owner": "a.account", "extra": "a.extra::text",
-                "map_index": "a.map_index"}  # fmt: skip
+                "map_index": "a.map_index", "logical_date": LOGICAL_DATE}  # fmt: skip
 
 
 def audit_filters() -> Filters:
@@ -175,9 +176,10 @@ def pool(connection: Connection, name: str) -> Row:
 
 # Variables and connections ----------------------------------------------------------------------------------------------
 
-VARIABLE_ORDERS = {"key": "v.key", "id": "v.key", "_val": "v.key", "description": "v.description", "is_encrypted": "v.key"}
+VARIABLE_ORDERS = {"key": "v.key", "id": "v.key", "_val": "v.key", "description": "v.description", "is_encrypted": "v.key",
+                   "team_name": "v.key"}  # fmt: skip
 CONNECTION_ORDERS = {"conn_id": "c.conn_id", "connection_id": "c.conn_id", "id": "c.conn_id", "conn_type": "c.conn_type",
-                     "description": "c.description", "host": "c.host", "port": "c.port"}  # fmt: skip
+                     "description": "c.description", "host": "c.host", "port": "c.port", "team_name": "c.conn_id"}  # fmt: skip
 
 
 def variable_filters() -> Filters:

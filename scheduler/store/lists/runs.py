@@ -24,7 +24,7 @@ ORDERS = {
     "logical_date": "r.logical_date", "run_after": "r.run_after", "start_date": "r.started_at", "end_date": "r.ended_at",
     "updated_at": "coalesce(r.ended_at, r.started_at, r.queued_at)", "queued_at": "r.queued_at", "run_type": "r.run_type",
     "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
-    "data_interval_end": "r.data_interval_end",
+    "data_interval_end": "r.data_interval_end", "partition_date": "r.id",
 }  # fmt: skip
 #: What a list can be filtered by.
 COLUMNS_BY_NAME = ORDERS | {

@@ -97,6 +97,38 @@ def test_cursors_of_dag_runs(client: airflow.ApiClient, world: World) -> None:
         assert [run.dag_run_id for run in back.dag_runs] == expected[:2] and back.previous_cursor is None
 
 
+#: What Airflow 3.3 orders each list by.
+ORDERS = {
+    "/assets": "id name uri created_at updated_at",
+    "/assets/events": "source_task_id source_dag_id source_run_id source_map_index timestamp",
+    "/backfills": "id",
+    "/connections": "conn_id conn_type description host port id team_name connection_id",
+    "/dags/~/dagRuns": "id state dag_id run_id logical_date partition_date run_after start_date end_date updated_at conf duration"
+    " dag_run_id",
+    "/dagTags": "name",
+    "/dags/~/dagVersions": "id version_number bundle_name bundle_version",
+    "/dagWarnings": "dag_id warning_type message timestamp",
+    "/dags": "dag_id dag_display_name next_dagrun state start_date last_run_state last_run_start_date",
+    "/eventLogs": "id dttm dag_id task_id run_id event logical_date owner extra when event_log_id",
+    "/importErrors": "id timestamp filename bundle_name stacktrace import_error_id",
+    "/jobs": "id dag_id state job_type start_date end_date latest_heartbeat executor_class hostname unixname",
+    "/pools": "id pool name",
+    "/dags/~/dagRuns/~/taskInstances": "id state duration start_date end_date map_index try_number logical_date run_after"
+    " data_interval_start data_interval_end rendered_map_index operator",
+    "/variables": "key id _val description is_encrypted team_name",
+    "/dags/~/dagRuns/~/taskInstances/~/xcomEntries": "key dag_id run_id task_id map_index timestamp run_after",
+}
+
+
+def test_each_order_that_airflow_has(web: Web, world: World) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        for path, columns in ORDERS.items():
+            for column in columns.split():
+                for sign in ("", "-"):
+                    answer = http.get(f"/api/v2{path}", params={"order_by": sign + column, "limit": 2})
+                    assert answer.status_code == 200, (path, column, answer.text)
+
+
 def test_the_total_is_exact_but_beside_a_cursor(client: airflow.ApiClient, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST_COUNTED", 2)
     api = airflow.DagRunApi(client)
