@@ -108,10 +108,12 @@ def shown(name: str, text: str) -> str:
         return MASK
     try:
         value = json.loads(text)
+        without = hidden(value)
+        return text if without == value else json.dumps(without, ensure_ascii=False)
     except ValueError:
         return text
-    without = hidden(value)
-    return text if without == value else json.dumps(without, ensure_ascii=False)
+    except RecursionError:  # nested too deeply to look for secret fields
+        return MASK
 
 
 def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:

@@ -47,9 +47,9 @@ def _extra(api: Call, token: str | None) -> str | None:
         return None
     try:
         fields = json.loads(api.cipher().decrypt(token, "The extra"))
-    except (PacelineError, ValueError):
+        return json.dumps(secrets_masker.hidden(fields, secret=True), ensure_ascii=False)
+    except (PacelineError, ValueError, RecursionError):
         return secrets_masker.MASK
-    return json.dumps(secrets_masker.hidden(fields, secret=True), ensure_ascii=False)
 
 
 CONNECTIONS = Kind(

@@ -99,3 +99,9 @@ def test_a_pipe_masks_what_is_written_and_settles_in_order(tmp_path: Path) -> No
 
     assert settled == "one *** two hunter"
     assert path.read_text() == "one *** two hunterlater ***\n"
+
+
+@pytest.mark.parametrize("depth", [600, 100_000])
+def test_a_value_that_is_nested_too_deeply_is_masked_whole(depth: int) -> None:
+    """A list of variables must not fail because of one of them."""
+    assert secrets_masker.shown("deep", "[" * depth + '{"password": "x"}' + "]" * depth) == secrets_masker.MASK
