@@ -207,8 +207,8 @@ def wait_dag_run_until_finished(
     """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`.
 
     `interval` is in seconds, and at least 0.1.
-    While PostgreSQL does not answer, lines have the last known state and say so in `detail`. If the run is deleted, the last line
-    has no state, and says so.
+    While PostgreSQL does not answer, lines have the last known state, with a `detail`. The last line of a run that is deleted has
+    no state, with a `detail`.
     """
     api.read(runs.run, dag_id, dag_run_id)
     return StreamingResponse(_until_finished(api, dag_id, dag_run_id, interval, result or []), media_type="application/x-ndjson")
