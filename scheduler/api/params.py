@@ -14,6 +14,8 @@ from scheduler.store.lists import listing
 #: The longest page. A larger limit gives a page of this length, as in Airflow.
 LONGEST_PAGE = 1000
 LARGEST = 2**63 - 1
+#: Columns of one order, as in Airflow.
+MOST_ORDERS = 10
 
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
@@ -24,6 +26,8 @@ def page(
     order_by: Annotated[list[str] | None, Query()] = None,
 ) -> listing.Page:
     """A page by limit and offset; with limit 0, only the number of entries. `order_by` may be repeated, and - reverses it."""
+    if order_by and len(order_by) > MOST_ORDERS:
+        raise UsageError(f"order_by has {len(order_by)} columns: {MOST_ORDERS} are allowed.")
     return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()))
 
 

@@ -158,7 +158,7 @@ class Stream:
 
     async def _check_logins(self) -> None:
         opened = {page.session.digest for page in self._pages}
-        valid = await anyio.to_thread.run_sync(transact, self._engine, keys.accounts, opened)
+        valid: dict[bytes, Account] = await anyio.to_thread.run_sync(transact, self._engine, keys.accounts, opened)
         for page in self._pages:
             if page.session.digest in opened and valid.get(page.session.digest) != page.session.account:
                 page.has_ended = True

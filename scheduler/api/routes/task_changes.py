@@ -33,10 +33,11 @@ def bulk_task_instances(
 
     def place(entity: str | models.TaskInstanceRef) -> tuple[str, str, str, int | None]:
         one = models.TaskInstanceRef(task_id=entity) if isinstance(entity, str) else entity
-        dag, run = (one.dag_id if dag_id == "~" else dag_id), (one.dag_run_id if dag_run_id == "~" else dag_run_id)
-        if dag is None or run is None:
+        # As in Airflow, what an entry names counts, and not the path.
+        dag, run = one.dag_id or dag_id, one.dag_run_id or dag_run_id
+        if "~" in {dag, run}:
             raise UsageError("With ~ in the path, each entry needs its dag_id and dag_run_id.")
-        if dag_id == "~":
+        if dag != dag_id:
             api.require(dag, "operator")
         return dag, run, one.task_id, one.map_index
 

@@ -145,6 +145,19 @@ def test_lists_have_only_what_the_account_may_see(web: Web, world: World) -> Non
             assert http.get(PREFIX + path).json()["total_entries"] == 0, path
 
 
+def test_an_entry_of_a_bulk_request_needs_the_right_on_its_own_dag(web: Web, world: World) -> None:
+    world.scenario.trigger("hourly", run_id="theirs")
+    entity = {"dag_id": "hourly", "dag_run_id": "theirs", "task_id": "t000", "new_state": "failed"}
+    with web.http(web.account("tim", tags={"nightly": "operator"})) as http:
+        for path in ("etl/dagRuns/good", "~/dagRuns/~"):
+            body = {"actions": [{"action": "update", "entities": [entity]}]}
+            found = http.patch(f"{PREFIX}/dags/{path}/taskInstances", json=body).json()["update"]
+            assert found["success"] == [] and [one["status_code"] for one in found["errors"]] == [403], path
+        body = {"actions": [{"action": "delete", "entities": [{"dag_id": "hourly", "dag_run_id": "theirs"}]}]}
+        assert http.patch(f"{PREFIX}/dags/~/dagRuns", json=body).json()["delete"]["errors"][0]["status_code"] == 403
+    assert world.state("theirs") == "queued" and world.states("theirs")["t000"] in {"none", "scheduled"}
+
+
 def test_a_password_gives_a_token_until_it_changes(web: Web) -> None:
     web.account("ada", "admin")
     with web.http() as http:

@@ -47,7 +47,7 @@ BAD_PATHS = [
     ("/dags/etl/dagRuns/good/taskInstances/extract/999999999999999999999999", 404),
     ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
     ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 422), ("/dags?last_dag_run_state=nonsense", 422), ("/nothing", 404),
-    ("/importErrors/99999999999999999999", 422),
+    ("/importErrors/99999999999999999999", 422), ("/dags?" + "&order_by=dag_id" * 11, 400),
     ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
 ]  # fmt: skip
 BAD_BODIES = [

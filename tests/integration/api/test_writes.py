@@ -140,7 +140,7 @@ def test_a_wait_says_why_it_has_no_state(
         assert next(lines) == {"state": "queued"}
         monkeypatch.setattr(runs, "run", away)
         assert {"state": "queued", "detail": "PostgreSQL does not answer."} in [next(lines), next(lines)]
-        world.scenario.sql("delete from dag_run where run_id = 'new'")
+        http.delete("/api/v2/dags/etl/dagRuns/new").raise_for_status()
         *_, last = lines
     assert last["state"] is None and "has no run 'new'" in last["detail"]
 
@@ -193,6 +193,9 @@ def test_mark_task_instances(client: airflow.ApiClient, world: World) -> None:
     body = airflow.BulkBodyBulkTaskInstanceBody(actions=[airflow.ActionsInner1(update)])
     result = api.bulk_task_instances(*GOOD, body)
     assert result.update and result.update.success == ["etl.good.load[-1]"] and world.states("good")["load"] == "skipped"
+    entity.dag_run_id = "bad"
+    result = api.bulk_task_instances(*GOOD, body)
+    assert result.update and result.update.success == ["etl.bad.load[-1]"] and world.states("bad")["load"] == "skipped"
     assert refused(api.delete_task_instance, *GOOD, "load")[0] == 409
     assert refused(api.get_hitl_details, *GOOD)[0] == 501
 
