@@ -66,7 +66,7 @@ class OtherPythonArguments(OtherPythonTaskArguments, total=False):
 
 
 class ExternalPythonOperator(PythonOperator):
-    """Calls the function with the Python at the path `python`, such as /opt/env/bin/python.
+    """Calls the function with the Python at the path `python`, such as /opt/env/bin/python; by default that of the worker.
 
     Only the source of the function goes there: it imports what it needs itself. It receives its arguments and context
     variables that are text, numbers, dates, lists or dicts, and returns JSON. `expect_airflow`, `expect_pendulum`,
@@ -80,7 +80,7 @@ class ExternalPythonOperator(PythonOperator):
     def __init__(
         self,
         *,
-        python: str | XComArg = sys.executable,
+        python: str | XComArg | None = None,
         python_callable: Callable[..., Any],
         string_args: Iterable[str] | None = None,
         env_vars: Mapping[str, str] | XComArg | None = None,
@@ -103,7 +103,7 @@ class ExternalPythonOperator(PythonOperator):
         )  # fmt: skip
         if not inspect.isfunction(python_callable) or python_callable.__name__ == "<lambda>":
             raise self.checks().refuse("python_callable must be a function with a name, because its source runs in another Python.")
-        self.python: Any = python
+        self.python: Any = sys.executable if python is None else python
         self.string_args = list(string_args or ())
         self.env_vars: Any = {} if env_vars is None else env_vars
         self.inherit_env = inherit_env
