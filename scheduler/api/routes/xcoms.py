@@ -13,6 +13,8 @@ from scheduler.store.lists import instances, records, runs
 router = APIRouter(tags=["XCom"])
 
 TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
+#: Levels of a value that a response can have; pydantic writes no more than 255.
+DEEPEST = 200
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
@@ -62,7 +64,7 @@ def get_xcom_entry(
     deserialize: bool = False,
     stringify: bool = False,
 ) -> dict[str, Any]:
-    """Show an XCom. With stringify, the value is JSON in a text."""
+    """Show an XCom. With stringify, the value is JSON in a text, as is one of more than 200 levels."""
     row = _entry(api, dag_id, dag_run_id, task_id, xcom_key, map_index)
     return row | {"value": json.dumps(row["value"], ensure_ascii=False)} if stringify else row
 
@@ -94,4 +96,11 @@ def delete_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom
 
 def _entry(api: Call, dag_id: str, run_id: str, task_id: str, key: str, map_index: int) -> dict[str, Any]:
     filters = records.xcom_filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
-    return api.read(records.xcom, filters.equals("map_index", map_index).equals("key", key))
+    row = api.read(records.xcom, filters.equals("map_index", map_index).equals("key", key))
+    return row if _is_flat(row["value"], DEEPEST) else row | {"value": json.dumps(row["value"], ensure_ascii=False)}
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether a value has at most so many levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_flat(one, levels - 1) for one in inner)

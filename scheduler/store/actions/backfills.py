@@ -245,8 +245,13 @@ def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
 def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
     """The runs of the range that are due, in order of time; the schedule creates later ones."""
     between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now), anchor=dag.start)
-    times = [one for one in islice(between, MOST_RUNS + 1) if one.run_after <= now]
     span = f"from {wanted.first.isoformat()} to {wanted.last.isoformat()}"
+    try:
+        times = [one for one in islice(between, MOST_RUNS + 1) if one.run_after <= now]
+    except OverflowError:  # a schedule looks at the time before the first moment, too
+        raise BackfillError(
+            f"DAG {dag.dag_id!r} has no dates {span}, outside of the years 1 to 9999: choose other dates."
+        ) from None
     if not times:
         raise BackfillError(f"DAG {dag.dag_id!r} has no run due {span}: choose other dates.")
     if len(times) > MOST_RUNS:

@@ -324,6 +324,9 @@ def test_xcoms(client: airflow.ApiClient, world: World) -> None:
     assert changed.value == 2
     api.delete_xcom_entry(**place, xcom_key="a/b")
     assert refused(api.delete_xcom_entry, **place, xcom_key="a/b")[0] == 404
+    deep = json.loads("[" * 300 + "]" * 300)
+    made = api.create_xcom_entry(**place, x_com_create_body=airflow.XComCreateBody(key="deep", value=deep))
+    assert made.value == json.dumps(deep)
 
 
 def test_backfills(client: airflow.ApiClient, world: World) -> None:
@@ -342,6 +345,8 @@ def test_backfills(client: airflow.ApiClient, world: World) -> None:
     assert api.cancel_backfill(made.id).completed_at is not None
     assert refused(api.cancel_backfill, made.id)[0] == 409
     assert refused(api.create_backfill, airflow.BackfillPostBody(dag_id="etl", from_date=first, to_date=last))[0] == 422
+    ever = airflow.BackfillPostBody(dag_id="hourly", from_date=datetime.min.replace(tzinfo=UTC), to_date=last)
+    assert refused(api.create_backfill, ever)[0] == 422
 
 
 def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClient, world: World, web: Web) -> None:
