@@ -2,13 +2,15 @@
 """Run the pods of the chart with Podman, which needs no cluster, and the flights pipeline in them.
 
 usage: check_podman.py [PODMAN]. Needs the images localhost/paceline and localhost/paceline-slim in Podman, with the DAG files of
-dags/ in /opt/paceline/dags, and images for PostgreSQL and Redis. Prints one JSON object; exits 1 if the run fails.
+dags/ in /opt/paceline/dags, and docker.io/library/postgres:17 and redis:7. Prints one JSON object; exits 1 if the run fails.
 
-Podman runs Pods, ConfigMaps and PersistentVolumeClaims, with one replica of each Deployment. It has no Services, Jobs,
-StatefulSets, PodDisruptionBudgets, NetworkPolicies, Ingresses or custom resources. So, here:
-* pods use the network of the host, and servers are at 127.0.0.1;
-* Secrets are ConfigMaps, and a StatefulSet and a Job are Pods;
-* probes are left out: Podman runs them with curl, which the images do not have.
+Podman runs Pods, ConfigMaps and PersistentVolumeClaims, with one replica of each Deployment; docs/how-to/kubernetes.md names what
+it cannot run. So, here:
+* pods use the network of the host, and servers are at 127.0.0.1, because there is no DNS of Services; so pods have the name of the
+  host, and each worker gets the name of its pod with --name;
+* the Secrets of deploy/secrets are ConfigMaps, and the StatefulSet, the Job and the Deployments are Pods;
+* probes are left out: Podman runs them with curl, which the images do not have. `paceline doctor` checks the same instead;
+* the servers run as root, because the images of this test may have other users than the public ones.
 """
 
 import json
@@ -17,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,106 +34,169 @@ POSTGRES, REDIS = 55921, 56921
 VALUES: Object = {
     "image": {"repository": "localhost/paceline", "tag": "latest", "pullPolicy": "Never"},
     "slimImage": {"repository": "localhost/paceline-slim", "tag": "latest", "pullPolicy": "Never"},
-    "postgres": {"enabled": True},
-    "redis": {"enabled": True},
+    "postgres": {"enabled": True, "image": "docker.io/library/postgres:17"},
+    "redis": {"enabled": True, "image": "docker.io/library/redis:7"},
     "web": {"port": 58921},
-    "persistence": {name: {"accessMode": "ReadWriteOnce"} for name in ("data", "logs")},
     "scheduler": {"healthPort": 58922},
     "waiter": {"healthPort": 58923},
     "workers": {name: {"healthPort": port} for name, port in (("default", 58924), ("spark", 58925), ("spark-heavy", 58926))},
 }
-LEFT_OUT = {"Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"}
+#: Objects that Podman ignores or rejects.
+NOT_RUN = {"Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"}
+POD_OF = {"Deployment", "StatefulSet", "Job"}
+SCHEDULER = "paceline-scheduler-pod-scheduler"
+RUN_WITHIN_S = 1200
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pods.yaml"
-        servers, migrate, rest = pods()
-        try:
-            play(file, servers)
-            eventually(
-                lambda: run("exec", "paceline-postgres-pod-postgres", "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(POSTGRES)),
-                120,
-            )
-            play(file, migrate)
-            eventually(lambda: run("wait", "--condition", "exited", "paceline-migrate-migrate"), 120)
-            play(file, rest)
-            scheduler = "paceline-scheduler-pod-scheduler"
-            eventually(lambda: run("exec", scheduler, "paceline", "dags", "show", "flights", "--json"), 180)
-            found = run("exec", scheduler, "paceline", "dags", "trigger", "flights", "--wait", "--timeout", "900", "--json")
-            states = sorted({task["state"] for task in json.loads(found)["tasks"]})
-            names = run("ps", "--format", "{{.Names}}").split()
-            print(
-                json.dumps(
-                    {"ok": states == ["success"], "states": states, "tasks": len(json.loads(found)["tasks"]), "containers": names}
-                )
-            )
-            return 0 if states == ["success"] else 1
-        except BaseException:
-            for name in run("ps", "-a", "--format", "{{.Names}}").split():
-                subprocess.run([PODMAN, "logs", "--tail", "20", name], stdout=sys.stderr, check=False)
-            raise
-        finally:
-            for one in run("pod", "ps", "-q").split():
-                run("pod", "rm", "-f", "-t", "20", one)
+    servers, migrate, rest = pods()
+    everything = [*servers, *migrate, *rest]
+    result: dict[str, Any] = {"ok": False}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result |= run_pods(Path(folder) / "pods.yaml", servers, migrate, rest)
+    except BaseException:
+        for name in output("ps", "-a", "--format", "{{.Names}}").split():
+            print(f"== {name}", file=sys.stderr, flush=True)
+            subprocess.run([PODMAN, "logs", "--tail", "20", name], stdout=sys.stderr, check=False)
+        raise
+    finally:
+        print(json.dumps(result), flush=True)
+        for name in [one["metadata"]["name"] for one in everything if one["kind"] == "Pod"]:
+            output("pod", "rm", "--force", "--time", "20", name)
+        for name in volumes_of(everything):
+            output("volume", "rm", "--force", name)
+    return 0 if result["ok"] else 1
+
+
+def run_pods(file: Path, servers: list[Object], migrate: list[Object], rest: list[Object]) -> dict[str, Any]:
+    play(file, servers)
+    postgres = "paceline-postgres-pod-postgres"
+    eventually(lambda: succeeds("exec", postgres, "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(POSTGRES)), 180)
+    play(file, migrate)
+    code = output("wait", "paceline-migrate-migrate")
+    if code != "0":
+        raise RuntimeError(f"the migration exited with {code}")
+    play(file, rest)
+    eventually(lambda: succeeds("exec", SCHEDULER, "paceline", "dags", "show", "flights", "--json"), 300)
+    print("running flights", file=sys.stderr, flush=True)
+    said = output("exec", SCHEDULER, "paceline", "dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), "--json")
+    run = json.loads(said)
+    healthy = {name: healthy_role(name) for name in running() if not name.startswith(("paceline-postgres", "paceline-redis"))}
+    states = Counter(task["state"] for task in run["tasks"])
+    return {
+        "ok": run["state"] == "success" and set(states) == {"success"} and all(healthy.values()),
+        "state": run["state"], "tasks": dict(states), "healthy": healthy, "not_run": sorted(NOT_RUN),
+    }  # fmt: skip
+
+
+def running() -> list[str]:
+    """The containers of our pods, without those that hold the pods."""
+    names = output("ps", "--format", "{{.Names}}").split()
+    return [name for name in names if name.startswith("paceline-") and not name.endswith("-infra")]
+
+
+def healthy_role(container: str) -> bool:
+    """What the readiness probe asks."""
+    role = container.rpartition("-")[2]
+    if role == "web":
+        port = VALUES["web"]["port"]
+        code = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/alive', timeout=10)"
+        return succeeds("exec", container, "python", "-c", code)
+    return succeeds("exec", container, "paceline", "doctor", "--role", role)
 
 
 def pods() -> tuple[list[Object], list[Object], list[Object]]:
     """The servers, the migration, and the rest, as Podman runs them."""
-    rendered = [one for one in render(VALUES) if one["kind"] not in LEFT_OUT]
+    rendered = [one for one in render(VALUES) if one["kind"] not in NOT_RUN]
     secrets = json.loads(subprocess.run(
         [sys.executable, str(DEPLOY / "secrets"), "--postgres", f"127.0.0.1:{POSTGRES}", "--redis", f"127.0.0.1:{REDIS}"],
         capture_output=True, text=True, check=True).stdout)["items"]  # fmt: skip
-    shared = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": one["metadata"], "data": one["stringData"]} for one in secrets]
+    shared = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": secret(one["metadata"]["name"])}, "data": one["stringData"]}
+        for one in secrets
+    ]
     shared += [one for one in rendered if one["kind"] == "ConfigMap"]
     claims = [one for one in rendered if one["kind"] == "PersistentVolumeClaim"]
-    servers, migrate, rest = list(shared), list(shared), [*shared, *claims]
+    servers, migrate, rest = list(shared), [*shared, *claims], list(shared)
     for one in rendered:
-        if one["kind"] not in {"Deployment", "StatefulSet", "Job"}:
+        if one["kind"] not in POD_OF:
             continue
         component = one["metadata"]["labels"]["app.kubernetes.io/component"]
         target = migrate if one["kind"] == "Job" else servers if component in {"postgres", "redis"} else rest
-        for claim in one["spec"].get("volumeClaimTemplates", []):
-            target.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
-            one["spec"]["template"]["spec"]["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": "data"}})
         name = "paceline-migrate" if one["kind"] == "Job" else f"{one['metadata']['name']}-pod"
-        target.append(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": for_podman(one["spec"]["template"]["spec"])}
-        )
+        spec = one["spec"]["template"]["spec"]
+        for claim in one["spec"].get("volumeClaimTemplates", []):
+            claim["metadata"]["name"] = f"{name}-{claim['metadata']['name']}"
+            target.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
+            spec["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}})
+        metadata = {"name": name, "labels": one["metadata"]["labels"]}
+        target.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": for_podman(name, spec)})
     return servers, migrate, rest
 
 
-def for_podman(spec: Object) -> Object:
+def secret(name: str) -> str:
+    """The name of the ConfigMap for a Secret. The servers have Secrets and ConfigMaps of the same names."""
+    return f"{name}-secret"
+
+
+def for_podman(pod: str, spec: Object) -> Object:
     spec["hostNetwork"] = True
     spec.pop("topologySpreadConstraints", None)
+    # To Podman, an emptyDir is a volume with the name that it has in the pod, and pods would share it.
+    own = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
+    for volume in spec["volumes"]:
+        if volume["name"] in own:
+            volume["name"] = f"{pod}-{volume['name']}"
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             container.pop(probe, None)
+        for mount in container.get("volumeMounts", []):
+            if mount["name"] in own:
+                mount["name"] = f"{pod}-{mount['name']}"
         for source in container.get("envFrom", []):
-            source["configMapRef"] = source.pop("secretRef")
+            source["configMapRef"] = {"name": secret(source.pop("secretRef")["name"])}
         for variable in container.get("env", []):
             if "valueFrom" in variable:
-                variable["valueFrom"]["configMapKeyRef"] = variable["valueFrom"].pop("secretKeyRef")
+                key = variable["valueFrom"].pop("secretKeyRef")
+                variable["valueFrom"]["configMapKeyRef"] = {**key, "name": secret(key["name"])}
+        if container["name"] == "worker":
+            container["args"] += ["--name", pod]
+        if container["name"] in {"postgres", "redis"}:
+            spec.pop("securityContext", None)
+            container.pop("securityContext", None)
         if container["name"] == "postgres":
-            container["args"] = ["-p", str(POSTGRES)]
+            container["args"] = ["postgres", "-p", str(POSTGRES)]
         if container["name"] == "redis":
             container["command"][2] = container["command"][2].replace("redis-server -", f"redis-server - --port {REDIS}")
     return spec
 
 
-def play(file: Path, objects: list[Any]) -> None:
+def volumes_of(objects: list[Object]) -> set[str]:
+    """The names that Podman gives to the volumes of these objects."""
+    found = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+    for volume in (volume for one in objects if one["kind"] == "Pod" for volume in one["spec"]["volumes"]):
+        if "persistentVolumeClaim" not in volume:
+            found.add(volume["configMap"]["name"] if "configMap" in volume else volume["name"])
+    return found
+
+
+def play(file: Path, objects: list[Object]) -> None:
     file.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
     subprocess.run([PODMAN, "kube", "play", "--network=host", str(file)], check=True, stdout=sys.stderr)
 
 
-def run(*arguments: str) -> str:
-    done = subprocess.run([PODMAN, *arguments], capture_output=True, text=True, check=False, env=os.environ)
-    return done.stdout.strip() or "done" if done.returncode == 0 else ""
+def output(*arguments: str) -> str:
+    return subprocess.run([PODMAN, *arguments], stdout=subprocess.PIPE, text=True, check=False, env=os.environ).stdout.strip()
 
 
-def eventually(found: Any, within_s: float) -> None:
+def succeeds(*arguments: str) -> bool:
+    return subprocess.run([PODMAN, *arguments], capture_output=True, check=False).returncode == 0
+
+
+def eventually(holds: Callable[[], bool], within_s: float) -> None:
     deadline = time.monotonic() + within_s
-    while not found():
+    while not holds():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within_s:g} s")
         time.sleep(1)
