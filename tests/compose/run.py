@@ -2,6 +2,7 @@
 """`make test-compose`: build the image, run docker-compose.yml with three workers and Spark, check a run of flights in it, and then
 scale the workers while 2,000 tasks wait and containers are killed.
 
+usage: run.py [flights] [backlog] [autoscale]. Without arguments, it checks the first two.
 Needs Docker and Compose (the plugin, or docker-compose 1.29) and nothing but the standard library. Whatever happens, the
 stack and its volumes are removed; the last line on stdout is one JSON object.
 """
@@ -12,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autoscale import check_autoscale
 from backlog import check_backlog
 from stack import CHECKOUT, PACELINE_SERVICES, CheckError, Stack, compose_command, eventually, expect, require_engine, say
 
@@ -36,7 +39,7 @@ NODES = ["worker", "worker", "worker", "worker-spark", "worker-spark-heavy"]
 def main() -> int:
     started = time.monotonic()
     try:
-        result = run_stack()
+        result = run_stack(sys.argv[1:] or DEFAULT)
     except (CheckError, subprocess.CalledProcessError) as error:
         say(f"FAILED: {error}")
         result = {"ok": False, "error": str(error)}
@@ -44,39 +47,49 @@ def main() -> int:
     return 0 if result["ok"] else 1
 
 
-def run_stack() -> dict[str, Any]:
+def run_stack(parts: list[str]) -> dict[str, Any]:
+    expect(set(parts) <= PARTS.keys(), f"{parts}: the parts are {', '.join(PARTS)}.")
     require_engine()
     with tempfile.TemporaryDirectory(prefix="paceline-compose-") as folder:
-        return run_stack_in(Path(folder))
+        return run_stack_in(Path(folder), parts)
 
 
-def run_stack_in(folder: Path) -> dict[str, Any]:
+def run_stack_in(folder: Path, parts: list[str]) -> dict[str, Any]:
     stack = Stack(compose_command(), folder)
     say("Building the image")
     # The network of the host is for machines whose registries answer there only; elsewhere it changes nothing.
     build = ["docker", "build", "--network", "host", "--tag", IMAGE, str(CHECKOUT)]
     subprocess.run(build, stdout=sys.stderr, check=True)
+    result: dict[str, Any] = {"ok": True}
     try:
-        stack.compose("--profile", "spark", "up", "-d", "--scale", "worker=3")
+        if "flights" in parts:
+            stack.compose("--profile", "spark", "up", "-d", "--scale", "worker=3")
+        else:
+            stack.compose("up", "-d", "scheduler", "worker")
         eventually("all containers are healthy", stack.is_healthy, within_s=HEALTHY_WITHIN_S)
-        eventually("flights is parsed", lambda: stack.paceline("dags", "show", "flights") is not None, within_s=120)
-        say("Running flights")
-        run = stack.paceline("dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), failing=True)
-        check_run(run)
-        check_carriers(stack, run["run_id"])
-        check_spark(stack)
-        check_secrets(stack)
-        check_rights(stack)
-        eventually("Flower shows five workers", lambda: sorted(stack.flower_nodes()) == NODES, within_s=60)
-        eventually("Flower shows the run's tasks", lambda: stack.flower_tasks() >= names(run), within_s=60)
-        backlog = check_backlog(stack)
+        for part in parts:
+            result |= PARTS[part](stack)
     except BaseException:
         stack.show_logs()
         raise
     finally:
         say("Removing the stack")
         stack.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", "--timeout", "60")
-    return {"ok": True, "run_id": run["run_id"], "tasks": len(run["tasks"]), "workers": len(NODES), "backlog": backlog}
+    return result
+
+
+def check_flights(stack: Stack) -> dict[str, Any]:
+    eventually("flights is parsed", lambda: stack.paceline("dags", "show", "flights") is not None, within_s=120)
+    say("Running flights")
+    run = stack.paceline("dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), failing=True)
+    check_run(run)
+    check_carriers(stack, run["run_id"])
+    check_spark(stack)
+    check_secrets(stack)
+    check_rights(stack)
+    eventually("Flower shows five workers", lambda: sorted(stack.flower_nodes()) == NODES, within_s=60)
+    eventually("Flower shows the run's tasks", lambda: stack.flower_tasks() >= names(run), within_s=60)
+    return {"run_id": run["run_id"], "tasks": len(run["tasks"]), "workers": len(NODES)}
 
 
 # What must hold ------------------------------------------------------------------------------------------------------
@@ -147,6 +160,13 @@ def names(run: dict[str, Any]) -> set[str]:
 def states(run: dict[str, Any]) -> str:
     return ", ".join(f"{task['task_id']} {task['state']}" for task in run["tasks"])
 
+
+PARTS: dict[str, Callable[[Stack], dict[str, Any]]] = {
+    "flights": check_flights,
+    "backlog": lambda stack: {"backlog": check_backlog(stack)},
+    "autoscale": lambda stack: {"autoscale": check_autoscale(stack)},
+}
+DEFAULT = ["flights", "backlog"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -29,31 +29,37 @@ class Stack:
         self._command = [*command, "--project-name", PROJECT, *(part for file in files for part in ("--file", str(file)))]
         self._port = free_port()
         self._flower_password = made_up()
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             **{name: made_up() for name in password_names()},
             "PACELINE_CORE_FERNET_KEY": f"{made_up()[:42]}A=",
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),
+            "PACELINE_WEB_PORT": str(free_port()),
+            # For programs that call Compose themselves, such as deploy/compose-autoscale.
+            "COMPOSE_PROJECT_NAME": PROJECT,
+            "COMPOSE_FILE": os.pathsep.join(map(str, files)),
         }
 
     def compose(self, *arguments: str) -> str:
-        return call(*self._command, *arguments, environment=self._environment)
+        return call(*self._command, *arguments, environment=self.environment)
 
     def paceline(self, *arguments: str, failing: bool = False) -> Any:
         """What the CLI in a scheduler's container prints as JSON; None if it fails, unless a failed run prints one too."""
         command = [*self._command, "exec", "-T", "scheduler", "paceline", *arguments, "--json"]
-        done = subprocess.run(command, env=self._environment, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
         if failing:
             expect(done.returncode in {0, 1} and bool(done.stdout), f"{' '.join(arguments)} exited with {done.returncode}")
         return json.loads(done.stdout) if failing or done.returncode == 0 else None
 
     def container(self, service: str, number: int) -> str:
         """The ID of a container of a service that runs."""
-        labels = {"project": PROJECT, "service": service, "container-number": number}
-        filters = [part for name, value in labels.items() for part in ("--filter", f"label=com.docker.compose.{name}={value}")]
-        found = call("docker", "ps", "--quiet", "--no-trunc", *filters).split()
+        found = running({"service": service, "container-number": str(number)})
         expect(len(found) == 1, f"{len(found)} containers are number {number} of the service {service}")
         return found[0]
+
+    def number_of(self, service: str) -> int:
+        """How many containers of a service run."""
+        return len(running({"service": service}))
 
     def is_healthy(self) -> bool:
         """Every container that has a health check passes it; an ended container fails the test at once."""
@@ -79,7 +85,7 @@ class Stack:
 
     def show_logs(self) -> None:
         command = [*self._command, "logs", "--no-color", "--tail", "60"]
-        subprocess.run(command, env=self._environment, stdout=sys.stderr, check=False)
+        subprocess.run(command, env=self.environment, stdout=sys.stderr, check=False)
 
     def _flower(self, path: str) -> Any:
         login = base64.b64encode(f"paceline:{self._flower_password}".encode()).decode()
@@ -89,6 +95,13 @@ class Stack:
                 return json.load(answer)
         except OSError as error:
             raise CheckError(f"Flower's {path} answers {error}") from error
+
+
+def running(labels: dict[str, str]) -> list[str]:
+    """The IDs of containers of this project with these labels of Compose."""
+    labels = {"project": PROJECT} | labels
+    filters = [part for name, value in labels.items() for part in ("--filter", f"label=com.docker.compose.{name}={value}")]
+    return call("docker", "ps", "--quiet", "--no-trunc", *filters).split()
 
 
 def made_up() -> str:
