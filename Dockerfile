@@ -44,7 +44,7 @@ FROM ${PYTHON} AS base
 # not the one of `init: true`, which every user may read. The Python of the environment has the same mode.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends tini \
- && rm -rf /var/lib/apt/lists/* \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
  && chmod 0711 /usr/bin/tini
 # Folders that become volumes belong to the user, so that new volumes belong to it too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
@@ -64,7 +64,7 @@ USER paceline
 FROM base AS full
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=environment /opt/venv /opt/venv
 # The class archive from which the JVMs of Spark tasks start.
 RUN paceline spark archive

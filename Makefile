@@ -89,5 +89,5 @@ release: setup ## Set the version, close the changelog, commit, tag, and build w
 docs: setup ## Build the documentation site into build/docs; a broken link is an error
 	@.make/docs
 
-test-compose: ## Build the image, run the stack of docker-compose.yml with three workers, and check a flights run in it
-	@python3 tests/compose/run.py
+test-compose: ## Build the image, run the stack of docker-compose.yml, check a flights run, and scale and kill workers; ARGS="autoscale"
+	@python3 tests/compose/run.py $(ARGS)

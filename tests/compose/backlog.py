@@ -22,7 +22,7 @@ def check_backlog(stack: Stack) -> dict[str, Any]:
     eventually(f"{TASKS} tasks wait", lambda: waiting(stack) == TASKS, within_s=120)
     began = time.monotonic()
     scale(stack, 4)
-    eventually("all four workers took tasks", lambda: len(ended_by(stack)) == 4, within_s=120)
+    eventually("all four workers took tasks", lambda: len(ended_by(stack)) == 4, within_s=300)
     took = ended_by(stack)
     say("Killing a scheduler and a worker")
     # Those with number 2: `exec` goes to number 1.
@@ -32,6 +32,7 @@ def check_backlog(stack: Stack) -> dict[str, Any]:
     left = waiting(stack)
     say(f"Stopping all workers but one, while {left} tasks wait")
     scale(stack, 1)
+    eventually("no task waits or runs", lambda: not open_tasks(stack), within_s=ENDED_WITHIN_S)
     eventually(
         "all runs ended", lambda: all(run_state(stack, run) not in {"queued", "running"} for run in runs), within_s=ENDED_WITHIN_S
     )
@@ -73,6 +74,11 @@ def scale(stack: Stack, workers: int) -> None:
 
 def waiting(stack: Stack) -> int:
     return int(stack.paceline("autoscale", "--queue", "default")["waiting"])
+
+
+def open_tasks(stack: Stack) -> int:
+    found = stack.paceline("autoscale", "--queue", "default")
+    return int(found["waiting"] + found["running"])
 
 
 def run_state(stack: Stack, run: str) -> str:
