@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Follow docs/how-to/install.md in an empty folder, command by command, with a wheel instead of the released package.
+
+It installs packages: run it as root on a bare Debian that you throw away, such as a container.
+usage: check_install.py WHEEL. Prints one JSON object; exits 1 if a command fails.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/install.md"
+RELEASED = '"paceline[standalone]"'
+#: `paceline standalone` runs until a signal. Meanwhile, a DAG of the project runs, and the pages answer.
+STANDALONE = """
+paceline standalone & stack=$!
+for attempt in $(seq 90); do
+    kill -0 $stack
+    if paceline dags show hello >/dev/null 2>&1; then break; fi
+    sleep 2
+done
+paceline dags trigger hello --wait --timeout 300
+python -c "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/alive', timeout=30).read().decode())"
+kill -TERM $stack
+wait $stack
+"""
+
+
+def main() -> int:
+    wheel = Path(sys.argv[1]).resolve()
+    text = PAGE.read_text(encoding="utf-8")
+    commands = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    assert RELEASED in commands and "\npaceline standalone" in commands, "the page has changed"
+    script = re.sub(r"\npaceline standalone.*\n", lambda _: STANDALONE, commands.replace(RELEASED, f'"{wheel}[standalone]"'))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["bash", "-exc", script], cwd=folder, stdout=sys.stderr, check=False)
+        size = subprocess.run(["du", "-sm", f"{folder}/.venv"], capture_output=True, text=True, check=False).stdout.split("\t")[0]
+    result = {
+        "ok": done.returncode == 0,
+        "exit": done.returncode,
+        "environment_mb": size,
+        "seconds": round(time.monotonic() - began),
+    }
+    print(json.dumps(result))
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
