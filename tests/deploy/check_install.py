@@ -24,7 +24,7 @@ for attempt in $(seq 90); do
     sleep 2
 done
 paceline dags trigger hello --wait --timeout 300
-python -c "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/alive', timeout=30).read().decode())"
+python -c "from urllib.request import urlopen as get; print(get('http://127.0.0.1:${PACELINE_WEB_PORT:-8080}/alive').read())"
 kill -TERM $stack
 wait $stack
 """
