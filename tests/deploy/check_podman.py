@@ -2,7 +2,7 @@
 """Run the pods of the chart with Podman, which needs no cluster, and the flights pipeline in them.
 
 usage: check_podman.py [PODMAN]. Needs the images localhost/paceline and localhost/paceline-slim in Podman, with the DAG files of
-dags/ in /opt/paceline/dags, and docker.io/library/postgres:17 and redis:7. Prints one JSON object; exits 1 if the run fails.
+dags/ in /opt/paceline/dags, and localhost/postgres:17 and localhost/redis:7. Prints one JSON object; exits 1 if the run fails.
 
 Podman runs Pods, ConfigMaps and PersistentVolumeClaims, with one replica of each Deployment; docs/how-to/kubernetes.md names what
 it cannot run. So, here:
@@ -34,8 +34,8 @@ POSTGRES, REDIS = 55921, 56921
 VALUES: Object = {
     "image": {"repository": "localhost/paceline", "tag": "latest", "pullPolicy": "Never"},
     "slimImage": {"repository": "localhost/paceline-slim", "tag": "latest", "pullPolicy": "Never"},
-    "postgres": {"enabled": True, "image": "docker.io/library/postgres:17"},
-    "redis": {"enabled": True, "image": "docker.io/library/redis:7"},
+    "postgres": {"enabled": True, "image": "localhost/postgres:17"},
+    "redis": {"enabled": True, "image": "localhost/redis:7"},
     "web": {"port": 58921},
     "scheduler": {"healthPort": 58922},
     "waiter": {"healthPort": 58923},
@@ -151,6 +151,8 @@ def for_podman(pod: str, spec: Object) -> Object:
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             container.pop(probe, None)
+        # Podman publishes every port, which it cannot on the network of the host.
+        container.pop("ports", None)
         for mount in container.get("volumeMounts", []):
             if mount["name"] in own:
                 mount["name"] = f"{pod}-{mount['name']}"

@@ -210,9 +210,12 @@ def hang() -> dict[str, Any]:
 
 
 def stop_all() -> list[str]:
-    """Return the units that still run after `systemctl stop paceline.target`."""
+    """Return the units, with their states, that have not stopped after `systemctl stop paceline.target`, which returns before."""
     call("systemctl", "stop", "paceline.target")
-    return [unit for unit in UNITS if show(unit, "ActiveState") != "inactive"]
+    with contextlib.suppress(TimeoutError):
+        eventually(lambda: all(show(unit, "ActiveState") == "inactive" for unit in UNITS), 120)
+    states = {unit: show(unit, "ActiveState") for unit in UNITS}
+    return [f"{unit} is {state}" for unit, state in states.items() if state != "inactive"]
 
 
 # Helpers -------------------------------------------------------------------------------------------------------------
