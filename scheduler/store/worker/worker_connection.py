@@ -43,7 +43,8 @@ OPTIONS = (
 #: Seconds for which a connection stays open whose first attempt failed: others are likely to wait for one too.
 BRIEFLY_S = 0.2
 _ALL: "weakref.WeakSet[WorkerConnection]" = weakref.WeakSet()
-_HELD: "list[WorkerConnection]" = []
+#: Of the thread that forks: `connections` are those that it holds. Other threads may fork at the same time.
+_HELD = threading.local()
 
 
 class WorkerConnection:
@@ -200,14 +201,15 @@ def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
 
 def _before_fork() -> None:
     """Wait until no other thread is inside libpq or OpenSSL, whose locks would stay locked in the forked process."""
+    _HELD.connections = []
     for each in list(_ALL):
         each.hold()
-        _HELD.append(each)
+        _HELD.connections.append(each)
 
 
 def _after_fork(leave: Callable[[WorkerConnection], None]) -> None:
-    while _HELD:
-        leave(_HELD.pop())
+    while _HELD.connections:
+        leave(_HELD.connections.pop())
 
 
 os.register_at_fork(
