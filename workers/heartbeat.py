@@ -301,11 +301,11 @@ class Heart(threading.Thread):
             self._doubted = {}
 
     def _find_unknown(self) -> None:
-        """Report tries as lost that the database has as running here but no pool process runs.
+        """Report tries as lost that the database has as running here but no pool process runs or is about to run.
 
         The cause is a claim whose answer was lost with its connection.
         """
-        known = {task.dispatch_id for task in self._running_tasks.running()}
+        known = {task.dispatch_id for task in self._running_tasks.running()} | self._running_tasks.offered()
         claimed = transact(self._engine, processes.said_to_run, self._running_tasks.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}

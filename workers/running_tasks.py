@@ -119,6 +119,12 @@ class RunningTasks:
         entry = self._of_message(IN_PLACE_AT, message)
         return None if entry is None else InPlace(**entry)
 
+    def offered(self) -> set[str]:
+        """The dispatches with which pool processes may continue, but have not begun. Each waits for its report, or for Redis."""
+        places = range(1, self._children + 1)
+        offers = {entry["next_dispatch_id"] for place in places if (entry := self._read(place, IN_PLACE_AT)) is not None}
+        return offers - {entry["dispatch_id"] for place in places if (entry := self._read(place, STEP_AT)) is not None}
+
     def step(self, message: str) -> Step | None:
         """The last task instance with which the pool process continued that received this message; None if there is none."""
         entry = self._of_message(STEP_AT, message)

@@ -10,7 +10,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from workers import heartbeat
 from workers.heartbeat import Heart, Identity
-from workers.running_tasks import Running, RunningTasks
+from workers.running_tasks import InPlace, Running, RunningTasks
 
 
 def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
@@ -48,14 +48,19 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
     scenario.add(chain("c", 1, task={"retries": 1}))
     scenario.trigger("c", run_id="lost")
     scenario.trigger("c", run_id="known")
+    scenario.trigger("c", run_id="offered")
     running_tasks = RunningTasks(2)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=2)
     heart = Heart(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.1)
     scenario.hot.worker_id = heart.register()
     scenario.turn()
-    lost, known = (scenario.claim(message) for message in sorted(scenario.messages()))
-    assert lost and known
+    lost, known, offered = (scenario.claim(message) for message in sorted(scenario.messages()))
+    assert lost and known and offered
     running_tasks.slot(0).enter(Running(ti_id=known.id, dispatch_id=known.dispatch_id, pid=os.getpid(), log=os.devnull))
+    # Its process has reported the task before, and waits for Redis, which does not answer the wakeup.
+    running_tasks.slot(1).continues(
+        InPlace(message="m", ti_id=known.id, dispatch_id="before", next_dispatch_id=offered.dispatch_id)
+    )
 
     heart.start()
     try:
@@ -64,5 +69,6 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
         heart.finish()
 
     assert "no process of that worker runs it" in scenario.rows("select reason from task_instance where id = %s", lost.id)[0][0]
-    assert scenario.rows("select state from task_instance where id = %s", known.id) == [("running",)]
+    for running in (known, offered):
+        assert scenario.rows("select state from task_instance where id = %s", running.id) == [("running",)]
     scenario.close()

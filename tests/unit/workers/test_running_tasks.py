@@ -5,7 +5,7 @@ import os
 import pytest
 
 from workers.heartbeat import cause_of_death
-from workers.running_tasks import Running, RunningTasks
+from workers.running_tasks import InPlace, Running, RunningTasks, Step
 
 
 def running(dispatch_id: str = "a") -> Running:
@@ -71,3 +71,14 @@ def test_children_read_a_new_worker_id() -> None:
 )
 def test_a_death_is_told_in_words(said: str, cause: str) -> None:
     assert cause_of_death(said) == cause
+
+
+def test_a_task_in_place_is_offered_until_its_process_begins_with_it() -> None:
+    running_tasks = RunningTasks(2)
+    slot = running_tasks.slot(1)
+    slot.continues(InPlace(message="m", ti_id=1, dispatch_id="a", next_dispatch_id="b"))
+    assert running_tasks.offered() == {"b"}
+
+    slot.continued(Step(message="m", seconds=0.1, ti_id=2, dispatch_id="b", name="d.t", arguments="r", started_at=0.0))
+
+    assert running_tasks.offered() == set()
