@@ -229,7 +229,8 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
             data_interval_end=claim.data_interval_end,
             start_date=claim.run_started_at,
             run_after=claim.run_after,
-            conf=claim.conf,
+            # A claim in place shares its conf with the task before, whose code may have changed what it got.
+            conf=copy.deepcopy(claim.conf),
         ),
         previous=ti.previous(),
         backend=store.secrets(claim),

@@ -1,5 +1,6 @@
 """Params: the inputs of a run, each with a default and a JSON schema."""
 
+import copy
 import json
 from collections.abc import Mapping
 from datetime import date, datetime, time
@@ -137,8 +138,9 @@ def of_try(dag: Any, task: Any, conf: Mapping[str, Any], *, conf_overrides: bool
 
 
 def of_run(params: Mapping[str, Param], conf: Mapping[str, Any], *, conf_overrides: bool) -> Params:
-    """The values of params, overridden by the conf of the run."""
-    return Params({name: param.value for name, param in params.items() if param.has_value} | dict(conf if conf_overrides else {}))
+    """The values of params, overridden by the conf of the run. Copies: user code may change them, and the next try gets its own."""
+    values = {name: param.value for name, param in params.items() if param.has_value}
+    return Params(copy.deepcopy(values | dict(conf if conf_overrides else {})))
 
 
 def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
