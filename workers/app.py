@@ -73,7 +73,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         ending.callback(worker.heart.finish)
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
-        worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.barked else None)
+        worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.restarts else None)
         reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
         reaper.start()
         ending.callback(reaper.end)
@@ -84,7 +84,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
             ending.callback(copies.end)
         worker.start()
     worker_log.info("worker %s has stopped", worker_id)
-    if worker.watchdog.barked:
+    if worker.watchdog.restarts:
         _start_again(environment)
     return int(worker.exitcode or 0)
 

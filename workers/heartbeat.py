@@ -253,7 +253,7 @@ class Heart(threading.Thread):
             self._find_unknown()
             if self._lost_processes is not None:
                 self._lost_processes.end(self._pool())
-        self._bark()
+        self._restart_if_deaf()
 
     def _drain(self) -> None:
         """End when the running tasks have ended, because a person asked for it."""
@@ -271,7 +271,7 @@ class Heart(threading.Thread):
             runs = transact(self._engine, processes.expire, dead, why="is gone from its machine")
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
-    def _bark(self) -> None:
+    def _restart_if_deaf(self) -> None:
         """Restart the worker if it receives no messages. A worker that is stopping takes none on purpose."""
         if self._watchdog is None or self._stopper is None or self._stopper.draining:
             return
@@ -306,7 +306,7 @@ class Heart(threading.Thread):
         The cause is a claim whose answer was lost with its connection.
         """
         known = {task.dispatch_id for task in self._running_tasks.running()} | self._running_tasks.offered()
-        claimed = transact(self._engine, processes.said_to_run, self._running_tasks.worker_id)
+        claimed = transact(self._engine, processes.stored_as_running, self._running_tasks.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}
         for dispatch_id, since in self._unknown_since.items():

@@ -20,7 +20,7 @@ class Watchdog:
         self._taken = 0
         self._heard_at: float | None = None
         self._deaf_s = 0.0
-        self.barked = False
+        self.restarts = False
         #: Whether Redis answers the watchdog, which has its own connection.
         self.broker = Contact()
 
@@ -32,12 +32,12 @@ class Watchdog:
         if self._heard_at is None or busy or taken != self._taken or not waiting:
             self._taken, self._heard_at = taken, now
         self._deaf_s = now - self._heard_at
-        self.barked = self.barked or self._deaf_s >= self._patience_s
-        return self.barked
+        self.restarts = self.restarts or self._deaf_s >= self._patience_s
+        return self.restarts
 
     def complaint(self, now: float) -> str | None:
         """Report a worker that has received no messages for half of worker.deaf_timeout, or restarts for that reason."""
-        if not self.barked and self._deaf_s < self._patience_s / 2:
+        if not self.restarts and self._deaf_s < self._patience_s / 2:
             return None
         return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
 

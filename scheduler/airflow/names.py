@@ -80,8 +80,8 @@ def complaints(module: str, given: Iterable[str]) -> list[str]:
         return [reason(module)]
     missing = [name for name in given if find(module, name) is None and not is_known(f"{module}.{name}")]
     plain = [name for name in missing if name not in REASONS]
-    said = dict.fromkeys(reason(module, name) for name in missing if name in REASONS)
-    return [*([f"Paceline has no {', '.join(plain)}."] if plain else []), *said]
+    reasons = dict.fromkeys(reason(module, name) for name in missing if name in REASONS)
+    return [*([f"Paceline has no {', '.join(plain)}."] if plain else []), *reasons]
 
 
 def names_of(module: str) -> Iterator[tuple[str, Ours | None]]:

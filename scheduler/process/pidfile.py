@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-log = logging.getLogger("paceline.presence")
+log = logging.getLogger("paceline.pidfile")
 
 MARK, SOCKET = ".mark", ".health"
 

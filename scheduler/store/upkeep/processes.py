@@ -85,7 +85,7 @@ def still_held(connection: Connection, worker_id: str, running: Mapping[str, int
     return set(held.scalars())
 
 
-def said_to_run(connection: Connection, worker_id: str) -> dict[str, int]:
+def stored_as_running(connection: Connection, worker_id: str) -> dict[str, int]:
     """The task instance of each dispatch stored as running on this worker.
 
     It reads all running task instances of the installation, so it is too slow for every heartbeat.
