@@ -163,6 +163,13 @@ def test_a_lost_answer_does_not_take_what_went_by_message(scenario: Scenario) ->
     assert asked.claim is None
 
 
+ANOTHER_VERSION = """
+with other as (insert into dag_version (dag_id, number, content_hash, data)
+               select dag_id, 2, '', data from dag_version returning id)
+update dag_run set version_id = other.id from other
+"""
+
+
 def _outranked(scenario: Scenario) -> None:
     scenario.add(dag("urgent", {"u": []}, task={"pool": "p", "priority_weight": 9}))
     scenario.trigger("urgent")
@@ -192,6 +199,7 @@ def _sql(statement: str) -> Callable[[Scenario], None]:
         pytest.param({}, _sql("update process set stopped_at = now() where kind = 'worker'"), "queued", id="declared lost"),
         pytest.param({}, _sql("update dag_schedule set is_paused = true"), "scheduled", id="paused"),
         pytest.param({}, _sql("update dag_run set state = 'failed', ended_at = now()"), "none", id="the run has ended"),
+        pytest.param({}, _sql(ANOTHER_VERSION), "none", id="the run has another version"),
     ],
 )
 def test_it_goes_by_message_or_waits_if(
