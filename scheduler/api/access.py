@@ -1,14 +1,14 @@
 """Which role may do what: one table of all routes. A route that is not in the table is refused."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scheduler.api.errors import ForbiddenError
 from scheduler.store.accounts.accounts import ROLES, Account
 
 #: "dag": on the DAG of the path (with ~ on any DAG; the list then has only DAGs that the account may see). "any": on at least one
 #: DAG; the route filters. "all": the role of the account itself, since it is about no DAG. "login": every account.
-SCOPES = ("dag", "any", "all", "login")
+Scope = Literal["dag", "any", "all", "login"]
 VIEW, OPERATE, ADMINISTER = ROLES
 
 
@@ -16,7 +16,7 @@ class Needs(NamedTuple):
     """The least role for a route, and on what."""
 
     role: str
-    scope: str
+    scope: Scope
 
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"

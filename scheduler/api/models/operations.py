@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from scheduler.api.models.base import Body, Model, from_row
+from scheduler.api.models.base import Model, from_row
 from scheduler.states import RunState, TaskState
 
 
@@ -215,7 +215,3 @@ class Home(Model):
     deadlines: list[Deadline]
     processes: list[Process]
     import_errors: int
-
-
-class DrainBody(Body):
-    """No options."""

@@ -23,7 +23,6 @@ NDJSON = "application/x-ndjson"
 #: Lines of one response.
 MOST_LINES = 5000
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
-TryNumber = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
 @router.get(f"{TI}/logs/{{try_number}}", response_model=Log, responses={200: {"content": {NDJSON: {}}}})
