@@ -12,9 +12,7 @@ from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.store.db import sqlstates
-from scheduler.store.worker import worker_connection
 from scheduler.store.worker.hot_path import HotPath
-from scheduler.store.worker.worker_connection import WorkerConnection
 
 PID = "select pg_backend_pid()"
 SESSION = """
@@ -137,35 +135,6 @@ def test_a_fork_waits_for_a_statement_of_another_thread(scenario: Scenario, make
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     sleeping.join()
-
-
-def test_two_threads_may_fork_at_the_same_time(make: Make) -> None:
-    """The second one holds the connection as soon as the first has left it, and the first must not release it again."""
-    hot = make(0)
-    connections = list(worker_connection._ALL)
-    holds, ends = threading.Event(), threading.Event()
-
-    def fork() -> None:
-        worker_connection._before_fork()
-        holds.set()
-        ends.wait(10)
-        worker_connection._after_fork(HotPath.release)
-
-    def leave(left: WorkerConnection) -> None:
-        left.release()
-        connections.remove(left)
-        assert connections or holds.wait(10)
-
-    worker_connection._before_fork()
-    other = threading.Thread(target=fork)
-    other.start()
-    try:
-        worker_connection._after_fork(leave)
-    finally:
-        ends.set()
-        other.join()
-
-    assert hot.now()
 
 
 def test_what_user_code_does_to_the_environment_does_not_reach_a_connection(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

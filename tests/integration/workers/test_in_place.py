@@ -156,30 +156,6 @@ def test_a_task_in_place_that_is_marked_is_stopped(bench: Any) -> None:
     assert tries(bench) == []
 
 
-def test_a_task_in_place_gets_the_conf_and_params_of_the_run_whatever_the_task_before_changed(bench: Any) -> None:
-    bench.worker(**LONG)
-    bench.dag("""
-    import os
-    with DAG("d", schedule=None, params={"p": [1]}):
-        @task
-        def first(dag_run, params):
-            dag_run.conf["c"].append(2)
-            params["p"].append(2)
-            return os.getpid()
-
-        @task
-        def second(dag_run, params):
-            return [os.getpid(), dag_run.conf, params["p"]]
-
-        first() >> second()
-    """)
-
-    bench.wait(bench.scenario.trigger("d", run_id="r1", conf={"c": [1]}))
-
-    first, second = (found for (found,) in bench.scenario.rows("select value from xcom order by task_instance_id"))
-    assert second == [first, {"c": [1]}, [1]]
-
-
 def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
     bench.worker(**LONG)
 
