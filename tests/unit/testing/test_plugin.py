@@ -51,6 +51,23 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
     result.raise_for_failure()
 
 
+def test_a_task_sees_no_change_that_another_one_made_to_conf_and_params(dag_maker: DagMaker, run_dag: Run) -> None:
+    with dag_maker("d", params={"p": [1]}) as dag:
+
+        @task
+        def first(dag_run: Any = None, params: Any = None) -> None:
+            dag_run.conf["c"].append(2)
+            params["p"].append(2)
+
+        @task
+        def second(dag_run: Any = None, params: Any = None) -> list[Any]:
+            return [dag_run.conf, params["p"]]
+
+        first() >> second()
+
+    assert run_dag(dag, conf={"c": [1]}).xcoms["second"] == [{"c": [1]}, [1]]
+
+
 def test_a_failed_run_has_reasons_and_the_exception(dag_maker: DagMaker) -> None:
     with dag_maker():
 
