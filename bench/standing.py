@@ -77,7 +77,7 @@ def _beat(stack: Stack, enough_s: float) -> float:
             connection.renew(worker)
             connection.doubted(worker, held)
             if next(beats) % BEATS_PER_SWEEP == 0:
-                transact(engine, processes.said_to_run, worker)
+                transact(engine, processes.stored_as_running, worker)
 
         return _cpu_ms(stack, beat, enough_s)
     finally:

@@ -1,7 +1,6 @@
 """Requests of HITLOperator to a person, and the answers. Both are values in the state store of the task instance."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,6 +11,7 @@ from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import hitl as models
 from scheduler.api.routes.task_instances import shown
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.store.db import clock
 from scheduler.store.lists import instances, states
 from scheduler.store.lists.listing import Row
 
@@ -39,7 +39,7 @@ def update_hitl_detail(
     request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
     _check(api.account.name, request, body)
     answer = {
-        "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": datetime.now(UTC).isoformat(),
+        "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": api.read(clock.now).isoformat(),
         "responded_by_user": {"id": api.account.name, "name": api.account.name},
     }  # fmt: skip
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)

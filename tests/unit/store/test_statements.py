@@ -45,6 +45,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("runs.py", "column"): "one of two texts of the module",
     ("runs.py", "table"): "one of two texts of the module",
     ("runs.py", "filters.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
+    **{("concurrent_indexes.py", name): "from the migrations of the package" for name in ("name", "definition", "indexes[name]")},
     ("capacity.py", "rank"): "one of two constants of the module",
     ("capacity.py", "locking"): "a constant of the module, or nothing",
     ("limits.py", "columns"): "made of constants of the module",
