@@ -43,10 +43,10 @@ def providers():
                           response_filter=lambda response: response.json()["path"])
     asked >> answer
 
-    bucket = S3CreateBucketOperator(task_id="bucket", bucket_name="b", region_name="us-east-1")
-    put = S3CreateObjectOperator(task_id="put", s3_bucket="b", s3_key="in/{{ ds }}.csv", data="1,2")
-    seen = S3KeySensor(task_id="seen", bucket_name="b", bucket_key="in/*.csv", wildcard_match=True, poke_interval=0.1)
-    keys = S3ListOperator(task_id="keys", bucket="b", prefix="in/")
+    bucket = S3CreateBucketOperator(task_id="bucket", bucket_name="incoming", region_name="us-east-1")
+    put = S3CreateObjectOperator(task_id="put", s3_bucket="incoming", s3_key="in/{{ ds }}.csv", data="1,2")
+    seen = S3KeySensor(task_id="seen", bucket_name="incoming", bucket_key="in/*.csv", wildcard_match=True, poke_interval=0.1)
+    keys = S3ListOperator(task_id="keys", bucket="incoming", prefix="in/")
     bucket >> put >> seen >> keys
 
 providers()
