@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
 from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
@@ -69,7 +70,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         *,
         follow_task_ids_if_true: str | Sequence[str],
         follow_task_ids_if_false: str | Sequence[str],
-        week_day: str | Iterable[str],
+        week_day: str | Enum | Iterable[str | Enum],
         use_task_logical_date: bool = False,
         **kwargs: Unpack[TaskArguments],
     ) -> None:

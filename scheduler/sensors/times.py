@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
+from enum import Enum
 from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
@@ -109,7 +110,7 @@ class DayOfWeekSensor(BaseSensorOperator):
     """
 
     def __init__(
-        self, *, week_day: str | Iterable[str], use_task_logical_date: bool = False, **kwargs: Unpack[SensorArguments]
+        self, *, week_day: str | Enum | Iterable[str | Enum], use_task_logical_date: bool = False, **kwargs: Unpack[SensorArguments]
     ) -> None:
         super().__init__(**kwargs)
         checks = self.checks()
