@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,15 @@ def _migrated(folder: Path, copy: Path, settings: Settings) -> Path:
     return copy
 
 
-def _start(command: list[Any], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen([str(word) for word in command], env=environment, text=True, stdout=subprocess.PIPE)
+def _start(command: list[Any], environment: Mapping[str, str]) -> "tuple[subprocess.Popen[str], Any]":
+    # A file, not a pipe: nobody reads while the other system runs, and Airflow's log fills a pipe.
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    return subprocess.Popen([str(word) for word in command], env=environment, text=True, stdout=output), output
 
 
-def _answer(process: "subprocess.Popen[str]") -> Any:
-    output, _ = process.communicate()
-    assert process.returncode == 0
-    return json.loads(output.splitlines()[-1])
+def _answer(started: "tuple[subprocess.Popen[str], Any]") -> Any:
+    process, output = started
+    with output:
+        assert process.wait() == 0
+        output.seek(0)
+        return json.loads(output.read().splitlines()[-1])
