@@ -10,7 +10,7 @@ from pathlib import Path
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from scheduler.embedded import servers
-from scheduler.exceptions import PacelineError
+from scheduler.exceptions import PacelineError, UsageError
 from scheduler.settings import Settings
 
 #: Roles and rights belong to a server, and `paceline db migrate` creates them. Unlogged tables hold only what a crash may lose.
@@ -22,8 +22,11 @@ def dump(settings: Settings, server: int, file: Path) -> None:
     """Write all tables, as of one moment, to `file`, which only this user can read. Nothing has to stop.
 
     `server` is the major version of the server.
-    An existing file is replaced when the new one is complete. PacelineError with the message of pg_dump if it fails.
+    An existing file is replaced when the new one is complete. UsageError if `file` has no name; PacelineError with the message of
+    pg_dump if it fails.
     """
+    if not file.name or "\0" in file.name:
+        raise UsageError(f"{str(file)!r} is not the name of a file: name one, such as paceline.dump.")
     unfinished = file.with_name(f"{file.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)
