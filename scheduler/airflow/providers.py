@@ -4,6 +4,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -100,13 +101,32 @@ def to_boolean(astring: str | None) -> bool:
     return (astring or "").strip().lower() in {"on", "t", "true", "y", "yes", "1"}
 
 
+@dataclass(frozen=True, slots=True)
+class HookLineage:
+    """What hooks reported: none."""
+
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
+    extra: tuple[Any, ...] = ()
+
+
 class NoLineage:
     """A collector of lineage that takes everything and sends nothing."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: None
+    has_collected = False
+    collected_assets = HookLineage()
+
+    def create_asset(self, **_arguments: Any) -> None:
+        """Return None: there is no asset for what a hook names."""
+
+    def add_input_asset(self, *_arguments: Any, **_named: Any) -> None:
+        """Take an asset that a hook read."""
+
+    def add_output_asset(self, *_arguments: Any, **_named: Any) -> None:
+        """Take an asset that a hook wrote."""
+
+    def add_extra(self, *_arguments: Any, **_named: Any) -> None:
+        """Take any other information."""
 
 
 def get_hook_lineage_collector() -> NoLineage:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scheduler.deciding import expansion
-from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, decide, decide_teardown, needs_setups, needs_sources
+from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, below_setups, decide, decide_teardown, needs_sources
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
@@ -170,7 +170,7 @@ class _Run:
         elif task.trigger_rule == "always":
             verdict = decide(task.trigger_rule, upstream)
         else:
-            verdict = needs_setups(setups) or decide(task.trigger_rule, upstream)
+            verdict = below_setups(setups, decide(task.trigger_rule, upstream))
         if task.expand is not None:
             verdict = _worst(verdict, needs_sources(self._upstream_unexpanded(self._sources(task))))
         return self._not_before_past(no, task, verdict)

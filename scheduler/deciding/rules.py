@@ -90,15 +90,19 @@ def settled_by(rule: str, state: S, *, alone: bool) -> Verdict:
     return decide(rule, Upstream.of([state], 1 if alone else MANY))
 
 
-def needs_setups(setups: Upstream) -> Verdict | None:
-    """Return the verdict of the indirect setups of a task, or None if all succeeded. One that did not succeed decides at once."""
+def below_setups(setups: Upstream, verdict: Verdict) -> Verdict:
+    """Combine the verdict of a trigger rule with the indirect setups of the task.
+
+    A setup that did not succeed decides at once, whatever the rule. While one has not ended, the rule can skip or fail the task
+    but not run it.
+    """
     if setups.bad:
         return _failed(setups.bad, "setup")
     if setups.skipped:
         return _skipped(setups.skipped, "setup")
-    if not setups.all_done:
+    if verdict.state is S.SCHEDULED and not setups.all_done:
         return Verdict(None, f"{setups.total - setups.done} of its setups have not ended")
-    return None
+    return verdict
 
 
 def needs_sources(sources: Upstream) -> Verdict | None:

@@ -39,6 +39,15 @@ def test_a_sensor_that_only_pokes() -> None:
         Own(task_id="a", path="x", mode="reschedule")
 
 
+def test_a_collector_of_lineage_that_collects_nothing() -> None:
+    collector = providers.get_hook_lineage_collector()
+    collector.add_input_asset(None, uri="s3://a")
+    collector.add_extra(None, "key", 1)
+
+    assert collector.create_asset(scheme="s3") is None
+    assert (list(collector.collected_assets.inputs), collector.has_collected) == ([], False)
+
+
 def test_arguments_of_a_function() -> None:
     offered = {"ds": 1, "ti": 2, "n": 3}
 

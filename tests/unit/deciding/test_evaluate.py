@@ -145,6 +145,28 @@ def test_a_worker_decides_below_a_setup_where_the_tasks_between_vouch_for_it(rul
     assert (plan.number["last"] in plan.followed) is follows
 
 
+@pytest.mark.parametrize(
+    ("rule", "above", "setup", "expected"),
+    [
+        # The rule skips or fails the task while its setup still runs, but cannot start it.
+        ("all_success", S.FAILED, S.RUNNING, {"last": S.UPSTREAM_FAILED}),
+        ("all_success", S.SKIPPED, S.RUNNING, {"last": S.SKIPPED}),
+        ("none_skipped", S.SKIPPED, S.RUNNING, {"last": S.SKIPPED}),
+        ("all_done", S.FAILED, S.RUNNING, {}),
+        ("all_success", S.SUCCESS, S.RUNNING, {}),
+        # The setup decides whatever the rule, except "always".
+        ("one_success", S.SUCCESS, S.FAILED, {"last": S.UPSTREAM_FAILED}),
+        ("all_done", S.SUCCESS, S.SKIPPED, {"last": S.SKIPPED}),
+        ("all_failed", S.FAILED, S.SUCCESS, {"last": S.SCHEDULED}),
+        ("always", S.RUNNING, S.FAILED, {"last": S.SCHEDULED}),
+    ],
+)
+def test_a_setup_further_up_and_the_trigger_rule(rule: str, above: S, setup: S, expected: dict[str, S]) -> None:
+    plan = dag("d", {"s": [], "work": [], "last": ["work"]}, options=SETUP, rules={"last": rule})
+
+    assert decided(plan, evaluate(plan, states(plan, s=setup, work=above))) == expected
+
+
 def test_the_run_before_holds_back_a_task_but_not_a_failure() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
     waits = Facts(past={1: "the run before"})
