@@ -248,6 +248,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
 def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents) -> Executor:
     slot = running_tasks.slot(current_process().index)
+    slot.put_down()
     hot = HotPath(settings, slot.worker_id)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)

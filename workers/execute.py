@@ -50,17 +50,22 @@ class Executor:
 
         None for a dispatch that cannot be claimed (a duplicate) and is dropped.
         """
-        worker_id = self.slot.worker_id
-        claim = self._claim(ti_id, dispatch_id, worker_id)
-        if claim is None:
-            return None
-        while True:
-            result, following = self._run_claimed(claim, worker_id)
-            if following is None:
-                return result
-            claim = following
-            self.continuing.go_on(claim)
-            fault_points.point("continue.after")
+        self.slot.take(dispatch_id)
+        try:
+            worker_id = self.slot.worker_id
+            claim = self._claim(ti_id, dispatch_id, worker_id)
+            if claim is None:
+                return None
+            while True:
+                self.slot.take(claim.dispatch_id, claim.id)
+                result, following = self._run_claimed(claim, worker_id)
+                if following is None:
+                    return result
+                claim = following
+                self.continuing.go_on(claim)
+                fault_points.point("continue.after")
+        finally:
+            self.slot.put_down()
 
     def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.continuing.begin(dispatch_id)

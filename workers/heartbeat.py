@@ -31,7 +31,7 @@ NO_LONGER_CURRENT = "this try is no longer the current one"
 NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
 #: The fraction of worker.heartbeat_timeout after which exclusive tasks are ended, see `lease_s`.
 LEASE = 0.75
-#: Seconds until a dispatch that no pool process runs is lost. It must exceed the pause between two attempts to report.
+#: Seconds until a dispatch that no pool process has in progress is lost.
 UNKNOWN_S = 30.0
 
 
@@ -97,7 +97,7 @@ class Heart(threading.Thread):
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
             renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
-            drain=self._drain, draining=self._is_draining, running=self._running, doubted=self._doubt,
+            drain=self._drain, draining=self._is_draining, running=running_tasks.claimed, doubted=self._doubt,
         )  # fmt: skip
 
     @property
@@ -227,7 +227,7 @@ class Heart(threading.Thread):
             return not self._renewal.is_refused(self._running_tasks.worker_id)
         registered = transact(self._engine, processes.heartbeat, self._running_tasks.worker_id)
         self.pulse.beat()
-        self._doubt(self._running())
+        self._doubt(self._running_tasks.claimed())
         return registered
 
     def _settle(self) -> None:
@@ -279,9 +279,6 @@ class Heart(threading.Thread):
             worker_log.error("the worker has free slots but takes no messages although some wait: restarting it")
             self._stopper.drain()
 
-    def _running(self) -> dict[str, int]:
-        return {task.dispatch_id: task.ti_id for task in self._running_tasks.running()}
-
     def _doubt(self, dispatches: Mapping[str, int]) -> None:
         """Let this thread compare at once."""
         self._doubted = dispatches
@@ -290,7 +287,7 @@ class Heart(threading.Thread):
     def _compare(self) -> None:
         """Stop user code whose try was cleared, marked or declared lost."""
         doubted = self._doubted
-        running = {dispatch_id: ti_id for dispatch_id, ti_id in self._running().items() if dispatch_id in doubted}
+        running = {dispatch_id: ti_id for dispatch_id, ti_id in self._running_tasks.claimed().items() if dispatch_id in doubted}
         if running:
             held = transact(self._engine, processes.still_held, self._running_tasks.worker_id, running)
             for dispatch_id in running.keys() - held:
@@ -301,11 +298,12 @@ class Heart(threading.Thread):
             self._doubted = {}
 
     def _find_unknown(self) -> None:
-        """Report tries as lost that the database has as running here but no pool process runs or is about to run.
+        """Report tries as lost that the database has as running here but no pool process has in progress.
 
-        The cause is a claim whose answer was lost with its connection.
+        The cause is a claim whose answer was lost with its connection. A task that has ended stays in progress until its report is
+        stored, which takes as long as the database accepts no writes.
         """
-        known = {task.dispatch_id for task in self._running_tasks.running()} | self._running_tasks.offered()
+        known = self._running_tasks.in_progress()
         claimed = transact(self._engine, processes.stored_as_running, self._running_tasks.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}

@@ -17,9 +17,9 @@ from scheduler.store.upkeep.heartbeats import boottime
 
 SLOT_BYTES = 16384
 #: The offsets of the parts of a slot.
-RUNNING_AT, STOP_AT, IN_PLACE_AT, STEP_AT = 0, 6144, 8192, 8704
+RUNNING_AT, STOP_AT, IN_PLACE_AT, IN_HAND_AT, STEP_AT = 0, 6144, 8192, 8704, 8832
 #: The end of each part.
-ENDS = {RUNNING_AT: STOP_AT, STOP_AT: IN_PLACE_AT, IN_PLACE_AT: STEP_AT, STEP_AT: SLOT_BYTES}
+ENDS = {RUNNING_AT: STOP_AT, STOP_AT: IN_PLACE_AT, IN_PLACE_AT: IN_HAND_AT, IN_HAND_AT: STEP_AT, STEP_AT: SLOT_BYTES}
 #: Bytes in the first slot, which is the worker's. A signal handler may set them.
 DRAINING_AT, EVENTS_AT = IN_PLACE_AT, IN_PLACE_AT + 1
 LENGTH_BYTES = 4
@@ -119,7 +119,23 @@ class RunningTasks:
         entry = self._of_message(IN_PLACE_AT, message)
         return None if entry is None else InPlace(**entry)
 
-    def offered(self) -> set[str]:
+    def claimed(self) -> dict[str, int]:
+        """The dispatches that pool processes have claimed and not yet reported, with the IDs of their task instances.
+
+        It includes those whose user code has ended, but whose report waits for the database.
+        """
+        return {dispatch_id: ti_id for dispatch_id, ti_id in self._in_hand() if ti_id is not None}
+
+    def in_progress(self) -> set[str]:
+        """The dispatches that pool processes have received and not yet reported, and those with which they may continue."""
+        return {dispatch_id for dispatch_id, _ in self._in_hand()} | self._offered()
+
+    def _in_hand(self) -> list[tuple[str, int | None]]:
+        entries = (self._read(place, IN_HAND_AT) for place in range(1, self._children + 1))
+        running = [(task.dispatch_id, task.ti_id) for task in self.running()]
+        return running + [(entry[0], entry[1]) for entry in entries if entry is not None]
+
+    def _offered(self) -> set[str]:
         """The dispatches with which pool processes may continue, but have not begun. Each waits for its report, or for Redis."""
         places = range(1, self._children + 1)
         offers = {entry["next_dispatch_id"] for place in places if (entry := self._read(place, IN_PLACE_AT)) is not None}
@@ -202,6 +218,14 @@ class Slot:
         deadline = time.monotonic() + within_s
         while not self._running_tasks.has_lease(worker_id) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def take(self, dispatch_id: str, ti_id: int | None = None) -> None:
+        """Record the dispatch that this process has received; with its task instance once it is claimed."""
+        self._running_tasks._write(self._place, IN_HAND_AT, [dispatch_id, ti_id])
+
+    def put_down(self) -> None:
+        """Record that this process has no dispatch any more. A new process calls it too, because the one before may have died."""
+        self._running_tasks._write(self._place, IN_HAND_AT, None)
 
     def enter(self, running: Running) -> None:
         """Record that user code starts."""

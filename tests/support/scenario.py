@@ -183,10 +183,12 @@ class Scenario:
             connection.exec_driver_sql(statement, parameters)
 
 
-def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0) -> Executor:
-    """An executor in this process, like that of a pool process of the scenario's worker."""
-    settings, running = scenario.settings, RunningTasks(1)
-    running.worker_id = scenario.worker_id
+def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0, running: RunningTasks | None = None) -> Executor:
+    """An executor in this process, like that of a pool process of the scenario's worker, or of the worker of `running`."""
+    settings = scenario.settings
+    if running is None:
+        running = RunningTasks(1)
+        running.worker_id = scenario.worker_id
     slot = running.slot(0)
     return Executor(
         settings=settings,

@@ -1,14 +1,19 @@
 """The worker's heart against a real database, without a worker around it."""
 
 import os
+import threading
+from dataclasses import dataclass, field, replace
 
 import pytest
-from support.scenario import Scenario, chain
+from support.scenario import Scenario, chain, pool_process
+from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
+from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers import heartbeat
+from workers.database_store import DatabaseStore
 from workers.heartbeat import Heart, Identity
 from workers.running_tasks import InPlace, Running, RunningTasks
 
@@ -71,4 +76,50 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
     assert "no process of that worker runs it" in scenario.rows("select reason from task_instance where id = %s", lost.id)[0][0]
     for running in (known, offered):
         assert scenario.rows("select state from task_instance where id = %s", running.id) == [("running",)]
+    scenario.close()
+
+
+@dataclass(slots=True)
+class Interrupted(DatabaseStore):
+    """The server takes no more writes once the code of a task has ended."""
+
+    server: PostgresServer = field(kw_only=True)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        self.server.take_writes(False)
+        self.ended.set()
+        return DatabaseStore.report(self, claim, ending, continuation)
+
+
+def test_a_report_that_waits_for_a_server_without_writes_is_not_lost(
+    settings: Settings, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server can be read all the time, and has the task as running; no process runs its code any more."""
+    monkeypatch.setattr(heartbeat, "UNKNOWN_S", 0.2)
+    scenario = Scenario(settings)
+    scenario.add(chain("c", 1, task={"retries": 1}))
+    running_tasks = RunningTasks(1)
+    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
+    heart = Heart(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.02, settings=settings)
+    heart.register()
+    scenario.trigger("c", run_id="r")
+    scenario.turn()
+    (message,) = scenario.messages()
+    process = pool_process(scenario, running=running_tasks)
+    store = Interrupted(settings, scenario.hot, scenario.follower, server=postgres_server)
+    thread = threading.Thread(target=replace(process, store=store).run, args=message)
+    heart.start()
+    try:
+        thread.start()
+        assert store.ended.wait(20)
+        seen = heart._beats
+        eventually(lambda: heart._beats >= seen + 6 * heartbeat.BEATS_PER_SWEEP, timeout=20)
+    finally:
+        postgres_server.take_writes(True)
+        thread.join(20)
+        heart.finish()
+
+    assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
+    assert running_tasks.in_progress() == set()
     scenario.close()

@@ -73,12 +73,27 @@ def test_a_death_is_told_in_words(said: str, cause: str) -> None:
     assert cause_of_death(said) == cause
 
 
-def test_a_task_in_place_is_offered_until_its_process_begins_with_it() -> None:
+def test_a_dispatch_is_in_progress_from_its_message_to_its_report() -> None:
+    running_tasks = RunningTasks(2)
+    slot = running_tasks.slot(1)
+
+    slot.take("a")
+    assert (running_tasks.in_progress(), running_tasks.claimed()) == ({"a"}, {})
+    slot.take("a", 1)
+    slot.enter(running("a"))
+    slot.leave()
+    assert (running_tasks.in_progress(), running_tasks.claimed()) == ({"a"}, {"a": 1})
+    slot.put_down()
+
+    assert (running_tasks.in_progress(), running_tasks.claimed()) == (set(), {})
+
+
+def test_a_task_in_place_is_in_progress_before_its_process_begins_with_it() -> None:
     running_tasks = RunningTasks(2)
     slot = running_tasks.slot(1)
     slot.continues(InPlace(message="m", ti_id=1, dispatch_id="a", next_dispatch_id="b"))
-    assert running_tasks.offered() == {"b"}
+    assert running_tasks.in_progress() == {"b"}
 
     slot.continued(Step(message="m", seconds=0.1, ti_id=2, dispatch_id="b", name="d.t", arguments="r", started_at=0.0))
 
-    assert running_tasks.offered() == set()
+    assert running_tasks.in_progress() == set()
