@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,20 @@ def answers(
 
     fixed = str(HERE / "fixed_random")
     environment = {**airflow_home(), "AIRFLOW__CORE__DAGS_FOLDER": str(together), "PYTHONPATH": fixed}
-    theirs = _start([airflow_python, HERE / "run_in_airflow.py", together, LIMIT_S], environment)
     ours_environment = {
         **os.environ, "PACELINE_HOME": str(settings.home), "PACELINE_CORE_AIRFLOW_IMPORTS": "true",
         "PYTHONPATH": os.pathsep.join((fixed, os.environ["PYTHONPATH"])),
     }  # fmt: skip
     ours: dict[str, States] = {}
-    for folder in folders:
-        ours |= _answer(_start([sys.executable, HERE / "run_here.py", folder, LIMIT_S], ours_environment))["runs"]
-    return ours, _answer(theirs)["runs"]
+    with _started([airflow_python, HERE / "run_in_airflow.py", together, LIMIT_S], environment) as theirs:
+        for folder in folders:
+            with _started([sys.executable, HERE / "run_here.py", folder, LIMIT_S], ours_environment) as one:
+                ours |= one()["runs"]
+        return ours, theirs()["runs"]
 
 
+# The limit includes the fixture: about 90 runs one after the other, of which those that wait for something take LIMIT_S each.
+@pytest.mark.timeout(1800)
 def test_the_runs_of_examples_end_as_in_airflow(answers: tuple[dict[str, States], dict[str, States]]) -> None:
     ours, theirs = answers
     both = sorted(ours.keys() & theirs.keys())
@@ -77,15 +82,27 @@ def _migrated(folder: Path, copy: Path, settings: Settings) -> Path:
     return copy
 
 
-def _start(command: list[Any], environment: Mapping[str, str]) -> "tuple[subprocess.Popen[str], Any]":
-    # A file, not a pipe: nobody reads while the other system runs, and Airflow's log fills a pipe.
-    output = tempfile.TemporaryFile("w+")  # noqa: SIM115
-    return subprocess.Popen([str(word) for word in command], env=environment, text=True, stdout=output), output
+@contextmanager
+def _started(command: list[Any], environment: Mapping[str, str]) -> Iterator[Callable[[], Any]]:
+    """A process that runs in the block; the function waits for its end, and returns the JSON of its last line."""
+    # Files, not pipes: nobody reads while the other system runs, and Airflow's log fills a pipe.
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            [str(word) for word in command], env=environment, text=True, stdout=output, stderr=log, start_new_session=True
+        ) as process,
+    ):
 
+        def answer() -> Any:
+            ended = process.wait()
+            output.seek(0)
+            log.seek(0)
+            assert ended == 0, log.read()[-5000:]
+            return json.loads(output.read().splitlines()[-1])
 
-def _answer(started: "tuple[subprocess.Popen[str], Any]") -> Any:
-    process, output = started
-    with output:
-        assert process.wait() == 0
-        output.seek(0)
-        return json.loads(output.read().splitlines()[-1])
+        try:
+            yield answer
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
