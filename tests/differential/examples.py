@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from support.airflow_differences import Difference
+
 #: The examples of Airflow 3.3.2 and its providers.
 COUNT = 68
 
@@ -13,14 +15,14 @@ NOT_MIGRATED = {
 #: Examples that load after the rewrite with core.airflow_imports only, since they use provider packages for Airflow.
 WITH_PROVIDERS = {"example_analytics.py"}
 
-#: Examples with other edges than in Airflow, see the differences in docs/reference/airflow-parity.md.
+#: Examples with other edges than in Airflow: Difference.SETUP_IN_BLOCK.
 OTHER_EDGES = {"example_setup_teardown_taskflow.py": {"outer_setup", "section_1.inner_teardown"}}
 
-#: DAGs whose runs end otherwise than with `dag.test()`, each with its class of differences in docs/reference/airflow-parity.md.
+#: DAGs whose runs end otherwise than with `dag.test()`, each with its class of differences.
 OTHER_RUNS = {
     # They wait for another DAG: `dag.test()` until someone ends it, a run in memory not at all.
-    "example_external_task": "Runs in memory",
-    "example_external_task_marker_child": "Runs in memory",
+    "example_external_task": Difference.RUNS_IN_MEMORY,
+    "example_external_task_marker_child": Difference.RUNS_IN_MEMORY,
 }
 
 #: The modules that the provider packages which come with Airflow need beside Paceline's.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.airflow_cases import by_task, ended, named
+from support.airflow_differences import Difference
 
 from differential.random_dags import Case, random_case, smallest
 
@@ -18,7 +19,7 @@ RECORD = Path(__file__).parents[1] / "unit" / "deciding" / "record_airflow_state
 KEPT = RECORD.with_name("airflow_states.jsonl")
 COUNT = int(os.environ.get("AIRFLOW_DAGS", "1000"))
 MOST_FOUND = 5
-#: Rules that Airflow applies to a mapped task before its source has ended. See "Dynamic mapping" on the parity page.
+#: Rules that Airflow applies to a mapped task before its source has ended.
 BEFORE_THE_SOURCE = {
     "always",
     "one_success",
@@ -102,17 +103,17 @@ def _class_of(answer: Case) -> str | None:
     differing = {name for name in by_id if ours.get(name) != theirs.get(name)}
     first = [by_id[name] for name in differing if not _above(by_id, name) & differing]
     if not first:
-        return "Setup and teardown" if any(one.get("fail_dagrun") for one in by_id.values()) else None
+        return Difference.TEARDOWN_AFTER_FAILURE if any(one.get("fail_dagrun") for one in by_id.values()) else None
     found = {_class_of_task(one, answer["states"]) for one in first}
     return None if None in found else ", ".join(sorted(map(str, found)))
 
 
-def _class_of_task(one: dict[str, Any], states: dict[str, str]) -> str | None:
+def _class_of_task(one: dict[str, Any], states: dict[str, str]) -> Difference | None:
     if isinstance(one.get("expand"), str) and one.get("rule", "all_success") in BEFORE_THE_SOURCE:
-        return "Dynamic mapping"
+        return Difference.MAPPED_OVER_RESULT
     seen = {state for name, state in states.items() if name.split("[")[0] in one["up"]}
     if one.get("rule", "all_success") == "all_success" and "skipped" in seen and seen & {"failed", "upstream_failed"}:
-        return "A skip and a failure above one task"
+        return Difference.SKIP_AND_FAILURE
     return None
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from support.airflow_differences import Difference
 from support.airflow_schedules import Case, runs
 
 SCHEDULES, RUNS = 200, 200
@@ -111,19 +112,19 @@ def random_case(dice: random.Random) -> Case:
     }
 
 
-def _known(case: Case, theirs: Any) -> str | None:
-    """The difference on the parity page to which a schedule belongs as a whole; None if it must be equal."""
+def _known(case: Case, theirs: Any) -> Difference | None:
+    """The class of differences to which a schedule belongs as a whole; None if it must be equal."""
     if theirs == "AssertionError":
-        return "Clock changes"
+        return Difference.CLOCK_CHANGES
     if case["kind"] in {"intervals", "delta_intervals"} and case["catchup"] and case["start"] is None:
-        return "Data intervals with catchup and without start_date"
+        return Difference.DATA_INTERVALS
     if case["kind"] == "months":
-        return "Months"
+        return Difference.MONTHS
     return None
 
 
 def _at_a_change(case: Case, run: list[str]) -> bool:
-    """Whether the clocks of the zone change within two days of a run: the class "Clock changes"."""
+    """Whether the clocks of the zone change within two days of a run: the class CLOCK_CHANGES."""
     from zoneinfo import ZoneInfo
 
     zone, moment = ZoneInfo(case["zone"]), datetime.fromisoformat(run[0])

@@ -48,7 +48,7 @@ OTHERS = (
     "{{ (data_interval_end - data_interval_start).total_seconds() }}", "{{ logical_date == dag_run.logical_date }}",
 )  # fmt: skip
 TEMPLATES = [*(f"{{{{ {one}{rest} }}}}" for one, rest in product(DATES, OF_A_DATE)), *OTHERS]
-#: Templates whose difference is on the parity page, under Differences.
+#: Templates that differ: Difference.TEMPLATES.
 KNOWN = {"{{ dag_run.run_type }}"}
 #: The same in native mode, in which Airflow has no sandbox.
 UNSAFE = {"{{ ().__class__ }}", "{{ ''.__class__.__mro__ }}", "{{ task.__init__ }}"}

@@ -144,6 +144,13 @@ def test_how_a_dag_without_start_begins(run_immediately: bool | timedelta | None
     assert timetable.from_spec(table.to_spec()) == table
 
 
+@pytest.mark.parametrize("table", [Cron("0 0 * * *"), CronInterval("0 0 * * *")], ids=["cron", "intervals"])
+def test_a_later_start_date_applies_to_a_dag_that_has_runs(table: timetable.Timetable) -> None:
+    run = run_of(table, start=at("2026-06-05"), last=at("2026-06-01"), covered=at("2026-06-02"), catchup=True)
+
+    assert run is not None and run.logical_date == at("2026-06-05")
+
+
 def test_months_counted_from_the_31st_do_not_wear_off() -> None:
     table = made(relativedelta(months=1))
     start, last, dates = at("2026-01-31"), None, []

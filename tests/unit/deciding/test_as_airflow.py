@@ -26,3 +26,13 @@ def test_the_recording_has_every_rule() -> None:
 
     assert len(CASES) > 300
     assert len(rules) == 12
+
+
+def test_a_successful_teardown_does_not_hide_a_failure() -> None:
+    """Not even with on_failure_fail_dagrun. In Airflow this run succeeds."""
+    up, work = {"id": "up", "setup": True, "up": []}, {"id": "work", "out": "failed", "up": ["up"]}
+    down = {"id": "down", "teardown": True, "fail_dagrun": True, "up": ["up", "work"]}
+
+    run = ended({"tasks": [up, work, down], "order": "first"})
+
+    assert (named(run), str(run.state)) == ({"up": "success", "work": "failed", "down": "success"}, "failed")

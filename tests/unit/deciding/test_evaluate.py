@@ -36,6 +36,15 @@ def test_a_failure_decides_at_once_while_siblings_run() -> None:
     assert decided(plan, found) == {"c": S.UPSTREAM_FAILED}
 
 
+def test_of_a_skip_and_a_failure_that_are_decided_together_the_failure_counts() -> None:
+    """However far away it is. Airflow decides one level in each pass, so there the nearer skip counts."""
+    plan = dag("d", {"failed": [], "skipped": [], "between": ["failed"], "last": ["skipped", "between"]})
+
+    found = evaluate(plan, states(plan, failed=S.FAILED, skipped=S.SKIPPED))
+
+    assert decided(plan, found) == {"between": S.UPSTREAM_FAILED, "last": S.UPSTREAM_FAILED}
+
+
 def test_what_waits_says_why() -> None:
     plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.airflow_differences import Difference
 
 from scheduler.authoring.trigger_rule import TriggerRule
 
@@ -76,3 +77,11 @@ def test_every_known_failure_has_its_tests() -> None:
     assert {name.split(".")[0] for name, _ in table} == FAILURES
     for name, shown_by in table:
         assert shown_by and missing(shown_by) == [], name
+
+
+def test_every_class_of_differences_has_its_reason_and_its_tests() -> None:
+    table = rows("Differences")
+
+    assert [name for name, *_ in table] == list(Difference)
+    for name, reason, shown_by in table:
+        assert reason and shown_by and missing(shown_by) == [], name
