@@ -92,7 +92,7 @@ def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0,
         size = os.fstat(stream.fileno()).st_size
         while offset < size and len(matches) < limit and time.monotonic() < ends_at:
             stream.seek(offset)
-            data = stream.read(4 * BLOCK)
+            data = stream.read(BLOCK)
             cut = data.rfind(b"\n") + 1
             # A line longer than the block continues in the next one, which overlaps by the length of the text.
             data = data[:cut] if cut and offset + len(data) < size else data

@@ -52,7 +52,7 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "audit": ("/audit", None),
     "settings": ("/settings", None),
 }
-LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 380))
+LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 380), ("wide", "dark", 2560))
 
 
 def main(only: list[str]) -> None:

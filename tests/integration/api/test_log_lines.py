@@ -93,14 +93,24 @@ def test_lines_of_100_mb_and_binary_logs(http: httpx.Client, world: World) -> No
     assert lines[0] == "first" and "binary" in lines[1] and lines[2].endswith("more bytes)") and lines[3] == "last"
     assert max(map(len, lines)) < log_lines.LONGEST_LINE + 100
     assert get(http, "/lines", limit=1)["lines"] == ["last"]
-    found = get(http, "/search", text="needle")
-    assert [match["line"] for match in found["matches"]] == [2]
-    assert len(found["matches"][0]["text"]) <= log_lines.LONGEST_LINE
+    (found,) = to_the_end(http, "needle")
+    assert found["line"] == 2 and len(found["text"]) <= log_lines.LONGEST_LINE
+
+
+def to_the_end(http: httpx.Client, text: str) -> list[dict[str, Any]]:
+    """The matches of a search that is continued: on a busy machine, one request does not reach the end."""
+    matches: list[dict[str, Any]] = []
+    place = {"offset": 0, "line": 0}
+    while place:
+        found = get(http, "/search", text=text, **place)
+        matches += found["matches"]
+        place = {} if found["is_complete"] else {"offset": found["next_offset"], "line": found["next_line"]}
+    return matches
 
 
 def test_a_text_on_the_border_of_two_blocks(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_bytes(b"x" * (4 * log_lines.BLOCK - 3) + b"needle\nrest\n")
+    path.write_bytes(b"x" * (log_lines.BLOCK - 3) + b"needle\nrest\n")
 
     found = log_lines.search(path, "needle", limit=5)
 

@@ -108,7 +108,8 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   const alone = useLive(isGantt ? null : `run ${dagId} ${runId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)), { on: [`dag:${dagId}`], fresh: 2000 })
   const live = isGantt ? picture : alone
   const run = isGantt ? picture.data.value?.run : alone.data.value
-  const why = useLive(run && ['queued', 'running'].includes(run.state) ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
+  const explained = run && (tab === 'details' || ['queued', 'running'].includes(run.state))
+  const why = useLive(explained ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
   const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
   const crumbs = [{ text: t.dags.title, href: href('/dags') }, { text: dagId, href: href(to('dags', dagId)) }]
   if (!run) return <><Head title={runId} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
