@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -38,6 +39,9 @@ OUR_FOLDERS = tuple(
 
 worker_log = logging.getLogger("paceline.worker")
 try_path = log_paths.try_path
+#: What each line of a try has in JSON.
+FIELDS = ("dag", "run", "task", "map_index", "try", "dispatch")
+LONGEST_HEADER_BYTES = 1 << 16
 #: Characters of a rendered template.
 LONGEST_FIELD = 20_000
 component = log_paths.component
@@ -122,9 +126,13 @@ class TryLog:
         return self._losses.first
 
     def error(self, error: BaseException) -> None:
-        """Write the traceback of `error`. See `shown`."""
+        """Write the traceback of `error`. See `shown`. In JSON, it is one line."""
         self.flush()
-        self._losses.write(2, shown(error).encode("utf-8", "backslashreplace"))
+        text = shown(error)
+        if self._fields is None:
+            self._losses.write(2, text.encode("utf-8", "backslashreplace"))
+        elif text:
+            self._write("".join(traceback.format_exception_only(error)).strip(), "ERROR", text)
 
     def flush(self) -> None:
         for stream in {id(stream): stream for stream in (*self._streams, sys.stdout, sys.stderr)}.values():
@@ -149,8 +157,9 @@ class TryLog:
         if self._closed is not None:
             self._closed(self._path)
 
-    def _write(self, text: str, level: str) -> None:
-        line = f"{stamp()} {level} {text}" if self._fields is None else log_format.line(text, level, self._fields)
+    def _write(self, text: str, level: str, error: str | None = None) -> None:
+        is_text = self._fields is None
+        line = f"{stamp()} {level} {text}" if is_text else log_format.line(text, level, self._fields or {}, error=error)
         self._losses.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def _mask(self) -> None:
@@ -165,11 +174,11 @@ class TryLog:
 
 
 def _fields(claim: Claim) -> dict[str, Any]:
-    """What each line of a try has in JSON."""
-    found: dict[str, Any] = {"dag": claim.dag_id, "run": claim.run_id, "task": claim.task_id}
-    if claim.map_index >= 0:
-        found["map_index"] = claim.map_index
-    return found | {"try": claim.try_number, "dispatch": claim.dispatch_id}
+    values = (claim.dag_id, claim.run_id, claim.task_id, claim.map_index, claim.try_number, claim.dispatch_id)
+    found: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    if claim.map_index < 0:
+        del found["map_index"]
+    return found
 
 
 class Losses:
@@ -228,13 +237,32 @@ def _text(value: Any) -> str:
 
 
 def append_reason(path: str, reason: str) -> None:
-    """Write the last line of a log whose pool process has ended."""
+    """Write the last line of a log whose pool process has ended, in the form of its first line."""
     try:
+        fields = _fields_of(path)
         file = log_paths.append(path)
     except OSError:
         return
-    Losses().write(file, f"{stamp()} ERROR {reason}\n".encode("utf-8", "backslashreplace"))
+    line = f"{stamp()} ERROR {reason}" if fields is None else log_format.line(reason, "ERROR", fields)
+    Losses().write(file, f"{line}\n".encode("utf-8", "backslashreplace"))
     os.close(file)
+
+
+def _fields_of(path: str) -> dict[str, Any] | None:
+    """The fields of the first line of a log if it is JSON. User code can have replaced the file with anything: then OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        first = file.readline(LONGEST_HEADER_BYTES)
+    try:
+        found = json.loads(first)
+    except ValueError:
+        return None
+    return {name: found[name] for name in FIELDS if name in found} if isinstance(found, dict) else None
 
 
 class DescriptorHandler(logging.Handler):

@@ -20,14 +20,19 @@ class UtcFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats records as JSON objects with `at`, `level`, `logger`, `message`, `error` (a traceback), and the given fields."""
+    """Formats records as JSON objects with `at`, `level`, `logger`, `message`, `error` (a traceback), and the given fields.
+
+    Each is one line, because JSON escapes line breaks.
+    """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__()
         self._fields = dict(fields)
 
     def format(self, record: logging.LogRecord) -> str:
-        error = self.formatException(record.exc_info) if record.exc_info else None
+        error = self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else record.exc_text
+        if record.stack_info:
+            error = f"{error}\n{record.stack_info}" if error else record.stack_info
         at = datetime.fromtimestamp(record.created, UTC)
         return line(record.getMessage(), record.levelname, self._fields | {"logger": record.name}, at=at, error=error)
 

@@ -154,21 +154,46 @@ claim = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=2, try_nu
 log.open(sys.argv[1], "header", claim)
 logging.getLogger("mine").warning("careful")
 print("plain")
+try:
+    raise ValueError("one" + chr(10) + "two \\" quoted")
+except ValueError as error:
+    logging.getLogger("mine").exception("it failed")
+    log.error(error)
 log.line("footer", "ERROR")
 log.close()
+logs.append_reason(sys.argv[1], "its process was killed")
 print(json.dumps(closed))
 """
+
+
+def test_the_reason_of_a_killed_process_is_text_in_a_log_of_text_and_harms_no_other_file(tmp_path: Path) -> None:
+    text, secret, link = tmp_path / "text", tmp_path / "secret", tmp_path / "link"
+    text.write_text("2026-01-01T00:00:00.000Z INFO header\n")
+    secret.write_text("{}\n")
+    link.symlink_to(secret)
+    for path in (text, link):
+        logs.append_reason(str(path), "it was killed")
+
+    assert text.read_text().splitlines()[1].endswith("Z ERROR it was killed")
+    assert secret.read_text() == "{}\n"
 
 
 def test_lines_of_paceline_and_records_are_json_with_what_they_are_about(tmp_path: Path) -> None:
     path = tmp_path / "log"
     said = subprocess.run([sys.executable, "-P", "-c", JSON_LINES, path], capture_output=True, text=True, check=True)
-    header, record, plain, footer = path.read_text().splitlines()
+    header, record, plain, recorded, raised, footer, reason = path.read_text().splitlines()
     about = {"dag": "d", "run": "r", "task": "t", "map_index": 2, "try": 3, "dispatch": "x"}
 
     assert plain == "plain"
-    for line, level, message in ((header, "INFO", "header"), (record, "WARNING", "careful"), (footer, "ERROR", "footer")):
+    for line, level, message in (
+        (header, "INFO", "header"), (record, "WARNING", "careful"), (recorded, "ERROR", "it failed"),
+        (raised, "ERROR", 'ValueError: one\ntwo " quoted'), (footer, "ERROR", "footer"),
+        (reason, "ERROR", "its process was killed"),
+    ):  # fmt: skip
         found = json.loads(line)
+        trace = found.pop("error", None)
         assert found.pop("at").endswith("Z") and found.pop("logger", "mine") == "mine"
         assert found == about | {"level": level, "message": message}
+        assert (trace is not None) == (line in (recorded, raised))
+        assert trace is None or trace.endswith('ValueError: one\ntwo " quoted' + ("\n" if line == raised else ""))
     assert json.loads(said.stdout) == [str(path)]

@@ -1,0 +1,160 @@
+"""The release before runs beside this one under load: a rolling upgrade, and back. `make test-upgrade` runs it."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import releases
+from support.ledger import Ledger
+from support.ledger import ask as query
+from support.releases import Release
+from support.servers import PostgresServer
+from support.stacks import QUICK
+from support.waiting import eventually
+
+from scheduler.embedded import stack as stacks
+from scheduler.embedded.supervisor import Supervisor
+from scheduler.settings import Settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.on_demand, pytest.mark.timeout(600)]
+
+LONGEST_GAP_S = 1.0
+#: Executions that the load starts between two replacements.
+BETWEEN = 30
+PIPELINES = 6
+#: Each run has an XCom, mapped tasks, a retry, a join and a deferred task. A run follows the one before immediately.
+PIPELINE = """
+from scheduler.sensors import WaitSensor
+
+@task
+def numbers():
+    with entry():
+        return [1, 2, 3]
+
+@task
+def each(number, ti=None):
+    with entry(number):
+        if number == 2 and ti.try_number == 1:
+            raise ValueError("the first try fails")
+
+@task
+def join():
+    work(0.1)
+
+each.expand(number=numbers()) >> join()
+WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=0.2), deferrable=True) >> task(task_id="waited")(lambda: work())()
+"""
+#: A replaced worker has to wait for this one.
+LONG = "task(task_id='long')(lambda: work(3))()"
+ALWAYS = {"schedule": "@continuous", "max_active_runs": 1, "default_args": {"retries": 2, "retry_delay": 0.1}}
+OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
+
+
+@pytest.fixture
+def settings(empty_database_url: str, settings: Settings) -> Settings:
+    """Settings with a database that the release before migrates."""
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": empty_database_url})})
+
+
+@pytest.fixture
+def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
+
+
+class Installation:
+    """Two schedulers, two workers and a waiter, each of one of two releases."""
+
+    def __init__(self, settings: Settings, supervisor: Supervisor, ledger: Ledger) -> None:
+        self.url = settings.database_url
+        self.environment = stacks.environment_for(settings) | QUICK
+        self.ledger = ledger
+        self._supervisor = supervisor
+        workers = [("default", 4)] * 2
+        commands = stacks.stack_commands(self.environment, schedulers=2, workers=workers, waiters=1, worker_grace_sec=10.0)
+        self._commands = {command.name: command for command in commands}
+        #: Mixed, so that schedulers and workers of both releases work together.
+        self.names = ["scheduler-1", "worker-1", "waiter-1", "worker-2", "scheduler-2"]
+
+    def start(self, name: str, release: Release) -> None:
+        command = self._commands[name]
+        environment = release.environment(command.environment or {})
+        self._supervisor.start(dataclasses.replace(command, environment=environment))
+
+    def replace(self, name: str, release: Release) -> None:
+        """Replace one process, and wait until it is registered and the load has gone on for a while."""
+        self._supervisor.stop(name)
+        self.start(name, release)
+        eventually(lambda: name in self.releases().get(release.head(self.environment), ()), timeout=60, message=self.logs)
+        self.await_load()
+
+    def releases(self) -> dict[str, set[str]]:
+        """The names of the live processes by the schema that their release was written for."""
+        found: dict[str, set[str]] = {}
+        alive = "select schema, name from process where stopped_at is null and heartbeat_at > clock_timestamp() - interval '5 s'"
+        for schema, name in query(self.url, alive):
+            found.setdefault(schema, set()).add(name.split("@")[0])
+        return found
+
+    def await_load(self) -> None:
+        begun = self.executions()
+        eventually(lambda: self.executions() >= begun + BETWEEN, timeout=60, message=self.logs)
+
+    def executions(self) -> int:
+        return int(self.ledger.rows("select count(*) from ledger")[0][0])
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{self._supervisor.log_tail(name, 40)}" for name in self.names)
+
+
+def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatch(
+    settings: Settings, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(PIPELINES):
+        (settings.dags_folder / f"p{number}.py").write_text(ledger.dag(f"p{number}", PIPELINE, **ALWAYS))
+    (settings.dags_folder / "long.py").write_text(ledger.dag("long", LONG, **ALWAYS))
+    old, new = releases.previous(tmp_path / "previous"), releases.this()
+    with Supervisor(settings.home / "logs") as supervisor:
+        site = Installation(settings, supervisor, ledger)
+        schemas = {release.name: release.head(site.environment) for release in (old, new)}
+        old.cli(site.environment, "db", "migrate")
+        Ledger.witness(site.url)
+        for name in site.names:
+            site.start(name, old)
+        eventually(lambda: site.executions() >= 5 * BETWEEN, timeout=120, message=site.logs)
+        versions = query(site.url, "select dag_id, number from dag_version order by 1")
+        begun = time.time()
+
+        new.cli(site.environment, "db", "migrate")
+        for name in site.names:
+            site.replace(name, new)
+        upgraded = site.releases()
+        for name in reversed(site.names):
+            site.replace(name, old)
+        ended = time.time()
+        returned = site.releases()
+
+        for dag_id, _ in versions:
+            old.cli(site.environment, "dags", "pause", dag_id)
+        eventually(lambda: query(site.url, OPEN) == [(0,)], timeout=60, message=site.logs)
+        verdict = ledger.judge(site.url)
+        states = dict(query(site.url, "select state, count(*) from dag_run group by 1"))
+        starts = ledger.rows("select extract(epoch from started_at)::float from ledger order by 1")
+        logs = site.logs()
+
+    moments = [at for (at,) in starts if begun <= at <= ended]
+    gap = max(after - before for before, after in itertools.pairwise(moments))
+    with capsys.disabled():
+        print(
+            f"\nFrom {old.name[:12]} ({schemas[old.name]}) to the checkout ({schemas[new.name]}) and back in {ended - begun:.0f} s:"
+            f" {states.get('success', 0)} runs, {len(moments)} executions, longest gap {gap:.2f} s."
+        )
+    assert upgraded == {schemas[new.name]: set(site.names)}
+    assert returned == {schemas[old.name]: set(site.names)}
+    assert set(states) == {"success"}, f"{states}\n{logs}"
+    assert verdict.ok and not verdict.overtaken, verdict
+    assert gap < LONGEST_GAP_S, logs
+    assert query(site.url, "select dag_id, number from dag_version order by 1") == versions, "an upgrade makes no version of a DAG"
