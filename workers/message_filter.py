@@ -9,7 +9,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import Empty
 from typing import Any
 
@@ -43,12 +43,13 @@ PAUSE_S = 0.2
 class Refusals:
     """Logs refused messages, with a limit so that they do not fill the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._began = float("-inf")
         self._lines = self._silent = 0
 
     def log(self, words: str, *arguments: object) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._began > MINUTE_S:
             if self._silent:
                 worker_log.error("refused %d more messages", self._silent)

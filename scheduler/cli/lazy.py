@@ -18,7 +18,8 @@ INTERRUPTED = 130
 class LazyGroup(click.Group):
     """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use.
 
-    A dash in the name of a command is an underscore in that of its module.
+    A dash in the name of a command is an underscore in that of its module. A command that was added with `add_command` is not
+    imported.
     """
 
     def __init__(self, *args: Any, commands_by_module: Mapping[str, str], **kwargs: Any) -> None:
@@ -29,8 +30,8 @@ class LazyGroup(click.Group):
         return list(self._help_lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._help_lines:
-            return None
+        if cmd_name not in self._help_lines or cmd_name in self.commands:
+            return super().get_command(ctx, cmd_name)
         name = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"scheduler.cli.{name}"), name)
         assert isinstance(command, click.Command)

@@ -3,11 +3,12 @@
 import errno
 import logging
 import math
+import operator
 import os
 import re
 import stat
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"scheduler|airflow", r
 RETRY_S = 1.0
 #: Seconds, longer than a tick of the clock for file times.
 TICK_S = 0.02
+#: rsync -t, cp -p and archives cannot set this time back.
+CHANGE_TIME = operator.attrgetter("st_ctime")
 #: Larger files are not searched for the marks.
 MAX_SEARCHED_BYTES = 8 << 20
 #: Paths are keys in the database, whose index accepts about 2,700 bytes.
@@ -68,11 +71,21 @@ class Watch:
     """
 
     def __init__(
-        self, folder: Path, *, list_interval_s: float, check_interval_s: float | None = None, ignore_syntax: str = "glob"
+        self,
+        folder: Path,
+        *,
+        list_interval_s: float,
+        check_interval_s: float | None = None,
+        ignore_syntax: str = "glob",
+        change_time: Callable[[os.stat_result], float] = CHANGE_TIME,
     ) -> None:
-        """List the folder every `list_interval_s` seconds, and check it for unreported changes every `check_interval_s` seconds."""
+        """List the folder every `list_interval_s` seconds, and check it for unreported changes every `check_interval_s` seconds.
+
+        `change_time` reads the time of the last change of a file, in seconds since 1970.
+        """
         self._folder = folder
         self._ignore_syntax = ignore_syntax
+        self._change_time = change_time
         self._ignored = self._no_rules()
         self._list_interval_s = list_interval_s
         self._check_interval_s = check_interval_s or list_interval_s
@@ -193,10 +206,9 @@ class Watch:
         return frozenset(name for name in names if self._last[name].young and self._last[name].changed_at == seen[name].changed_at)
 
     def _seen(self, path: str, status: os.stat_result) -> _Seen:
-        # The change time, because rsync -t, cp -p and archives cannot set it back.
-        young = time.time() - status.st_ctime < TICK_S
+        changed_at = self._change_time(status)
         is_dag_file = not self._ignored.ignore(path) and self._is_dag_file(path, status)
-        return _Seen(datetime.fromtimestamp(status.st_ctime, UTC), is_dag_file, young)
+        return _Seen(datetime.fromtimestamp(changed_at, UTC), is_dag_file, young=time.time() - changed_at < TICK_S)
 
     def _no_rules(self) -> IgnoreFiles:
         def warn(place: str, why: str) -> None:

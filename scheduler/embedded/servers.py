@@ -47,7 +47,8 @@ class EmbeddedError(PacelineError):
 class EmbeddedPostgres:
     """A PostgreSQL server as a child of the supervisor, with its data in one folder and its socket in another.
 
-    `options` are server settings (`postgres -c`). They extend or override POSTGRES_OPTIONS.
+    `options` are server settings (`postgres -c`). They extend or override POSTGRES_OPTIONS. `programs` is the folder of the
+    server's programs; without it, that of `programs_of`.
     """
 
     data: Path
@@ -55,11 +56,12 @@ class EmbeddedPostgres:
     supervisor: Supervisor
     options: Mapping[str, str] = field(default_factory=dict)
     name: str = "postgres"
+    programs: Path | None = None
 
     def start(self) -> None:
         """Create the data folder if needed, end an orphaned server, start the server and create the database `paceline`."""
         identity = homes.server_identity(self.data)
-        programs = programs_of(self.data)
+        programs = self.programs or programs_of(self.data)
         homes.private_folder(self.run_folder, identity)
         if identity is not None:
             homes.let_read(programs.parent, identity)

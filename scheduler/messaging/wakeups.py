@@ -25,6 +25,7 @@ from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.broker")
 
+#: The name is that of earlier releases, which use the same Redis during an upgrade; see docs/adr/0041.
 KEY = "paceline:doorbell"
 #: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are those of PostgreSQL.
 TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")

@@ -127,10 +127,14 @@ def point(name: str) -> None:
 
 
 def arm(environ: Mapping[str, str], database_url: str) -> None:
-    """Read the faults of the environment at the start of a process. SettingsError if they are wrong, or outside of a test."""
+    """Read the faults of the environment at the start of a process; without any, nothing fails.
+
+    SettingsError if they are wrong, or outside of a test.
+    """
     global _armed  # noqa: PLW0603 - one per process, like its environment
     plan, folder = environ.get(FAULTS), environ.get(FOLDER)
     if not plan:
+        _armed = None
         return
     if not folder or not Path(folder).is_dir():
         raise SettingsError(f"{FAULTS} makes processes fail and is for tests only, which set {FOLDER} to a folder; unset it.")

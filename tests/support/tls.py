@@ -104,10 +104,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
+def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: str) -> Iterator[str]:
     """host:port/database of a PostgreSQL that accepts only `user` with `password` over TLS."""
     programs = programs_with_tls()
-    patch.setattr(servers, "programs_of", lambda _: programs)
     data, run = folder / "data", folder / "run"
     port = free_port()
     identity = homes.server_identity(data)
@@ -120,7 +119,7 @@ def postgres_with_tls(folder: Path, made: Certificates, *, user: str, password: 
             os.chown(files[name], *identity)
     options = files | {"ssl": "on", "listen_addresses": "127.0.0.1", "port": str(port), "fsync": "off"}
     with Supervisor(folder / "logs") as supervisor:
-        server = PostgresOnPort(data=data, run_folder=run, supervisor=supervisor, options=options)
+        server = PostgresOnPort(data=data, run_folder=run, supervisor=supervisor, options=options, programs=programs)
         server.start()
         with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"create role {user} login password '{password}'")

@@ -3,6 +3,7 @@
 import functools
 import secrets
 
+import argon2
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
@@ -10,6 +11,8 @@ from scheduler.exceptions import PacelineError
 
 #: In characters. The upper limit keeps a request from occupying the hash function for long.
 SHORTEST, LONGEST = 8, 1000
+#: What a hash costs: passes, memory in KiB, threads.
+TIME_COST, MEMORY_COST, LANES = argon2.DEFAULT_TIME_COST, argon2.DEFAULT_MEMORY_COST, argon2.DEFAULT_PARALLELISM
 
 
 def hashed(password: str) -> str:
@@ -32,9 +35,8 @@ def generated() -> str:
     return secrets.token_urlsafe(15)
 
 
-@functools.cache
 def _hasher() -> PasswordHasher:
-    return PasswordHasher()
+    return PasswordHasher(TIME_COST, MEMORY_COST, LANES)
 
 
 @functools.cache

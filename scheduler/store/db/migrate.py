@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.schema")
 
+FOLDER = Path(__file__).parent / "migrations"
 #: The assignments in a migration that define its place in the chain.
 ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
 #: The advisory lock that serializes migrations; any number without another use.
@@ -170,13 +171,13 @@ def _indexes() -> dict[str, str]:
 
 def known() -> tuple[str, ...]:
     """The revisions that this version of Paceline knows, newest first."""
-    return _known(_location())
+    return _known(FOLDER)
 
 
 @functools.cache
-def _known(location: str) -> tuple[str, ...]:
+def _known(folder: Path) -> tuple[str, ...]:
     follower: dict[str | None, str] = {}
-    for file in Path(location, "versions").glob("[0-9]*_*.py"):
+    for file in (folder / "versions").glob("[0-9]*_*.py"):
         found = dict(ASSIGNED.findall(file.read_text(encoding="utf-8")))
         follower[found["down_revision"].strip('"') if found["down_revision"] != "None" else None] = found["revision"].strip('"')
     revisions: list[str] = []
@@ -223,9 +224,5 @@ def _config(connection: Connection | None = None) -> "Config":
 
     config = Config()
     config.attributes["connection"] = connection
-    config.set_main_option("script_location", _location().replace("%", "%%"))
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     return config
-
-
-def _location() -> str:
-    return str(Path(__file__).parent / "migrations")

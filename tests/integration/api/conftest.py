@@ -11,7 +11,6 @@ import httpx
 import pytest
 import uvicorn
 from airflow_client import client as airflow
-from argon2 import PasswordHasher
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
@@ -30,8 +29,9 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hash with argon2id in microseconds: with its defaults a hash takes 0.16 s of CPU, and each test needs some."""
-    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    monkeypatch.setattr(passwords, "_hasher", lambda: quick)
+    monkeypatch.setattr(passwords, "TIME_COST", 1)
+    monkeypatch.setattr(passwords, "MEMORY_COST", 8)
+    monkeypatch.setattr(passwords, "LANES", 1)
 
 
 class Server:

@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import jwt
-import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy import event
 from support.waiting import eventually
 
 from scheduler.api import access
 from scheduler.api.call import PREFIX
 from scheduler.api.login import CSRF_HEADER
-from scheduler.store.accounts import accounts, logins, passwords
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
@@ -223,27 +223,25 @@ def test_logins_are_limited_over_all_web_processes(make_web: Callable[..., Web])
     assert log_in(first, PASSWORD).status_code == 201
 
 
-def test_guesses_at_the_same_time_are_limited_too(make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_at_the_same_time_are_limited_too(make_web: Callable[..., Web]) -> None:
     """Each of them is admitted before the first of them has failed."""
     web = make_web(login_attempts=2)
     web.account("ada", "admin")
-    waits_s: list[float] = []
+    asked: list[str] = []
     all_are_in = threading.Event()
-    wait_s, fits = logins.seconds_to_wait, passwords.fits
 
-    def counted(*arguments: Any, **named: Any) -> float:
-        found = wait_s(*arguments, **named)
-        waits_s.append(found)
-        if len(waits_s) >= GUESSES:
-            all_are_in.set()
-        return found
+    def counted(_: object, cursor: object, statement: str, *more: object) -> None:
+        if "from login_failure f join" in statement:
+            asked.append(statement)
+            if len(asked) >= GUESSES:
+                all_are_in.set()
 
-    def late(*arguments: Any) -> bool:
-        all_are_in.wait(20)
-        return fits(*arguments)
+    def late(_: object, cursor: object, statement: str, *more: object) -> None:
+        if statement.startswith("delete from login_failure where last_at"):
+            all_are_in.wait(20)
 
-    monkeypatch.setattr(logins, "seconds_to_wait", counted)
-    monkeypatch.setattr(passwords, "fits", late)
+    event.listen(web.engine, "after_cursor_execute", counted)
+    event.listen(web.engine, "before_cursor_execute", late)
 
     with ThreadPoolExecutor(GUESSES) as pool:
         sent = [

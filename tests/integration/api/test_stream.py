@@ -1,5 +1,6 @@
 """The event stream: changes reach each open page that may see them, and the number of queries does not grow with pages."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from support.waiting import eventually
 from scheduler.api import stream
 from scheduler.api.call import PREFIX
 from scheduler.store.accounts import accounts
+from scheduler.store.accounts.accounts import Account
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
@@ -154,3 +156,20 @@ def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) ->
         for page in pages:
             page.join()
     eventually(lambda: not stream._pages, timeout=10)
+
+
+def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web: Web) -> None:
+    followed = stream.Stream(web.engine, threading.Event())
+
+    async def listen() -> list[str]:
+        messages = followed.follow(stream.Wanted(), stream.Session(b"", Account(1, "ada", "viewer")))
+        await anext(messages)
+        for number in range(stream.MOST_BEHIND + 1):
+            followed._tell(stream.event("changes", {"number": number}))
+        found = [await asyncio.wait_for(anext(messages), 20) for _ in range(stream.MOST_BEHIND + 1)]
+        await messages.aclose()
+        return found
+
+    found = asyncio.run(listen())
+
+    assert found[-2:] == [stream.event("changes", {"number": stream.MOST_BEHIND - 1}), stream.event("reset", {})]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from airflow_client import client as airflow
 from airflow_client.client.exceptions import ApiException, ConflictException, NotFoundException
+from sqlalchemy import event
 from support.scenario import dag
 
 from scheduler.api.routes import dag_runs
 from scheduler.exceptions import UnreachableError
-from scheduler.store.lists import runs
 
 from .conftest import Web, World
 
@@ -126,10 +126,9 @@ def test_a_wait_says_why_it_has_no_state(
     """The database is away for one look, and then the run is deleted."""
     monkeypatch.setattr(dag_runs, "SHORTEST_INTERVAL_S", 0.3)
     world.scenario.trigger("etl", run_id="new")
-    real = runs.run
 
-    def away(*arguments: Any) -> Any:
-        monkeypatch.setattr(runs, "run", real)
+    def away(_: object) -> None:
+        event.remove(web.engine, "begin", away)
         raise UnreachableError("PostgreSQL does not answer.")
 
     with (
@@ -138,7 +137,7 @@ def test_a_wait_says_why_it_has_no_state(
     ):
         lines = (json.loads(line) for line in stream.iter_lines())
         assert next(lines) == {"state": "queued"}
-        monkeypatch.setattr(runs, "run", away)
+        event.listen(web.engine, "begin", away)
         assert {"state": "queued", "detail": "PostgreSQL does not answer."} in [next(lines), next(lines)]
         http.delete("/api/v2/dags/etl/dagRuns/new").raise_for_status()
         *_, last = lines

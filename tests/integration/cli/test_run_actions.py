@@ -1,13 +1,15 @@
 """The commands that take a hand in runs: clear, mark and delete."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from support.data import attempt
 from support.run_actions import end, running
 from support.scenario import Scenario
 
-from scheduler.cli import options
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 
@@ -149,13 +151,24 @@ def test_what_cannot_be_done_is_one_sentence(
     assert said in done.stderr
 
 
-def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "is_interactive", lambda: True)
-    monkeypatch.setattr("click.confirm", lambda question: print(question) or False)
+def on_terminal(cli: Cli, *arguments: str, typed: bytes) -> "subprocess.CompletedProcess[str]":
+    """Run `paceline` with a terminal as its input, on which somebody types."""
+    command = [sys.executable, "-c", "from scheduler.cli import main; main()", *arguments]
+    master, terminal = os.openpty()
+    try:
+        os.write(master, typed)
+        return subprocess.run(
+            command, stdin=terminal, env={**os.environ, **cli.env}, capture_output=True, text=True, check=False, timeout=60
+        )
+    finally:
+        os.close(master)
+        os.close(terminal)
 
-    done = cli("runs", "clear", "pair", "one")
 
-    assert done.exit_code == 1
+def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int) -> None:
+    done = on_terminal(cli, "runs", "clear", "pair", "one", typed=b"n\n")
+
+    assert done.returncode == 1
     assert "Clear 2 task instances?" in done.stdout
     assert "Nothing was changed." in done.stderr
     assert scenario.run_state(failed) == "failed"

@@ -60,9 +60,7 @@ def test_the_last_of_two_siblings_queues_the_join(scenario: Scenario) -> None:
     assert scenario.states()["join"] == "queued"
 
 
-def test_an_error_while_following_leaves_the_report_and_wakes_whoever_must_follow(
-    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_following_leaves_the_report_and_wakes_whoever_must_follow(scenario: Scenario, tmp_path: Path) -> None:
     scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
     run = scenario.trigger("j")
     scenario.turn()
@@ -71,11 +69,12 @@ def test_an_error_while_following_leaves_the_report_and_wakes_whoever_must_follo
     scenario.follower.report(first, SUCCESS)
     wakeups = Wakeups(scenario.settings)
     wakeups.wait(0.0)
-    monkeypatch.setattr(fault_points, "_armed", None)
     faults = {fault_points.FAULTS: "follow.commit=raise", fault_points.FOLDER: str(tmp_path)}
     fault_points.arm(faults, scenario.settings.database_url)
-
-    assert scenario.follower.report(second, SUCCESS)
+    try:
+        assert scenario.follower.report(second, SUCCESS)
+    finally:
+        fault_points.arm({}, scenario.settings.database_url)
 
     assert (tmp_path / "struck").exists()
     assert scenario.states() == {"a": "success", "b": "success", "join": "none"}

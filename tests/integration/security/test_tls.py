@@ -49,10 +49,10 @@ def proxy(short_folder: Path, made: Certificates) -> Iterator[TlsProxy]:
 
 
 @pytest.fixture
-def postgres(short_folder: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def postgres(short_folder: Path, made: Certificates) -> Iterator[str]:
     folder = short_folder / "postgres"
     folder.mkdir(mode=0o755)
-    with postgres_with_tls(folder, made, user=USER, password="p@ss/word", patch=monkeypatch) as place:
+    with postgres_with_tls(folder, made, user=USER, password="p@ss/word") as place:
         yield place
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from support.scenario import Scenario, dag
 
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue, Queued
-from scheduler.store.runs import instances
 
 WIDTH = 40
 MOST = 8
@@ -28,27 +28,35 @@ def make_ready(scenario: Scenario) -> None:
     scenario.sql("update task_instance set state = 'scheduled', scheduled_at = clock_timestamp() where pool = 'q'")
 
 
-def queue_in_the_middle_of(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> list[Queued]:
-    """Have the second scheduler take a pass while the first has chosen and not committed; what that pass did."""
-    queue, meanwhile = instances.queue, []
+def after_each_choice(scenario: Scenario, call: Callable[[int], None]) -> None:
+    """Call with the number of task instances that a scheduler has queued, before it commits."""
 
-    def chosen(*arguments: Any) -> list[Any]:
-        queued = queue(*arguments)
+    def executed(_: object, cursor: Any, statement: str, *more: object) -> None:
+        if "set state = 'queued', dispatch_id" in statement:
+            call(cursor.rowcount)
+
+    event.listen(scenario.engine, "after_cursor_execute", executed)
+
+
+def queue_in_the_middle_of(scenario: Scenario) -> list[Queued]:
+    """Have the second scheduler take a pass while the first has chosen and not committed; what that pass did."""
+    meanwhile: list[Queued] = []
+
+    def chosen(_: int) -> None:
         if not meanwhile:
             meanwhile.append(Queued([], sent=True, more=False))
             make_ready(scenario)
             meanwhile[0] = scenario.schedulers[1].service(Queue).queue()
-        return queued
 
-    monkeypatch.setattr(instances, "queue", chosen)
+    after_each_choice(scenario, chosen)
     return meanwhile
 
 
-def queue_within_each_other(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, *, ready: int) -> list[int]:
+def queue_within_each_other(scenario: Scenario, *, ready: int) -> list[int]:
     """The first scheduler takes a pass; before it commits, `ready` more are ready in the second's pool and that one takes a
     pass, and so on. How many each took, the first one first.
     """
-    queue, took = instances.queue, [0] * len(scenario.schedulers)
+    took = [0] * len(scenario.schedulers)
 
     def pass_of(number: int) -> None:
         scenario.sql(
@@ -59,15 +67,13 @@ def queue_within_each_other(scenario: Scenario, monkeypatch: pytest.MonkeyPatch,
         )
         took[number] = len(scenario.schedulers[number].service(Queue).queue().messages)
 
-    def chosen(*arguments: Any) -> list[Any]:
-        queued = queue(*arguments)
-        under_way.append(len(queued))
+    def chosen(queued: int) -> None:
+        under_way.append(queued)
         if len(under_way) < len(scenario.schedulers):
             pass_of(len(under_way))
-        return queued
 
     under_way: list[int] = []
-    monkeypatch.setattr(instances, "queue", chosen)
+    after_each_choice(scenario, chosen)
     pass_of(0)
     return took
 
@@ -82,13 +88,11 @@ def passes(scenario: Scenario, count: int) -> None:
 
 
 @pytest.mark.parametrize("free", [MOST, 2 * MOST - 1])
-def test_two_schedulers_with_different_pools_stay_within_parallelism(
-    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch, free: int
-) -> None:
+def test_two_schedulers_with_different_pools_stay_within_parallelism(make_scenario: Callable[..., Scenario], free: int) -> None:
     """No pass can use it up alone, but two at once could."""
     scenario = make_scenario(schedulers=2, core={"parallelism": free}, scheduler={"max_tis_per_query": MOST})
     two_pools(scenario, ("default", "other"))
-    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+    meanwhile = queue_in_the_middle_of(scenario)
 
     scenario.schedulers[0].service(Queue).queue()
 
@@ -100,7 +104,7 @@ def test_two_schedulers_with_different_pools_stay_within_parallelism(
 
 @pytest.mark.parametrize(("parallelism", "took"), [(24, [8, 8, 8]), (20, [8, 8, 4]), (8, [8, 0, 0])])
 def test_a_pass_leaves_others_what_they_may_take_and_no_more(
-    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch, parallelism: int, took: list[int]
+    make_scenario: Callable[..., Scenario], parallelism: int, took: list[int]
 ) -> None:
     """Pools that nothing waits for, and how much a pass might have found, do not matter."""
     scenario = make_scenario(schedulers=3, core={"parallelism": parallelism}, scheduler={"queue_headroom": 1000})
@@ -112,15 +116,15 @@ def test_a_pass_leaves_others_what_they_may_take_and_no_more(
     scenario.schedulers[0].service(Promote).examine()
     scenario.sql("update task_instance set state = null")
 
-    assert queue_within_each_other(scenario, monkeypatch, ready=MOST) == took
+    assert queue_within_each_other(scenario, ready=MOST) == took
 
 
 def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
-    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+    make_scenario: Callable[..., Scenario],
 ) -> None:
     scenario = make_scenario(schedulers=2, scheduler={"max_tis_per_query": MOST, "queue_headroom": MOST})
     two_pools(scenario, ("same", "same"))
-    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+    meanwhile = queue_in_the_middle_of(scenario)
 
     scenario.schedulers[0].service(Queue).queue()
 
@@ -130,13 +134,13 @@ def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
 
 
 def test_schedulers_with_different_pools_do_not_wait_for_each_other_while_much_is_free(
-    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+    make_scenario: Callable[..., Scenario],
 ) -> None:
     scenario = make_scenario(
         schedulers=2, core={"parallelism": 1000}, scheduler={"max_tis_per_query": MOST, "queue_headroom": 1000}
     )
     two_pools(scenario, ("same", "same"))
-    meanwhile = queue_in_the_middle_of(scenario, monkeypatch)
+    meanwhile = queue_in_the_middle_of(scenario)
 
     scenario.schedulers[0].service(Queue).queue()
 

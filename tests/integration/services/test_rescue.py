@@ -1,14 +1,14 @@
 """Rescue: lost messages, dead workers, an emptied broker."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
 from support.scenario import Scenario, chain, dag
 
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.services import rescue
 from scheduler.services.promote import Promote
 from scheduler.services.rescue import Rescue
@@ -64,23 +64,22 @@ def test_a_message_that_is_in_the_broker_is_not_sent_again(make_scenario: Callab
     assert len(scenario.messages()) == 1
 
 
-def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(
-    make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2, scheduler=QUICK, worker=SETTLED)
     scenario.add(chain("c", 1))
     for number in range(10):
         scenario.trigger("c", run_id=f"r{number}")
     scenario.turn()
     queued = sorted(ti_id for ti_id, _ in scenario.messages())
-    first, second = (one.service(Rescue) for one in scenario.schedulers)
-    publish, found = first._publisher.publish, []
+    second = scenario.schedulers[1].service(Rescue)
+    found: list[list[Message]] = []
 
-    def publish_late(messages: list[Message]) -> None:
-        found.append(second._send_lost())
-        publish(messages)
+    class LatePublisher(Publisher):
+        def publish(self, messages: Sequence[Message]) -> None:
+            found.append(second._send_lost())
+            super().publish(messages)
 
-    monkeypatch.setattr(first._publisher, "publish", publish_late)
+    first = Rescue(scenario.engine, scenario.settings, LatePublisher(scenario.settings), scenario.broker)
     settle(scenario)
     first._send_lost()
 

@@ -1,7 +1,8 @@
 """Rows are locked in id order, also where a task was added to a run after what comes below it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import psycopg2
@@ -11,12 +12,16 @@ from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.following.follow import Follower
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 from scheduler.store.dags import versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending
+from scheduler.store.worker.hot_path import HotPath
 
 SUCCESS = Ending(TaskState.SUCCESS)
 BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -99,17 +104,22 @@ def deadlocks(scenario: Scenario) -> Any:
     return scenario.rows("select deadlocks from pg_stat_database where datname = current_database()")[0][0]
 
 
-def test_a_mapped_task_that_ends_settles_what_comes_after_it_without_another_round_trip(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mapped_task_that_ends_settles_what_comes_after_it_without_another_round_trip(scenario: Scenario) -> None:
     """Its instances have higher ids than the join; the report itself takes them in order."""
     mapped = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
     scenario.add(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}))
     scenario.trigger("d", run_id="r")
-    locked: list[object] = []
-    monkeypatch.setattr(scenario.hot, "deciding", lambda *what: locked.append(what))
+    locked: list[Sequence[int]] = []
 
-    scenario.run_to_end()
+    class Counting(HotPath):
+        def deciding(self, claim: Claim, tasks: Sequence[int]) -> AbstractContextManager[None]:
+            locked.append(tasks)
+            return super().deciding(claim, tasks)
+
+    settings = scenario.settings
+    with closing(Counting(settings, scenario.worker_id)) as hot:
+        scenario.follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=True)
+        scenario.run_to_end()
 
     assert locked == []
     assert set(scenario.states().values()) == {"success"}

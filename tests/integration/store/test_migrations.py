@@ -34,17 +34,17 @@ class Future:
         self._folder = folder
         self._monkeypatch = monkeypatch
         self.now = migrate.head()
-        self._here = migrate._location()
+        self._here = migrate.FOLDER
 
     def begins(self, *, compatible_from: str | None) -> None:
         folder = self._folder / f"from-{compatible_from}"
         shutil.copytree(self._here, folder, ignore=shutil.ignore_patterns("__pycache__"))
         line = f'compatible_from = "{compatible_from}"' if compatible_from else ""
         (folder / "versions" / "9000_future.py").write_text(MIGRATION.format(head=self.now, compatible=line))
-        self._monkeypatch.setattr(migrate, "_location", lambda: str(folder))
+        self._monkeypatch.setattr(migrate, "FOLDER", folder)
 
     def ends(self) -> None:
-        self._monkeypatch.setattr(migrate, "_location", lambda: self._here)
+        self._monkeypatch.setattr(migrate, "FOLDER", self._here)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_one_step_back_keeps_every_run_and_waits_for_the_end_of_processes_that_n
 def test_a_migration_that_cannot_be_undone_is_refused_with_its_reason(scenario: Scenario, future: Future) -> None:
     scenario.sql("update process set stopped_at = now()")
     future.begins(compatible_from=future.now)
-    file = next(Path(migrate._location(), "versions").glob("9000_*"))
+    file = next(Path(migrate.FOLDER, "versions").glob("9000_*"))
     file.write_text(file.read_text() + '\ndef downgrade() -> None:\n    raise NotImplementedError("It would open doors.")\n')
     migrate.migrate(scenario.engine)
 
@@ -169,7 +169,7 @@ def test_a_migration_that_cannot_be_undone_is_refused_with_its_reason(scenario: 
 def test_no_migration_builds_an_index_of_an_existing_table_while_it_locks_the_table() -> None:
     """Those up to 0018 are older than the rule, which a list of indexes follows: see docs/explanation/migrations.md."""
     broken = []
-    for file in sorted(Path(migrate._location(), "versions").glob("[0-9]*_*.py")):
+    for file in sorted(Path(migrate.FOLDER, "versions").glob("[0-9]*_*.py")):
         text = file.read_text(encoding="utf-8").lower()
         made = set(re.findall(r"create (?:unlogged )?table (?:if not exists )?(\w+)", text))
         indexed = re.findall(r"create (?:unique )?index (?:\w+ )?on (\w+)", text)
@@ -182,4 +182,4 @@ def test_the_marker_of_this_version_names_a_revision_it_knows() -> None:
 
 
 def test_the_chain_of_revisions_is_the_one_that_alembic_reads() -> None:
-    assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate._location()).walk_revisions())
+    assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate.FOLDER).walk_revisions())

@@ -75,10 +75,9 @@ def test_each_is_refused_before_celery_sees_it(name: str) -> None:
     assert complaint and len(complaint) < 120
 
 
-def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture) -> None:
     moment = 1000.0
-    monkeypatch.setattr(message_filter.time, "monotonic", lambda: moment)
-    refusals = message_filter.Refusals()
+    refusals = message_filter.Refusals(lambda: moment)
     with caplog.at_level("ERROR", logger="paceline.worker"):
         for _ in range(1000):
             refusals.log("refused a message: %s", "x")

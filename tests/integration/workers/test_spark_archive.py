@@ -12,7 +12,7 @@ from scheduler.cli import paceline
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.spark import archive
-from workers.spark.sessions import archiving, configuration, rehearsal, session, session_pool
+from workers.spark.sessions import archiving, configuration, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
@@ -32,10 +32,7 @@ def settings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Settings
 def made(settings: Settings, folder: Path) -> Path:
     """With a rehearsal of one job, unless there is time: `make setup` plays all of it."""
     (folder / "spark-of-an-earlier-java.jsa").touch()
-    with pytest.MonkeyPatch.context() as patch:
-        if not FULL:
-            patch.setattr(rehearsal, "play", lambda spark, _: spark.range(7).count())
-        return archiving.make(settings)
+    return archiving.make(settings) if FULL else archiving.make(settings, lambda spark, _: spark.range(7).count())
 
 
 @pytest.fixture
@@ -43,8 +40,8 @@ def started(settings: Settings) -> Iterator[Any]:
     """Start a JVM as a task does, on whatever archive there is now."""
     jvms: list[WarmJvm] = []
 
-    def start() -> WarmJvm:
-        jvms.append(session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings)))
+    def start(mine: Settings = settings) -> WarmJvm:
+        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, archive.options(mine)))
         return jvms[-1]
 
     yield start
@@ -82,25 +79,23 @@ def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -
     assert made.stat().st_mtime_ns == before
 
 
-def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken.jsa"
-    broken.write_bytes(b"not an archive")
-    monkeypatch.setattr(archive, "path", lambda _: broken)
+def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any) -> None:
+    mine = Settings(paths=Paths(home=tmp_path / "home"), spark=Spark(archive_folder=str(tmp_path)))
+    archive.path(mine).write_bytes(b"not an archive")
 
-    jvm = started()
+    jvm = started(mine)
 
     assert counted(jvm) == 7
     assert "cds" not in jvm.jvm.recent_output()
 
 
-def test_a_rehearsal_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     def play(spark: Any, folder: Path) -> None:
         spark.read.parquet(f"{folder}/nothing").count()
 
-    monkeypatch.setattr(rehearsal, "play", play)
     mine = Settings(paths=Paths(home=tmp_path / "home"), spark=Spark(archive_folder=str(tmp_path / "archives")))
 
     with pytest.raises(archiving.ArchiveError, match="Path does not exist"):
-        archiving.make(mine)
+        archiving.make(mine, play)
 
     assert list((tmp_path / "archives").iterdir()) == []

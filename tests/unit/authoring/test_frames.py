@@ -1,6 +1,7 @@
 """References to returned DataFrames: through JSON and back, told from other objects, described for people."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -54,10 +55,16 @@ def test_a_reference_comes_back_from_json_wherever_it_stands() -> None:
     assert xcom.decode(xcom.encode(value, 10_000)) == {"flights": REFERENCE, "parts": [REFERENCE, {"n": 1}], "n": 3}
 
 
-def test_json_without_a_reference_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "revived", lambda _: pytest.fail("walked"))
+def test_json_without_a_reference_is_not_walked() -> None:
+    walked: list[str] = []
+    sys.setprofile(lambda frame, *_: walked.append("walked") if frame.f_code is frames.revived.__code__ else None)
+    try:
+        values = [xcom.decode('{"a": [1, {"b": null}]}'), walked.copy(), xcom.decode(xcom.encode([REFERENCE], 10_000))]
+    finally:
+        sys.setprofile(None)
 
-    assert xcom.decode('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+    assert values == [{"a": [1, {"b": None}]}, [], [REFERENCE]]
+    assert walked
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,13 @@ def describe() -> dict[str, Any]:
 
 
 @pytest.fixture
-def _provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    point = EntryPoint("shop", f"{__name__}:describe", providers.PROVIDERS)
-    monkeypatch.setattr(providers, "entry_points", lambda group: [point])
+def _provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution with an entry point, as pip installs it."""
+    about = tmp_path / "shop-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{providers.PROVIDERS}]\nshop = {__name__}:describe\n")
+    monkeypatch.syspath_prepend(tmp_path)
     providers._classes.cache_clear()
     yield
     providers._classes.cache_clear()

@@ -1,6 +1,7 @@
 """`paceline init`, and the distribution of PyPI that has the same module."""
 
 import ast
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -66,14 +67,15 @@ def test_wrong_names(call, tmp_path: Path, name: str, words: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-def test_the_distribution_scheduler_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call) -> None:
+def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
     clash.check(tmp_path)
+    shutil.copytree(clash.FOLDER / "scheduler", tmp_path / "scheduler", ignore=shutil.ignore_patterns("__pycache__", "static"))
     (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
-    monkeypatch.setattr(clash.check, "__defaults__", (tmp_path,))
 
-    done = call("version")
+    command = [sys.executable, "-P", "-c", "from scheduler.cli import main; main(['version'])"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60)
 
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "scheduler-0.8.8 is installed beside Paceline" in done.stderr
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -196,14 +195,12 @@ def test_a_renamed_file_is_gone_and_there_in_one_listing(tmp_path: Path) -> None
     assert found.files.keys() == {"moved.py"}
 
 
-def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path) -> None:
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
-    watch = Watch(tmp_path, list_interval_s=3600)
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
     # A file system whose clock stands still.
-    seen = Watch._seen
-    moment = datetime(2030, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(Watch, "_seen", lambda self, path, found: replace(seen(self, path, found), changed_at=moment, young=True))
+    watch = Watch(tmp_path, list_interval_s=3600, change_time=lambda status: moment.timestamp())
     watch.look()
 
     path.write_text(DAG_FILE + "# 2")

@@ -17,31 +17,34 @@ Run = Callable[..., RunResult]
 SOON = timedelta(seconds=0.01)
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
-    """Give an answer to each task when it has asked."""
-    request = hitl.HITLOperator.request
-    given = dict(answers)
-
-    def asked(self: Any, context: Any) -> object:
-        store = context["task_state_store"]
-        if context["ti"].resume is not None and self.task_id in given:
-            assert store.get(hitl.REQUEST) == request(self)
-            store.set(hitl.RESPONSE, given.pop(self.task_id))
-        return execute(self, context)
-
-    execute = hitl.HITLOperator.execute
-    monkeypatch.setattr(hitl.HITLOperator, "execute", asked)
+@pytest.fixture(autouse=True)
+def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hitl, "POLL_S", 0.01)
 
 
-def test_an_answer_is_the_result(dag_maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered(monkeypatch, choose={"chosen_options": ["b", "c"], "responded_by_user": {"id": "1", "name": "ann"}},
-             enter={"chosen_options": ["OK"], "params_input": {"n": 3}})  # fmt: skip
+def answered(kind: type[HITLOperator], answer: Any, **arguments: Any) -> HITLOperator:
+    """A task of a subclass, which finds this answer when it polls for the first time."""
+    answers = [answer]
+
+    class Answered(kind):  # type: ignore[valid-type,misc]
+        def execute(self, context: Any) -> object:
+            store = context["task_state_store"]
+            if context["ti"].resume is not None and answers:
+                assert store.get(hitl.REQUEST) == self.request()
+                store.set(hitl.RESPONSE, answers.pop())
+            return super().execute(context)
+
+    return Answered(**arguments)
+
+
+def test_an_answer_is_the_result(dag_maker: Any) -> None:
     told: list[str] = []
     with dag_maker():
-        HITLOperator(task_id="choose", subject="On {{ ds }}?", options=["a", "b", "c"], multiple=True,
-                     notifiers=[lambda context: told.append(context["task"].subject)])  # fmt: skip
-        HITLEntryOperator(task_id="enter", subject="How many?", params={"n": Param(type="integer")})
+        answered(HITLOperator, {"chosen_options": ["b", "c"], "responded_by_user": {"id": "1", "name": "ann"}}, task_id="choose",
+                 subject="On {{ ds }}?", options=["a", "b", "c"], multiple=True,
+                 notifiers=[lambda context: told.append(context["task"].subject)])  # fmt: skip
+        answered(HITLEntryOperator, {"chosen_options": ["OK"], "params_input": {"n": 3}}, task_id="enter", subject="How many?",
+                 params={"n": Param(type="integer")})  # fmt: skip
 
     result = dag_maker.run()
 
@@ -71,12 +74,10 @@ def test_an_answer_that_does_not_fit_has_a_complaint(answer: Any, words: str) ->
     assert words in task.complaint(answer) and bool(words) == bool(task.complaint(answer))
 
 
-def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(
-    dag_maker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    answered(monkeypatch, t={"chosen_options": ["x"]})
+def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(dag_maker: Any, caplog: pytest.LogCaptureFixture) -> None:
     with dag_maker():
-        HITLOperator(task_id="t", subject="s", options=["a"], defaults="a", response_timeout=timedelta(seconds=0.1))
+        answered(HITLOperator, {"chosen_options": ["x"]}, task_id="t", subject="s", options=["a"], defaults="a",
+                 response_timeout=timedelta(seconds=0.1))  # fmt: skip
 
     result = dag_maker.run()
 
@@ -84,8 +85,7 @@ def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(
     assert "['x'] are not in the options" in caplog.text
 
 
-def test_nobody_answers(dag_maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hitl, "POLL_S", 0.01)
+def test_nobody_answers(dag_maker: Any) -> None:
     with dag_maker():
         HITLOperator(task_id="lost", subject="Now?", options=["a"], response_timeout=SOON)
         HITLEntryOperator(task_id="entry", subject="s", params={"n": 5}, response_timeout=SOON)

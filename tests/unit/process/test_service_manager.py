@@ -1,6 +1,7 @@
 """The datagrams that a process sends to systemd."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.process import role
+from scheduler.process import role, stop_signals
 from scheduler.process.health import Contact, Health, Pulse
 from scheduler.process.service_manager import ServiceManager
 
@@ -81,9 +82,18 @@ def test_the_watchdog_is_silent_while_a_part_hangs(systemd: socket.socket) -> No
         systemd.recv(100)
 
 
+@pytest.fixture
+def _stop_signals() -> Iterator[None]:
+    """Keep the handlers of the test process, which a role replaces."""
+    handlers = {number: signal.getsignal(number) for number in stop_signals.NUMBERS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_stop_signals")
 def test_a_role_is_ready_once_it_serves_its_health(systemd: socket.socket, short_folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(systemd.getsockname()))
-    monkeypatch.setattr(role.stop_signals, "remember", threading.Event)
 
     with role.running("scheduler", short_folder) as running:
         running.serve_health(Health("scheduler", lambda: "s#1", {}), "127.0.0.1", 0)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -38,11 +39,12 @@ class Calls:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls() -> Iterator[Calls]:
     made = Calls()
     recorder: Recorder = made
-    monkeypatch.setattr(measures, "_recorder", recorder)
-    return made
+    measures.record_with(recorder)
+    yield made
+    measures.record_with(None)
 
 
 def test_a_measurement_reaches_the_recorder(calls: Calls) -> None:

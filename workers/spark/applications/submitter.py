@@ -42,7 +42,10 @@ def run(
 class Submitter:
     """The function that a rendered operator calls."""
 
-    def __init__(self, values: Mapping[str, Any], settings: Settings, jobs: Jobs) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], settings: Settings, jobs: Jobs, cluster_of: registry.ClusterOf = registry.of
+    ) -> None:
+        self._cluster_of = cluster_of
         self._values = values
         self._settings = settings
         self._jobs = jobs
@@ -61,7 +64,7 @@ class Submitter:
             # The driver may print them, for example with --verbose.
             secrets_masker.mask_secret(secret)
         self._check(submission)
-        cluster = registry.of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
+        cluster = self._cluster_of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
         submission = cluster.tagged(submission).with_conf(command.environment_as_conf(submission))
         former = self._settle(operator)
         if former is None:
@@ -115,7 +118,7 @@ class Submitter:
             say("an argument contains a secret of this task, and process lists show it: pass it in env_vars", level="WARNING")
 
     def _followed(self, job: ExternalJob) -> Followed:
-        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
+        cluster = self._cluster_of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
         return Followed(cluster, job, self._jobs, self._settings.spark)
 
     def _settle(self, operator: SparkOperator) -> Followed | None:

@@ -1,9 +1,12 @@
 """Creates the cluster of a given kind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from workers.spark.clusters import kubernetes, local, standalone, yarn
 from workers.spark.clusters.protocol import Cluster, Password
+
+#: The arguments are those of `of`.
+ClusterOf = Callable[[str, str, Mapping[str, str], str, Password], Cluster]
 
 
 def _no_password(conn_id: str) -> None:

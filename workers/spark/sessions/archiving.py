@@ -4,8 +4,9 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
@@ -13,6 +14,11 @@ from workers.spark import archive, causes
 from workers.spark.java import check_java
 from workers.spark.sessions import configuration, rehearsal, session, session_pool
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Work with a session, in a folder that is deleted after it.
+Play = Callable[["SparkSession", Path], None]
 #: Seconds that a JVM may take to write the archive when it ends.
 WRITE_TIMEOUT_S = 300.0
 #: The archive contains no compiled code, so the optimizing compiler would only take a third of the CPU.
@@ -23,9 +29,10 @@ class ArchiveError(PacelineError):
     """The class archive could not be created."""
 
 
-def make(settings: Settings) -> Path:
+def make(settings: Settings, play: Play = rehearsal.play) -> Path:
     """Create the archive, which takes half a minute, and delete earlier ones. Returns its path.
 
+    The archive contains the classes that `play` uses.
     ArchiveError if it cannot be created or written; FailTask if there is no Java that Spark can use.
     """
     check_java()
@@ -35,7 +42,7 @@ def make(settings: Settings) -> Path:
         # In a folder beside it and then renamed, because JVMs may start at the same time.
         with tempfile.TemporaryDirectory(prefix=".spark-", dir=target.parent) as folder:
             new = Path(folder, target.name)
-            _rehearse(settings, new, Path(folder))
+            _rehearse(settings, new, Path(folder), play)
             if not new.is_file():
                 raise ArchiveError(
                     "Java wrote no archive of Spark's classes: this Java cannot, or a folder on Spark's class path contains files."
@@ -52,14 +59,14 @@ def make(settings: Settings) -> Path:
     return target
 
 
-def _rehearse(settings: Settings, target: Path, folder: Path) -> None:
+def _rehearse(settings: Settings, target: Path, folder: Path, play: Play) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = configuration.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
     with _silent():
         warm = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", UNOPTIMIZED, archive.QUIET])
         try:
             with session.opened(warm, {}, name="rehearsal") as spark:
-                rehearsal.play(spark, folder)
+                play(spark, folder)
             warm.jvm.stop(WRITE_TIMEOUT_S)
         except Exception as error:
             cause = causes.of_error(error, warm.jvm.recent_output()) or type(error).__name__

@@ -1,10 +1,11 @@
 """Deferred task instances and the waiters that await their triggers, without worker processes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 from support.deferred import running_waiter
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
@@ -14,7 +15,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals, xcoms
+from scheduler.store.worker import deferrals, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 
@@ -329,7 +330,7 @@ def test_external_triggers_share_one_query(scenario: Scenario) -> None:
         assert scenario.follower.report(claim, deferred(trigger))
 
     with running_waiter(scenario.settings) as waiter:
-        asked = _counted(waiter._outside)
+        asked = _asked(waiter._engine)
         eventually(lambda: len(waiter._running) == 3)
         assert scenario.follower.report(claims[0], Ending(TaskState.SUCCESS))
         assert _event(scenario)["x"] == "done"
@@ -341,15 +342,15 @@ def test_external_triggers_share_one_query(scenario: Scenario) -> None:
     assert scenario.run_state(other) == "failed"
 
 
-def _counted(outside: Any) -> list[int]:
+def _asked(engine: Engine) -> list[int]:
+    """The number of targets of each query for the states of other runs."""
     counts: list[int] = []
-    ask: Callable[[Any], Any] = outside._ask
 
-    def count(targets: Any) -> Any:
-        counts.append(len(targets))
-        return ask(targets)
+    def count(_: object, cursor: object, statement: str, parameters: Any, *more: object) -> None:
+        if statement == external_runs.RUNS:
+            counts.append(len(parameters[0]))
 
-    outside._ask = count
+    event.listen(engine, "before_cursor_execute", count)
     return counts
 
 

@@ -4,14 +4,16 @@ import base64
 import hashlib
 import hmac
 import json
+import threading
 import time
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
-from workers.spark.clusters import rest, signed, standalone, target
+from workers.spark.clusters import signed, standalone, target
 
 PASSWORD = "0123456789abcdef" * 3
 
@@ -48,17 +50,33 @@ def test_what_is_stored_of_a_cluster_names_the_connection_and_not_its_password()
     assert PASSWORD not in repr(found)
 
 
-def test_what_is_asked_of_the_rest_server_is_signed_and_of_the_pages_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+class Master(BaseHTTPRequestHandler):
+    """Answers like the pages and the REST server of a Spark master, and keeps the tokens by path."""
 
-    def ask(url: str, *, body: object = None, headers: Any = None) -> dict[str, Any]:
-        asked[url] = headers
+    tokens: ClassVar[dict[str, str | None]] = {}
+
+    def do_GET(self) -> None:
+        self.tokens[self.path] = self.headers["Authorization"]
         page: dict[str, Any] = {name: [] for name in standalone.LISTS}
-        return {**page, "action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING", "status": "ALIVE"}
+        driver = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
+        body = json.dumps({**page, **driver, "status": "ALIVE"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    monkeypatch.setattr(rest, "ask_object", ask)
-    cluster = standalone.Standalone("spark://m:7077", {"conn_id": "c"}, has_driver=True, password={"c": PASSWORD}.get)
-    cluster.status(standalone.Ids("driver-1"), "tag")
+    def log_message(self, *_: object) -> None:
+        pass
 
-    assert asked["http://m:8080/json/"] is None
-    assert asked["http://m:6066/v1/submissions/status/driver-1"]["Authorization"].startswith("Bearer ")
+
+def test_what_is_asked_of_the_rest_server_is_signed_and_of_the_pages_is_not() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Master) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_port)
+        reach = {"conn_id": "c", "rest_port": port, "ui_port": port}
+        cluster = standalone.Standalone("spark://127.0.0.1:7077", reach, has_driver=True, password={"c": PASSWORD}.get)
+        cluster.status(standalone.Ids("driver-1"), "tag")
+        server.shutdown()
+
+    assert Master.tokens["/json/"] is None
+    assert str(Master.tokens["/v1/submissions/status/driver-1"]).startswith("Bearer ")

@@ -1,28 +1,29 @@
 """What a try does about what earlier tries left, and about a submission without an answer: with a stand-in for the cluster."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scheduler.exceptions import FailTask, NotFoundError, StaleTryError
-from scheduler.operators import SparkSubmitOperator, process
+from scheduler.operators import SparkSubmitOperator
 from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers.spark import java, reachable
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.submitter import Submitter
-from workers.spark.clusters import registry
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 #: What never comes is given up soon; for what comes there is time enough on the slowest machine.
 SHORT_S, LONG_S = 0.05, 60.0
 TAG = "paceline-0123abcd-7-2"
+Submit = Callable[..., None]
 
 
 class Cluster:
@@ -116,60 +117,71 @@ class NoConnections(dict[str, Any]):
 
 
 @pytest.fixture(autouse=True)
-def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "check_java", lambda: "java")
-    monkeypatch.setattr(reachable, "check_master", lambda *_, **__: None)
+def _java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java of an unknown version."""
+    binary = tmp_path / "bin" / "java"
+    binary.parent.mkdir()
+    binary.touch(mode=0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
 
-def submit(
-    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S, deploy_mode: str = "cluster"
-) -> None:
-    settings = Settings(spark=Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=patience_s))
-    monkeypatch.setattr(registry, "of", lambda *_: cluster)
-    operator = SparkSubmitOperator(task_id="t", application=__file__, master="spark://m:7077", deploy_mode=deploy_mode)
-    Submitter({"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}, settings, jobs)(operator)
+@pytest.fixture
+def submit() -> Iterator[Submit]:
+    """Run a task on a cluster. Something listens at the address of its master."""
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        address = f"spark://127.0.0.1:{master.getsockname()[1]}"
+
+        def run(cluster: Cluster, jobs: Jobs, *, patience_s: float = LONG_S, **arguments: Any) -> None:
+            spark = Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=patience_s)
+            operator = SparkSubmitOperator(
+                task_id="t", application=__file__, master=address, **{"deploy_mode": "cluster", **arguments}
+            )
+            values = {"ti": SimpleNamespace(dag_id="d", task_id="t"), "conn": NoConnections()}
+            Submitter(values, Settings(spark=spark), jobs, lambda *_: cluster)(operator)  # type: ignore[arg-type,return-value]
+
+        yield run
 
 
 LOST = UnreachableError("the answer was cut off")
 
 
 @pytest.mark.parametrize("late", [0, 5])
-def test_an_application_whose_answer_was_lost_is_found_and_followed(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
+def test_an_application_whose_answer_was_lost_is_found_and_followed(submit: Submit, late: int) -> None:
     cluster, jobs = Cluster(LOST, late=late), Jobs()
 
-    submit(monkeypatch, cluster, jobs)
+    submit(cluster, jobs)
 
     assert cluster.submitted == [TAG]
     assert jobs.ends == {TAG: "finished"}
 
 
-def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(submit: Submit) -> None:
     jobs = Jobs()
 
     with pytest.raises(StatusUnknownError, match=r"gave no answer .* It may still appear"):
-        submit(monkeypatch, Cluster(LOST, late=1_000_000), jobs, patience_s=SHORT_S)
+        submit(Cluster(LOST, late=1_000_000), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
 
 
-def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(submit: Submit) -> None:
     jobs = Jobs()
 
     with pytest.raises(StatusUnknownError, match="gave no application ID"):
-        submit(monkeypatch, Cluster("nothing"), jobs, patience_s=SHORT_S)
+        submit(Cluster("nothing"), jobs, patience_s=SHORT_S)
 
     assert jobs.ends == {}
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_spark_submit_that_failed_may_have_handed_its_application_over(monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+def test_a_spark_submit_that_failed_may_have_handed_its_application_over(submit: Submit, listed: bool) -> None:
     cluster, jobs = Cluster(ApplicationError("spark-submit ended with exit code 1"), late=0 if listed else 1_000_000), Jobs()
 
     if listed:
-        submit(monkeypatch, cluster, jobs)
+        submit(cluster, jobs)
     else:
         with pytest.raises(ApplicationError):
-            submit(monkeypatch, cluster, jobs)
+            submit(cluster, jobs)
 
     assert jobs.ends == ({TAG: "finished"} if listed else {})
 
@@ -177,50 +189,50 @@ def test_a_spark_submit_that_failed_may_have_handed_its_application_over(monkeyp
 @pytest.mark.parametrize(
     "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
 )
-def test_what_the_cluster_surely_did_not_take_is_closed(monkeypatch: pytest.MonkeyPatch, answer: Exception) -> None:
+def test_what_the_cluster_surely_did_not_take_is_closed(submit: Submit, answer: Exception) -> None:
     jobs = Jobs()
 
     with pytest.raises((ApplicationError, FailTask)):
-        submit(monkeypatch, Cluster(answer), jobs)
+        submit(Cluster(answer), jobs)
 
     assert jobs.ends == {TAG: "failed"}
 
 
-def test_a_retry_goes_on_with_an_application_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_goes_on_with_an_application_that_comes_late(submit: Submit) -> None:
     cluster, jobs = Cluster(late=5), Jobs(left("earlier"))
     cluster.submitted.append("earlier")
 
-    submit(monkeypatch, cluster, jobs)
+    submit(cluster, jobs)
 
     assert cluster.submitted == ["earlier"]
     assert jobs.ends == {"earlier": "finished"}
 
 
-def test_after_a_clear_one_that_comes_late_is_ended_before_another_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_clear_one_that_comes_late_is_ended_before_another_is_submitted(submit: Submit) -> None:
     cluster, jobs = Cluster(late=1), Jobs(left("earlier", max_tries=0))
     cluster.submitted.append("earlier")
 
-    submit(monkeypatch, cluster, jobs)
+    submit(cluster, jobs)
 
     assert cluster.killed == ["earlier"]
     assert jobs.ends == {"earlier": "killed", TAG: "finished"}
 
 
-def test_one_that_does_not_come_is_ruled_out_and_another_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_come_is_ruled_out_and_another_submitted(submit: Submit) -> None:
     cluster, jobs = Cluster(), Jobs(left("earlier"))
 
-    submit(monkeypatch, cluster, jobs, patience_s=SHORT_S)
+    submit(cluster, jobs, patience_s=SHORT_S)
 
     assert cluster.submitted == [TAG]
     assert jobs.ends == {"earlier": "killed", TAG: "finished"}
 
 
-def test_a_try_that_is_no_longer_the_current_one_submits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_that_is_no_longer_the_current_one_submits_nothing(submit: Submit) -> None:
     cluster, jobs = Cluster(), Jobs()
     jobs.current = False
 
     with pytest.raises(StaleTryError, match="nothing was submitted"):
-        submit(monkeypatch, cluster, jobs)
+        submit(cluster, jobs)
 
     assert cluster.submitted == []
 
@@ -228,7 +240,7 @@ def test_a_try_that_is_no_longer_the_current_one_submits_nothing(monkeypatch: py
 @pytest.mark.parametrize("answer", [None, LOST])
 @pytest.mark.parametrize("followed", [True, False])
 def test_what_a_try_submitted_that_was_replaced_meanwhile_is_ended_unless_the_next_one_follows_it(
-    monkeypatch: pytest.MonkeyPatch, answer: Exception | None, followed: bool
+    submit: Submit, answer: Exception | None, followed: bool
 ) -> None:
     cluster, jobs = Cluster(answer), Jobs()
     jobs.named = TAG if followed else None
@@ -239,33 +251,34 @@ def test_what_a_try_submitted_that_was_replaced_meanwhile_is_ended_unless_the_ne
     cluster.while_submitting = replaced
 
     with pytest.raises(StaleTryError):
-        submit(monkeypatch, cluster, jobs)
+        submit(cluster, jobs)
 
     assert cluster.submitted == [TAG]
     assert cluster.killed == ([] if followed else [TAG])
 
 
-def test_a_driver_is_not_started_here_either_for_a_try_that_is_no_longer_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs, started = Jobs(), []
+def test_a_driver_is_not_started_here_either_for_a_try_that_is_no_longer_the_current_one(submit: Submit, tmp_path: Path) -> None:
+    jobs, started = Jobs(), tmp_path / "started"
     jobs.current = False
-    monkeypatch.setattr(process, "run", lambda *_, **__: started.append(1))
+    binary = tmp_path / "spark-submit"
+    binary.write_text(f"#!/bin/sh\ntouch {started}\n")
+    binary.chmod(0o755)
 
     with pytest.raises(StaleTryError, match="nothing was submitted"):
-        submit(monkeypatch, Cluster(), jobs, deploy_mode="client")
+        submit(Cluster(), jobs, deploy_mode="client", spark_binary=str(binary))
 
-    assert started == []
+    assert not started.exists()
 
 
-def test_an_application_whose_cluster_can_no_longer_be_asked_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, jobs = Cluster(), Jobs()
+def test_an_application_whose_cluster_can_no_longer_be_asked_is_not_taken_for_ended(submit: Submit) -> None:
+    class Locked(Cluster):
+        def status(self, ids: Ids, tag: str) -> Status:
+            raise FailTask("The password of connection 'spark_default' was removed.")
 
-    def status(ids: Ids, tag: str) -> Status:
-        raise FailTask("The password of connection 'spark_default' was removed.")
-
-    monkeypatch.setattr(cluster, "status", status)
+    cluster, jobs = Locked(), Jobs()
 
     with pytest.raises(FailTask):
-        submit(monkeypatch, cluster, jobs)
+        submit(cluster, jobs)
 
     assert cluster.submitted == [TAG]
     assert jobs.ends == {}
