@@ -14,7 +14,7 @@ from stack import CHECKOUT, Stack, eventually, expect, say
 CONCURRENCY, DRAIN_S, COOLDOWN_S = 4, 300, 15
 #: The largest number of worker-seconds, as a multiple of what the tasks took in as many slots.
 MOST = 1.2
-ENDED_WITHIN_S = 900
+ENDED_WITHIN_S = 1800
 
 
 def check_autoscale(stack: Stack) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def one_wave(stack: Stack, dag: str) -> list[float]:
     """A run of this DAG, from no worker to no worker. Returns the seconds of its tasks."""
     run_id = eventually_triggered(stack, dag)
     eventually(f"{dag} ended", lambda: shown(stack, dag, run_id)["state"] not in {"queued", "running"}, within_s=ENDED_WITHIN_S)
-    eventually("no worker is left", lambda: stack.number_of("worker") == 0, within_s=180)
+    eventually("no worker is left", lambda: stack.number_of("worker") == 0, within_s=600)
     tasks = shown(stack, dag, run_id)["tasks"]
     wrong = [task["task_id"] for task in tasks if (task["state"], task["try_number"]) != ("success", 1)]
     expect(not wrong, f"not successful in the first try: {wrong}")
@@ -54,7 +54,7 @@ def one_wave(stack: Stack, dag: str) -> list[float]:
 
 
 def eventually_triggered(stack: Stack, dag: str) -> str:
-    eventually(f"{dag} is parsed", lambda: stack.paceline("dags", "show", dag) is not None, within_s=120)
+    eventually(f"{dag} is parsed", lambda: stack.paceline("dags", "show", dag) is not None, within_s=300)
     return str(stack.paceline("dags", "trigger", dag)["run_id"])
 
 

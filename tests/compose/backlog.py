@@ -12,17 +12,17 @@ RUNS, TASKS = 8, 2000
 FILE = "/var/lib/paceline/data/backlog.txt"
 #: Tasks that a worker of docker-compose.yml runs at once.
 CONCURRENCY = 4
-ENDED_WITHIN_S = 900
+ENDED_WITHIN_S = 1800
 
 
 def check_backlog(stack: Stack) -> dict[str, Any]:
     say("Stopping the workers of the queue default")
     scale(stack, 0)
     runs = [stack.paceline("dags", "trigger", "backlog", "--run-id", f"r{number}")["run_id"] for number in range(RUNS)]
-    eventually(f"{TASKS} tasks wait", lambda: waiting(stack) == TASKS, within_s=120)
+    eventually(f"{TASKS} tasks wait", lambda: waiting(stack) == TASKS, within_s=300)
     began = time.monotonic()
     scale(stack, 4)
-    eventually("all four workers took tasks", lambda: len(ended_by(stack)) == 4, within_s=300)
+    eventually("all four workers took tasks", lambda: len(ended_by(stack)) == 4, within_s=600)
     took = ended_by(stack)
     say("Killing a scheduler and a worker")
     # Those with number 2: `exec` goes to number 1.
@@ -40,7 +40,7 @@ def check_backlog(stack: Stack) -> dict[str, Any]:
     result = judge(stack, runs, killed["worker"][:12])
     say("Starting the scheduler that was killed")
     stack.compose("up", "-d", "--no-deps", "--no-recreate", "scheduler")
-    eventually("all containers are healthy again", stack.is_healthy, within_s=120)
+    eventually("all containers are healthy again", stack.is_healthy, within_s=600)
     return {
         **result, "workers_before_the_kill": len(took), "waiting_at_scale_in": left, "seconds": round(seconds, 1),
     }  # fmt: skip

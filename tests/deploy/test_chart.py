@@ -143,15 +143,6 @@ def parse(arguments: list[str]) -> None:
 
 
 @every_set
-def test_a_worker_has_time_to_drain(objects: list[Object]) -> None:
-    for pod, template in pods(objects):
-        for container in template["spec"]["containers"]:
-            for variable in container.get("env", []):
-                if variable["name"] == "PACELINE_WORKER_GRACE_SEC":
-                    assert template["spec"]["terminationGracePeriodSeconds"] >= int(variable["value"]) + 30, pod
-
-
-@every_set
 def test_every_selector_selects_a_pod_of_this_chart(objects: list[Object]) -> None:
     labels = [template["metadata"]["labels"] for _, template in pods(objects)]
 
