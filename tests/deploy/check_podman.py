@@ -10,7 +10,8 @@ it cannot run. So, here:
   host, and each worker gets the name of its pod with --name;
 * the Secrets of deploy/secrets are ConfigMaps, and the StatefulSet, the Job and the Deployments are Pods;
 * probes are left out: Podman runs them with curl, which the images do not have. `paceline doctor` checks the same instead;
-* the servers run as root, because the images of this test may have other users than the public ones.
+* the servers run as root, because the images of this test may have other users than the public ones; a container before
+  PostgreSQL gives it its folders.
 """
 
 import json
@@ -130,7 +131,9 @@ def pods() -> tuple[list[Object], list[Object], list[Object]]:
             claim["metadata"]["name"] = f"{name}-{claim['metadata']['name']}"
             target.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
             spec["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}})
-        metadata = {"name": name, "labels": one["metadata"]["labels"]}
+        # Init containers run before each start of the pod, as in a cluster. By default, Podman runs them once and removes them.
+        annotations = {"io.podman.annotations.init.container.type": "always"}
+        metadata = {"name": name, "labels": one["metadata"]["labels"], "annotations": annotations}
         target.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": for_podman(name, spec)})
     return servers, migrate, rest
 
@@ -143,6 +146,7 @@ def secret(name: str) -> str:
 def for_podman(pod: str, spec: Object) -> Object:
     spec["hostNetwork"] = True
     spec.pop("topologySpreadConstraints", None)
+    owned: list[Object] = []
     # To Podman, an emptyDir is a volume with the name that it has in the pod, and pods would share it.
     own = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
     for volume in spec["volumes"]:
@@ -169,9 +173,19 @@ def for_podman(pod: str, spec: Object) -> Object:
             container.pop("securityContext", None)
         if container["name"] == "postgres":
             container["args"] = ["postgres", "-p", str(POSTGRES)]
+            owned = [mount for mount in container["volumeMounts"] if mount["mountPath"] != "/tmp"]
         if container["name"] == "redis":
             container["command"][2] = container["command"][2].replace("redis-server -", f"redis-server - --port {REDIS}")
+    if owned:
+        spec["initContainers"] = [own_folders(owned)]
     return spec
+
+
+def own_folders(mounts: list[Object]) -> Object:
+    """A container that gives the volumes of PostgreSQL to its user, as fsGroup does in a cluster. In Podman they belong to root."""
+    folders = [mount["mountPath"] for mount in mounts]
+    command = ["chown", "postgres", *folders]
+    return {"name": "own-folders", "image": VALUES["postgres"]["image"], "command": command, "volumeMounts": mounts}
 
 
 def volumes_of(objects: list[Object]) -> set[str]:
