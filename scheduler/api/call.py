@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
-import redis
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
 from scheduler.api import access, database
+from scheduler.api.broker import Broker
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
@@ -43,7 +43,7 @@ class Service:
     engine: Engine
     logins: Logins
     wakeups: wakeups.Wakeups
-    broker: redis.Redis
+    broker: Broker
     stream: Stream
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
@@ -55,7 +55,7 @@ class Service:
         engine = database.create(settings)
         stopping = stopping or threading.Event()
         logins, sender, stream = Logins(settings, engine), wakeups.Wakeups(settings), Stream(engine, stopping)
-        return cls(settings, engine, logins, sender, wakeups.client(settings), stream, stopping, Versions())
+        return cls(settings, engine, logins, sender, Broker(settings), stream, stopping, Versions())
 
     def close(self) -> None:
         """End its streams, and close its connections."""
@@ -198,11 +198,21 @@ def _without_secrets(value: Any, levels: int = DEEPEST_EXTRA) -> Any:
     return {name: "***" if name.lower() in SECRET_FIELDS else _without_secrets(item, levels - 1) for name, item in value.items()}
 
 
-async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> Call:
-    """A request whose account may make it. The refusal comes after its entry in the audit log is stored."""
+def check_again(request: Request) -> None:
+    """For a response that goes on: UnauthenticatedError or ForbiddenError if the login has ended or lost its rights meanwhile."""
+    begin(request)
+    _raise_refusal(request)
+
+
+def _raise_refusal(request: Request) -> None:
     refused: ForbiddenError | None = getattr(request.state, "refused", None)
     if refused is not None:
         raise refused
+
+
+async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> Call:
+    """A request whose account may make it. The refusal comes after its entry in the audit log is stored."""
+    _raise_refusal(request)
     return call
 
 

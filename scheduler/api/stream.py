@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import anyio.to_thread
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -31,8 +31,9 @@ READY_S = 5.0
 KEEP_ALIVE_S = 15.0
 #: Seconds after which a stream ends, and the page connects again.
 LONGEST_S = 900.0
-#: Seconds between two checks of the logins of all streams. A stream whose login has ended, or has other rights now, ends.
-LOGINS_S = 5.0
+#: The most seconds between two checks of the logins of all streams; they are also checked before each message. A stream whose
+#: login has ended, or has other rights now, ends.
+LOGINS_S = 1.0
 #: Streams of one process, and messages that a slow client may be behind.
 MOST_STREAMS, MOST_BEHIND = 500, 50
 #: Task instances in one message.
@@ -71,6 +72,12 @@ class _Page:
     messages: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MOST_BEHIND))
     is_behind: bool = False
     has_ended: bool = False
+
+    def end(self) -> None:
+        """Send nothing more. The message wakes its reader, who looks at `has_ended` first."""
+        self.has_ended = True
+        with contextlib.suppress(asyncio.QueueFull):
+            self.messages.put_nowait("")
 
     def put(self, message: str) -> None:
         if self.is_behind and self.messages.empty():
@@ -117,7 +124,10 @@ class Stream:
             said_at = time.monotonic()
             while not (page.has_ended or self._stopping.is_set()) and time.monotonic() < ends_at:
                 try:
-                    yield await asyncio.wait_for(page.messages.get(), 1.0)
+                    message = await asyncio.wait_for(page.messages.get(), 1.0)
+                    if page.has_ended:
+                        break
+                    yield message
                     said_at = time.monotonic()
                 except TimeoutError:
                     if page.is_behind:  # and no change followed those that it missed
@@ -135,9 +145,11 @@ class Stream:
             started = time.monotonic()
             try:
                 self.looks += 1
-                changes = await anyio.to_thread.run_sync(transact, self._engine, watch.look)
-                if started - checked_at >= LOGINS_S:
-                    await self._check_logins()
+                is_due = started - checked_at >= LOGINS_S
+                opened = {page.session.digest for page in self._pages}
+                changes, logins = await anyio.to_thread.run_sync(transact, self._engine, _read, watch, opened, is_due)
+                if logins is not None:
+                    self._end_without(logins, opened)
                     checked_at = started
             except (DBAPIError, PoolTimeoutError, UnreachableError):
                 if not is_away:
@@ -156,12 +168,11 @@ class Stream:
                     self._send(changes)
             await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - started), INTERVAL_S / 2))
 
-    async def _check_logins(self) -> None:
-        opened = {page.session.digest for page in self._pages}
-        valid: dict[bytes, Account] = await anyio.to_thread.run_sync(transact, self._engine, keys.accounts, opened)
+    def _end_without(self, logins: dict[bytes, Account], opened: set[bytes]) -> None:
+        """End the streams, among those that were `opened` before the check, whose login has ended or has other rights."""
         for page in self._pages:
-            if page.session.digest in opened and valid.get(page.session.digest) != page.session.account:
-                page.has_ended = True
+            if page.session.digest in opened and logins.get(page.session.digest) != page.session.account:
+                page.end()
 
     def _tell(self, message: str) -> None:
         for page in self._pages:
@@ -170,12 +181,24 @@ class Stream:
     def _send(self, changes: Changes) -> None:
         """Each message is made once for all pages that want the same."""
         made: dict[Wanted, str | None] = {}
-        for page in list(self._pages):
+        for page in self._pages:
+            if page.has_ended:
+                continue
             if page.wanted not in made:
                 made[page.wanted] = _message(changes, page.wanted)
             message = made[page.wanted]
             if message is not None:
                 page.put(message)
+
+
+def _read(
+    connection: Connection, watch: Watch, digests: set[bytes], is_due: bool
+) -> tuple[Changes | None, dict[bytes, Account] | None]:
+    """What changed, and the accounts of these keys if something did or the check is due: read last, so that no message goes to
+    a login that had ended when the change became visible.
+    """
+    changes = watch.look(connection)
+    return changes, keys.accounts(connection, digests) if is_due or changes is not None else None
 
 
 def event(name: str, data: dict[str, Any]) -> str:

@@ -19,10 +19,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A task instance that holds slots of a pool."""
+    """A task instance that holds slots of a pool. Both names are None if the person who asks may not see its DAG."""
 
-    name: str
-    run_id: str
+    name: str | None
+    run_id: str | None
     slots: int
 
 

@@ -241,14 +241,16 @@ def _reserved(pool: PoolFacts, free: int) -> list[str]:
     first = pool.reserved_for
     if first is None:
         return []
+    who = "A task of another DAG" if first.name is None else f"{first.name} of run {first.run_id!r}"
     return [
-        f"{first.name} of run {first.run_id!r} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
+        f"{who} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
         f"its place in line while {free} are free (scheduler.pool_reservation)."
     ]
 
 
 def _holder(one: Holder) -> str:
-    return f"{one.name} of run {one.run_id!r}{f' ({slots(one.slots)})' if one.slots > 1 else ''}"
+    who = "a task of another DAG" if one.name is None else f"{one.name} of run {one.run_id!r}"
+    return f"{who}{f' ({slots(one.slots)})' if one.slots > 1 else ''}"
 
 
 def _limits(limits: Iterable[LimitFacts]) -> list[str]:

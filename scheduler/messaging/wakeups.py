@@ -48,13 +48,17 @@ REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication 
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "Invalid SSL Certificate", "PEM lib")
 
 
-def client(settings: Settings) -> redis.Redis:
-    """Return a Redis client for the broker URL, with timeouts."""
+def client(settings: Settings, timeout_s: float = 5.0) -> redis.Redis:
+    """Return a Redis client for the broker URL, whose attempts to connect or to read end after `timeout_s` seconds."""
     url = settings.broker_url
     if url.startswith("redis+socket://"):
         url = "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
     return redis.Redis.from_url(
-        url, socket_timeout=5, socket_connect_timeout=5, health_check_interval=10, retry=Retry(NoBackoff(), 1)
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        health_check_interval=10,
+        retry=Retry(NoBackoff(), 1),
     )
 
 

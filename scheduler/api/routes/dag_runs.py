@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler import states
-from scheduler.api import bulk, params
-from scheduler.api.call import Api, Call
+from scheduler.api import bulk, other_dags, params
+from scheduler.api.call import Api, Call, check_again
+from scheduler.api.errors import ForbiddenError, UnauthenticatedError
 from scheduler.api.models import dag_runs as models
 from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
@@ -190,14 +191,15 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
 
 @router.get(f"{RUN}/upstreamAssetEvents", response_model=AssetEventPage, tags=["Asset"])
 def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
-    """List the updates of assets that made a run."""
+    """List the updates of assets that made a run. Tasks and runs of DAGs that the account may not see are left out."""
     row = api.read(runs.run, dag_id, dag_run_id)
     found = api.read(records.asset_events, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
-    return {"asset_events": found.rows, "total_entries": found.total}
+    return {"asset_events": other_dags.in_asset_events(api, found.rows), "total_entries": found.total}
 
 
 @router.get(f"{RUN}/wait", tags=["experimental"], response_class=StreamingResponse)
 def wait_dag_run_until_finished(
+    request: Request,
     api: Api,
     dag_id: str,
     dag_run_id: str,
@@ -207,20 +209,24 @@ def wait_dag_run_until_finished(
     """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`.
 
     `interval` is in seconds, and at least 0.1.
-    While PostgreSQL does not answer, lines have the last known state, with a `detail`. The last line of a run that is deleted has
-    no state, with a `detail`.
+    While PostgreSQL does not answer, lines have the last known state, with a `detail`. The last line of a run that is deleted, or
+    that the account may not see any more, has no state, with a `detail`.
     """
     api.read(runs.run, dag_id, dag_run_id)
-    return StreamingResponse(_until_finished(api, dag_id, dag_run_id, interval, result or []), media_type="application/x-ndjson")
+    lines = _until_finished(request, api, (dag_id, dag_run_id), interval, result or [])
+    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-async def _until_finished(api: Call, dag_id: str, dag_run_id: str, interval_s: float, result: list[str]) -> AsyncIterator[str]:
+async def _until_finished(
+    request: Request, api: Call, run: tuple[str, str], interval_s: float, result: list[str]
+) -> AsyncIterator[str]:
     line: dict[str, Any] = {"state": None}
     while not api.service.stopping.is_set():
         has_ended = False
         try:
-            line, has_ended = await anyio.to_thread.run_sync(api.read, _line, dag_id, dag_run_id, result)
-        except NotFoundError as error:
+            await anyio.to_thread.run_sync(check_again, request)
+            line, has_ended = await anyio.to_thread.run_sync(api.read, _line, *run, result)
+        except (NotFoundError, UnauthenticatedError, ForbiddenError) as error:
             line, has_ended = {"state": None, "detail": str(error)}, True
         except (DBAPIError, PoolTimeoutError, UnreachableError):
             line |= {"detail": "PostgreSQL does not answer."}

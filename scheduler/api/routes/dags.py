@@ -1,9 +1,10 @@
 """DAGs: lists, details, tasks, versions, sources, and what a person changes about them."""
 
 import contextlib
+import inspect
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from scheduler.api import params
@@ -12,7 +13,7 @@ from scheduler.api.models import dags as models
 from scheduler.api.models import known
 from scheduler.api.models.base import Version
 from scheduler.api.params import Page, RunStates, Strings, UpdateMask, ranges
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import data_folder
 from scheduler.states import RunState
 from scheduler.store.actions import delete
@@ -65,6 +66,11 @@ def _filters(
 
 
 Chosen = Annotated[Filters, Depends(_filters)]
+#: The parameters that choose DAGs. `exclude_stale` alone chooses none.
+CHOOSING = {
+    *(name for name in inspect.signature(_filters).parameters if name not in {"api", "ranges_", "exclude_stale"}),
+    *(f"{name}_{sign}" for name in RANGES for sign in ("gte", "gt", "lte", "lt")),
+}
 
 
 @router.get("/dags", response_model=models.DagPage)
@@ -76,8 +82,15 @@ def get_dags(api: Api, filters: Chosen, page: Page) -> dict[str, Any]:
 
 
 @router.patch("/dags", response_model=models.DagPage)
-def patch_dags(api: Api, filters: Chosen, page: Page, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
-    """Pause or unpause every DAG that the filters select, and return one page of them. The filters are those of the list."""
+def patch_dags(
+    request: Request, api: Api, filters: Chosen, page: Page, body: models.DagPatch, update_mask: UpdateMask = None
+) -> dict[str, Any]:
+    """Pause or unpause every DAG that the filters select, and return one page of them.
+
+    The filters are those of the list, and at least one is needed: `dag_id_pattern=~` selects all DAGs.
+    """
+    if not any(value for name, value in request.query_params.multi_items() if name in CHOOSING):
+        raise UsageError("This would change all DAGs: pass a filter, such as dag_id_pattern=etl, or dag_id_pattern=~ for all DAGs.")
     params.masked({}, update_mask, {"is_paused"})
     filters.visible(api.tags("operator"))
     found = api.read(lists.dags, filters, page)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from scheduler.api import other_dags
 from scheduler.api.call import Api, Call
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
@@ -51,7 +52,7 @@ def get_event_logs(
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("owner", owner_pattern, owner_prefix_pattern)
     filters.like("event", event_pattern, event_prefix_pattern)
     found = api.read(records.audit, filters, page)
-    return {"event_logs": found.rows, "total_entries": found.total}
+    return {"event_logs": other_dags.in_audit(api, found.rows), "total_entries": found.total}
 
 
 @router.get("/{event_log_id}", response_model=models.EventLog)
@@ -60,7 +61,7 @@ def get_event_log(api: Api, event_log_id: Number) -> dict[str, Any]:
     found = api.read(records.audit, _visible(api).equals("id", event_log_id), listing.Page(limit=1))
     if not found.rows:
         raise NotFoundError(f"There is no event log {event_log_id}.")
-    return found.rows[0]
+    return other_dags.in_audit(api, found.rows)[0]
 
 
 def _visible(api: Call) -> Filters:

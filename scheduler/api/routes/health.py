@@ -9,7 +9,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler.api.call import PREFIX, Service
 from scheduler.exceptions import UnreachableError
-from scheduler.messaging import wakeups
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.lists import records
@@ -26,7 +25,7 @@ VITAL = frozenset({"metadatabase", "broker", "scheduler"})
 def health(request: Request, response: Response) -> dict[str, Any]:
     """The state of each part. 503 if one is missing without which no task runs."""
     service: Service = request.app.state.service
-    parts = _parts(service)
+    parts = _parts(service) | {"broker": _broker(service)}
     broken = [name for name, part in parts.items() if name in VITAL and part["status"] != "healthy"]
     response.status_code = 503 if broken or service.stopping.is_set() else 200
     return {"status": "unhealthy" if broken else "healthy", "role": "web", "parts": parts}
@@ -52,12 +51,11 @@ def get_health(request: Request) -> dict[str, Any]:
 
 
 def _parts(service: Service) -> dict[str, dict[str, Any]]:
-    parts: dict[str, dict[str, Any]] = {"broker": _broker(service.settings)}
     try:
         beats = transact(service.engine, _beats, service.settings)
     except (DBAPIError, PoolTimeoutError):
-        return parts | {"metadatabase": {"status": "unhealthy", "message": "PostgreSQL does not answer."}}
-    parts["metadatabase"] = {"status": "healthy"}
+        return {"metadatabase": {"status": "unhealthy", "message": "PostgreSQL does not answer."}}
+    parts: dict[str, dict[str, Any]] = {"metadatabase": {"status": "healthy"}}
     for kind, beat in beats.items():
         at = beat["heartbeat_at"]
         status = "healthy" if beat["alive"] else None if at is None and kind != "scheduler" else "unhealthy"
@@ -76,9 +74,9 @@ def _beats(connection: Connection, settings: Settings) -> dict[str, Any]:
     )
 
 
-def _broker(settings: Settings) -> dict[str, Any]:
+def _broker(service: Service) -> dict[str, Any]:
     try:
-        wakeups.check(settings)
+        service.broker.check()
     except UnreachableError as error:
         return {"status": "unhealthy", "message": str(error).partition(":")[0] + "."}
     return {"status": "healthy"}

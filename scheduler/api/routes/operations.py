@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
-import redis
 from fastapi import APIRouter, Query
 
 from scheduler.api.call import Api, Call
 from scheduler.api.models import operations as models
-from scheduler.messaging import publisher, wakeups
+from scheduler.exceptions import UnreachableError
 from scheduler.store.lists import home, instances, records, timeline, workers
 from scheduler.store.queries import overview, why, why_history
 
@@ -24,7 +23,7 @@ MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 @router.get(f"{RUN}/why", response_model=models.Why)
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
-    now = api.read(why.why_run, api.settings, dag_id, dag_run_id)
+    now = api.read(why.why_run, api.settings, dag_id, dag_run_id, tags=api.tags())
     return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
 
 
@@ -32,8 +31,9 @@ def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
 def get_task_instance_why(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
     """Explain what a task instance waits for, and what it waited for before each step."""
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index)
-    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"])}
+    tags = api.tags()
+    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index, tags=tags)
+    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], tags=tags)}
 
 
 @router.get("/queues", response_model=models.QueueList)
@@ -43,9 +43,9 @@ def get_queues(api: Api) -> dict[str, Any]:
     held: dict[str, int] = {}
     error = None
     try:
-        held = publisher.lengths(api.service.broker, [row["queue"] for row in rows])
-    except redis.RedisError as problem:
-        error = str(wakeups.translate(problem))
+        held = api.service.broker.lengths([row["queue"] for row in rows])
+    except UnreachableError as problem:
+        error = str(problem)
     return {"queues": [row | {"waiting_in_redis": held.get(row["queue"])} for row in rows], "redis_error": error}
 
 

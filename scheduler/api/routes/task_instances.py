@@ -247,7 +247,7 @@ def _try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, numb
 
 def _dependencies(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
     shown(api, dag_id, run_id, task_id, map_index)
-    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index)
+    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index, tags=api.tags())
     return {"dependencies": [{"name": answer["state"] or "none", "reason": reason} for reason in answer["waiting_for"]]}
 
 

@@ -12,7 +12,6 @@ from scheduler.deciding.situation import (
     BackfillFacts,
     Counted,
     DeferralFacts,
-    Holder,
     LimitFacts,
     PoolFacts,
     QueueFacts,
@@ -28,7 +27,7 @@ from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.dags import versions
 from scheduler.store.db import rows
-from scheduler.store.queries import reads
+from scheduler.store.queries import holders, reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, towards
 from scheduler.store.runs import run_facts
@@ -44,25 +43,40 @@ select id, task_id, map_index from task_instance where dag_run_id = %(run)s and 
 LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
-def why(connection: Connection, settings: Settings, dag_id: str, run_id: str, task_id: str, *, map_index: int | None = None) -> Row:
-    """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, the first unfinished instance of a mapped task is meant."""
+def why(
+    connection: Connection,
+    settings: Settings,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    *,
+    map_index: int | None = None,
+    tags: Collection[str] | None = None,
+) -> Row:
+    """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, the first unfinished instance of a mapped task is meant.
+
+    Of other DAGs, only those that have one of `tags` are named; None names all.
+    """
     known = _instances(connection, dag_id, run_id, task_id)
     index = map_index if map_index is not None else _first_open(known)
     ti = reads.task_instance(connection, dag_id, run_id, task_id, map_index=index)
     counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
-    situation = _situation(connection, settings, ti["id"], counts)
+    situation = _situation(connection, settings, ti["id"], counts, tags)
     return {"state": ti["state"], "map_index": index, "waiting_for": explain(situation)}
 
 
-def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str) -> Row:
-    """`{state, waiting_for: [sentence, ...]}` of a run: why it has not started, or what its first open task instances wait for."""
+def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str, *, tags: Collection[str] | None = None) -> Row:
+    """`{state, waiting_for: [sentence, ...]}` of a run: why it has not started, or what its first open task instances wait for.
+
+    `tags` as in `why`.
+    """
     run = reads.run_alone(connection, dag_id, run_id)
     if run["state"] in RUN_FINISHED:
         return {"state": run["state"], "waiting_for": [f"It has ended as {run['state']}."]}
     found = rows.dicts(connection.exec_driver_sql(FIRST_OPEN, {"run": run["id"]}))
     sentences = []
     for row in found[:1] if run["state"] == RunState.QUEUED else found:
-        reasons = explain(_situation(connection, settings, row["id"], {}))
+        reasons = explain(_situation(connection, settings, row["id"], {}, tags))
         name = row["task_id"] if row["map_index"] < 0 else f"{row['task_id']}[{row['map_index']}]"
         sentences += reasons if run["state"] == RunState.QUEUED else [f"{name}: {reason}" for reason in reasons]
     return {"state": run["state"], "waiting_for": sentences or ["All its task instances have ended: a scheduler closes it soon."]}
@@ -85,7 +99,9 @@ def _first_open(instances: list[Row]) -> int:
     return min(still_open or [row["first"] for row in instances], default=-1)
 
 
-def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int]) -> Situation:
+def _situation(
+    connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int], tags: Collection[str] | None
+) -> Situation:
     worker_s, silent_s = settings.worker.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     ti = _instance(connection, ti_id, silent_after_s=worker_s)
     try:
@@ -102,7 +118,7 @@ def _situation(connection: Connection, settings: Settings, ti_id: int, counts: d
         state=S(ti["state"] or "none"),
         schedulers=_alive(connection, "scheduler", silent_after_s=silent_s),
         pool_name=ti["pool"],
-        pool=_pool(connection, settings, ti),
+        pool=_pool(connection, settings, ti, tags),
         limits=_limits(connection, settings, ti),
         queue=_queue(connection, settings, ti),
         deferral=_deferral(connection, ti, silent_s),
@@ -204,7 +220,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
     return RunFacts(state=RunState(ti["run_state"]), running_runs=limit, backfill=backfill, **same, **row)
 
 
-def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | None:
+def _pool(connection: Connection, settings: Settings, ti: Row, tags: Collection[str] | None) -> PoolFacts | None:
     """The pool of a task instance and, with reservation, the task instance that it is reserved for; None if it does not exist."""
     aging_s = settings.scheduler.priority_aging
     rank = BY_AGED_RANK if aging_s else BY_RANK
@@ -227,29 +243,29 @@ def _pool(connection: Connection, settings: Settings, ti: Row) -> PoolFacts | No
     if pool is None:
         return None
     key |= {"free": pool["slots"] - pool["used"], "slots": pool["slots"]}
-    reserved_for = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else None
-    return PoolFacts(**pool, holders=_holders(connection, ti["pool"]), reserved_for=reserved_for)
+    first = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else []
+    reserved_for = next(iter(holders.named(connection, first, tags)), None)
+    return PoolFacts(**pool, holders=holders.named(connection, _holders(connection, ti["pool"]), tags), reserved_for=reserved_for)
 
 
-def _holders(connection: Connection, name: str) -> tuple[Holder, ...]:
+def _holders(connection: Connection, name: str) -> list[Row]:
     found = connection.exec_driver_sql(
         f"""
-        select r.dag_id || '.' || t.task_id || case when t.map_index < 0 then '' else '[' || t.map_index || ']' end as name,
-               r.run_id, t.pool_slots as slots
+        select r.dag_id, r.run_id, t.task_id, t.map_index, t.pool_slots
           from pool p join task_instance t on t.pool = p.name join dag_run r on r.id = t.dag_run_id
          where p.name = %s and {IN_POOL}
          order by t.pool_slots desc, t.started_at nulls last, t.id limit %s
         """,
         (name, NAMED),
     )
-    return tuple(rows.of_result(Holder, found))
+    return rows.dicts(found)
 
 
-def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
-    """The highest-ranked task instance before this one that only lacks slots."""
+def _reserved_for(connection: Connection, key: Row, rank: str) -> list[Row]:
+    """The highest-ranked task instance before this one that only lacks slots, if there is one."""
     found = connection.exec_driver_sql(
         f"""
-        select r.dag_id || '.' || t.task_id as name, r.run_id, t.pool_slots as slots
+        select r.dag_id, r.run_id, t.task_id, t.map_index, t.pool_slots
           from task_instance t
           join dag_run r on r.id = t.dag_run_id and r.state = 'running'
           join dag_version v on v.id = r.version_id
@@ -262,7 +278,7 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> Holder | None:
         """,
         key,
     )
-    return rows.first(Holder, found)
+    return rows.dicts(found)
 
 
 def _in_front(rank: str) -> str:

@@ -3,20 +3,20 @@
 What held a limit in the past follows from the dispatches of that time, which the events keep. The limits are those of now.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
-from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
+from scheduler.deciding.situation import LimitFacts, PoolFacts
 from scheduler.deciding.why_past import SHORTEST_WAIT_S, Crowd, RunCrowd, Step, of_run, sentence
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.dags.versions import Versions
-from scheduler.store.queries import events, reads
+from scheduler.store.queries import events, holders, reads
 
 Row = dict[str, Any]
 #: Steps in one history: the newest ones.
@@ -61,14 +61,17 @@ select r.run_after, coalesce(b.max_active_runs, v.max_active_runs) as "limit", (
 """
 
 
-def of_instance(connection: Connection, settings: Settings, ti_id: int) -> list[Row]:
-    """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
+def of_instance(connection: Connection, settings: Settings, ti_id: int, *, tags: Collection[str] | None = None) -> list[Row]:
+    """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`.
+
+    Of other DAGs, only those that have one of `tags` are named; None names all.
+    """
     own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
     steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
     upstream = _upstream(connection, own)
 
     def text(step: Step, before: Step | None, *, is_long: bool) -> str:
-        crowd = _crowd(connection, settings, own, _middle(before, step)) if is_long and before is not None else None
+        crowd = _crowd(connection, settings, own, _middle(before, step), tags) if is_long and before is not None else None
         last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
         return sentence(step, before, crowd, last)
 
@@ -126,7 +129,7 @@ def _middle(before: Step | None, step: Step) -> datetime:
     return step.at if before is None else before.at + (step.at - before.at) / 2
 
 
-def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime) -> Crowd:
+def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime, tags: Collection[str] | None) -> Crowd:
     parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
     held = [dict(row) for row in connection.exec_driver_sql(DISPATCHES, parameters).mappings()]
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
@@ -135,7 +138,7 @@ def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime) -
     running = sum(one["is_running"] for one in of_queue)
     return Crowd(
         pool_name=own["pool"],
-        pool=None if own["slots"] is None else _pool(own, [one for one in held if one["pool"] == own["pool"]]),
+        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], tags),
         pool_slots=own["pool_slots"],
         limits=_limits(own, held, settings),
         queue=own["queue"],
@@ -147,17 +150,10 @@ def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime) -
     )
 
 
-def _pool(own: Row, held: list[Row]) -> PoolFacts:
-    holders = [
-        Holder(
-            name=f"{one['dag_id']}.{one['task_id']}" + (f"[{one['map_index']}]" if one["map_index"] >= 0 else ""),
-            run_id=one["run_id"],
-            slots=one["pool_slots"],
-        )
-        for one in sorted(held, key=lambda one: -one["pool_slots"])
-    ]
-    used = sum(one.slots for one in holders)
-    return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=tuple(holders), holder_count=len(holders))
+def _pool(connection: Connection, own: Row, held: list[Row], tags: Collection[str] | None) -> PoolFacts:
+    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), tags)
+    used = sum(one.slots for one in found)
+    return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=found, holder_count=len(found))
 
 
 def _limits(own: Row, held: list[Row], settings: Settings) -> tuple[LimitFacts, ...]:

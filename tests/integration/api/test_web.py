@@ -1,6 +1,11 @@
 """What surrounds the routes: entity tags, limits, path prefixes, bad input, and servers that are away."""
 
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -143,3 +148,47 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
     run("delete", "grace")
     done = CliRunner().invoke(paceline, ["users", "delete", "grace"], env=environment)
     assert done.exit_code == 3
+
+
+def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., Web], settings: Settings) -> None:
+    """It accepts connections and says nothing, as a stopped process does. All checks share one connection."""
+    opened: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        threading.Thread(target=lambda: accept(silent, opened), daemon=True).start()
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        web = make_web(settings.model_copy(update={"broker": settings.broker.model_copy(update={"url": url})}))
+        with web.http() as http:
+
+            def health(_: int = 0) -> tuple[str, float]:
+                began = time.monotonic()
+                found = http.get("/health").json()["parts"]["broker"]
+                return found["status"], time.monotonic() - began
+
+            assert health()[0] == "unhealthy"
+            connected = len(opened)
+            with ThreadPoolExecutor(20) as pool:
+                found = list(pool.map(health, range(60)))
+            assert {status for status, _ in found} == {"unhealthy"} and max(took_s for _, took_s in found) < 8
+            assert sum(took_s > 1 for _, took_s in found) <= 5, "the others have the result of the last check"
+            began = time.monotonic()
+            assert http.get(f"{PREFIX}/monitor/health").json()["metadatabase"]["status"] == "healthy"
+            assert time.monotonic() - began < 1
+            assert len(opened) <= connected + 10
+    for one in opened:
+        one.close()
+
+
+def test_the_checks_of_redis_use_one_connection(web: Web, world: World) -> None:
+    with web.http() as http:
+        assert http.get("/health").status_code == 200
+        before = world.scenario.broker.info("stats")["total_connections_received"]
+        for _ in range(5):
+            web.app.state.service.broker._used_at = None
+            assert http.get("/health").status_code == 200
+        assert world.scenario.broker.info("stats")["total_connections_received"] == before
+
+
+def accept(server: socket.socket, opened: list[socket.socket]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            opened.append(server.accept()[0])

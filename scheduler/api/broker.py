@@ -1,0 +1,76 @@
+"""Redis as a web process sees it: one connection with a short timeout, which requests share."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import redis
+
+from scheduler.exceptions import UnreachableError
+from scheduler.messaging import publisher, wakeups
+from scheduler.settings import Settings
+
+R = TypeVar("R")
+
+#: Seconds for one attempt to connect or to read. There are two attempts.
+TIMEOUT_S = 1.0
+#: Seconds for which the result of a check is used again.
+FRESH_S = 1.0
+
+
+class Broker:
+    """Checks Redis and reads the lengths of queues.
+
+    While Redis does not answer, one request waits for it, and the others get the result of the last check: otherwise probes would
+    soon hold all threads of the process.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._redis = wakeups.client(settings, TIMEOUT_S)
+        self._using = threading.Lock()
+        self._problem: UnreachableError | None = None
+        self._used_at: float | None = None
+
+    def check(self) -> None:
+        """UnreachableError or CredentialsError."""
+        if self._is_stale() and self._using.acquire(blocking=self._used_at is None):
+            try:
+                if self._is_stale():  # and not checked by another request meanwhile
+                    self._use(self._redis.ping)
+            finally:
+                self._using.release()
+        self._raise_problem()
+
+    def lengths(self, queues: Sequence[str]) -> dict[str, int]:
+        """The number of messages in each queue. UnreachableError or CredentialsError."""
+        self.check()
+        with self._using:
+            self._raise_problem()
+            found = self._use(lambda: publisher.lengths(self._redis, queues))
+        self._raise_problem()
+        return found or {}
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _is_stale(self) -> bool:
+        return self._used_at is None or time.monotonic() - self._used_at >= FRESH_S
+
+    def _use(self, work: Callable[[], R]) -> R | None:
+        try:
+            found = work()
+        except redis.RedisError as error:
+            self._problem = wakeups.translate(error)
+            return None
+        else:
+            self._problem = None
+            return found
+        finally:
+            self._used_at = time.monotonic()
+
+    def _raise_problem(self) -> None:
+        problem = self._problem
+        if problem is not None:
+            # A new one each time: one that is raised again keeps the frames of all requests.
+            raise type(problem)(str(problem))
