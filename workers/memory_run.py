@@ -25,6 +25,7 @@ from workers import logs
 from workers.execute import Executor
 from workers.guard import Guard
 from workers.in_place import Continuing
+from workers.memory_callbacks import MemoryCallbacks
 from workers.memory_store import Instance, MemoryStore
 from workers.running_tasks import RunningTasks, Slot
 from workers.waiter.triggers import Outside, Triggers
@@ -41,6 +42,7 @@ class MemoryRun:
     def __init__(self, settings: Settings, dag: DAG, plan: SerializedDag, dag_run: context.DagRun, *, retries: bool = True) -> None:
         self.store = MemoryStore(plan, dag_run, max_map_length=settings.core.max_map_length, retries=retries)
         self._settings = settings
+        self._callbacks = MemoryCallbacks(dag, self.store, WORKER_ID, conf_overrides=settings.core.dag_run_conf_overrides_params)
         self.executor = Executor(
             settings=settings,
             logs_folder=settings.logs_folder,
@@ -72,7 +74,9 @@ class MemoryRun:
             elif suspended := self.store.suspended():
                 self._await(min(suspended, key=_due_at))
             else:
-                return
+                break
+        if self.state is not None:
+            self._callbacks.run_ended(self.state)
 
     def rows_of(self, task_id: str) -> Iterator[dict[str, Any]]:
         """Run the instances of one task that is ready, and yield the row of each. No other task runs."""
@@ -97,7 +101,9 @@ class MemoryRun:
         return values
 
     def _run(self, one: Instance) -> None:
+        self._callbacks.started(one)
         self.executor.run(*self.store.queue(one))
+        self._callbacks.ended(one)
         self.errors += [(one.id, error) for error in self._failed]
         self._failed.clear()
 

@@ -17,6 +17,7 @@ from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.deciding import evaluate, expansion
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import FINISHED, HOLDS_SLOTS, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
@@ -169,12 +170,16 @@ class MemoryStore:
         task = self.plan.tasks[one.task_no]
         return Claim(
             id=ti_id, dispatch_id=dispatch_id, task_id=task.task_id, map_index=one.map_index, task_no=one.task_no,
-            try_number=one.try_number, max_tries=task.retries if self._retries else 0, queue=task.queue or "default",
+            try_number=one.try_number, max_tries=self.max_tries(task), queue=task.queue or "default",
             pool=task.pool, pool_slots=task.pool_slots, priority_weight=task.priority_weight, started_at=one.started_at,
             resume=one.resume, dag_run_id=NO_NUMBER, dag_id=run.dag_id, run_id=run.run_id, run_type=run.run_type,
             logical_date=run.logical_date, data_interval_start=run.data_interval_start, data_interval_end=run.data_interval_end,
             run_after=run.run_after or one.started_at, run_started_at=run.start_date, conf=dict(run.conf), version_id=NO_NUMBER,
         )  # fmt: skip
+
+    def max_tries(self, task: SerializedTask) -> int:
+        """How many tries of a task may fail before the last one."""
+        return task.retries if self._retries else 0
 
     def dag(self, version_id: int) -> SerializedDag:
         return self.plan

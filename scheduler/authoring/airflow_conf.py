@@ -1,35 +1,50 @@
 """`conf`: the options that files for Airflow read from its configuration."""
 
+from __future__ import annotations
+
 import json
 import os
 import pkgutil
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.exceptions import SettingsError
 
 _TRUE = frozenset({"t", "true", "1", "yes", "on"})
 _FALSE = frozenset({"f", "false", "0", "no", "off"})
 _MISSING: Any = object()
-#: Options that Airflow's example files read without a fallback, with the values that they have in Airflow.
-_DEFAULTS = {("kubernetes_executor", "worker_container_repository"): "", ("kubernetes_executor", "worker_container_tag"): ""}
+
+
+class Options(Protocol):
+    """Where the options come from that no environment variable has, see settings/airflow_options."""
+
+    def known(self, section: str, key: str) -> str | None:
+        """The value of an option as text; None if it has none."""
+
+    def names(self, section: str) -> set[str]:
+        """The options of a section that may have a value."""
 
 
 class AirflowConf:
-    """Reads options as Airflow does: `conf.get("core", "parallelism", fallback=32)`.
+    """Reads options as Airflow does: `conf.get("core", "parallelism")`.
 
-    An option is the environment variable AIRFLOW__SECTION__OPTION, else PACELINE_SECTION_OPTION, which Paceline's own
-    settings also use, else the fallback. SettingsError if it is none of them.
+    An option is the environment variable AIRFLOW__SECTION__OPTION, else PACELINE_SECTION_OPTION, else the setting of Paceline
+    that corresponds to it, else Airflow's default, else the fallback. SettingsError, which is AirflowConfigException, if it is
+    none of them. Passwords and URLs of servers are no options.
     """
+
+    #: What has a value without an environment variable. The process that loads DAG files sets it, since it has the settings.
+    options: Options | None = None
 
     def get(self, section: str, key: str, fallback: Any = _MISSING, **_others: Any) -> Any:
         """The text of an option."""
         for name in _names(section, key):
             if name in os.environ:
                 return os.environ[name]
+        known = self._known(section, key)
+        if known is not None:
+            return known
         if fallback is not _MISSING:
             return fallback
-        if (section, key) in _DEFAULTS:
-            return _DEFAULTS[section, key]
         airflow, ours = _names(section, key)
         raise SettingsError(f"There is no option [{section}] {key}; set {airflow} or {ours}, or pass fallback=...")
 
@@ -78,17 +93,22 @@ class AirflowConf:
         return str(value)
 
     def has_option(self, section: str, option: str, **_others: Any) -> bool:
-        """Whether an option is set."""
-        return any(name in os.environ for name in _names(section, option))
+        """Whether an option has a value without a fallback."""
+        return any(name in os.environ for name in _names(section, option)) or self._known(section, option) is not None
 
     def getsection(self, section: str) -> dict[str, Any]:
-        """The options of a section that are set, by name."""
+        """The options of a section that have a value, by name."""
         airflow, ours = _names(section, "")
+        names = set() if self.options is None else self.options.names(section)
+        known = {name: value for name in sorted(names) if (value := self._known(section, name)) is not None}
         named = {
             prefix: {n.removeprefix(prefix).lower(): v for n, v in os.environ.items() if n.startswith(prefix)}
             for prefix in (ours, airflow)
         }
-        return {**named[ours], **named[airflow]}
+        return {**known, **named[ours], **named[airflow]}
+
+    def _known(self, section: str, key: str) -> str | None:
+        return None if self.options is None else self.options.known(section, key)
 
     def _number(self, kind: Any, section: str, key: str, **others: Any) -> Any:
         value = self.get(section, key, **others)

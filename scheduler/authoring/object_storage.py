@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -12,6 +12,8 @@ from scheduler.authoring.connection import Connection
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+#: The JSON key that marks a path in an XCom.
+MARK = "__object_storage_path__"
 #: The arguments of the file system that takes them from the login and the password of a connection, by protocol.
 _LOGINS = {"s3": ("key", "secret"), "s3a": ("key", "secret"), "abfs": ("account_name", "account_key")}
 
@@ -22,6 +24,8 @@ class ObjectStoragePath:
     The connection is read at first use in a running task: its login and password, and the keys of its extra, become
     arguments of the fsspec file system. `conn_id` names it in place of the address. Without a connection, the file system
     finds the login itself, as in the environment of the worker. `storage_options` are further arguments of the file system.
+
+    A path can be an XCom, in clear with its `storage_options`, which must then be JSON; logins belong into the connection.
     """
 
     def __init__(self, path: str | ObjectStoragePath, *parts: str, conn_id: str | None = None, **storage_options: Any) -> None:
@@ -170,6 +174,10 @@ class ObjectStoragePath:
         self.copy(target)
         self.unlink()
 
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of this path in an XCom."""
+        return {MARK: self.as_uri(), "conn_id": self.conn_id, "storage_options": self.storage_options}
+
     def as_uri(self) -> str:
         """The address without the connection."""
         return f"{self.protocol}://{self.path}"
@@ -195,3 +203,11 @@ class ObjectStoragePath:
         made = ObjectStoragePath(self.as_uri(), conn_id=self.conn_id, **self.storage_options)
         made.path = path
         return made
+
+
+def revived(value: Mapping[str, Any]) -> Any:
+    """The path that `to_json` described, or the object itself if user code used our key for something else."""
+    match value:
+        case {"__object_storage_path__": str(uri), "conn_id": str() | None as conn_id, "storage_options": dict(options)}:
+            return ObjectStoragePath(uri, conn_id=conn_id, **options)
+    return value

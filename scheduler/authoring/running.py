@@ -10,6 +10,8 @@ Context = dict[str, Any]
 
 # A list and not a ContextVar, so that threads of user code see the context of their task too.
 _stack: list[Context] = []
+#: What serves variables and connections outside of tasks: in tests.
+_outside: list[Any] = []
 
 
 @contextmanager
@@ -34,11 +36,23 @@ def get_current_context() -> Context:
     return _stack[-1]
 
 
+@contextmanager
+def served_outside(backend: Any) -> Iterator[None]:
+    """Serve variables and connections by `backend` outside of tasks too, inside the `with` block."""
+    _outside.append(backend)
+    try:
+        yield
+    finally:
+        _outside.remove(backend)
+
+
 def secrets_backend(what: str) -> Any:
     """The secrets backend of the running task, see authoring/context; PacelineError outside a running task."""
-    if not is_running():
-        raise PacelineError(
-            f"{what} works only while a task runs: use it inside the task's function, or a template such as "
-            "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database."
-        )
-    return get_current_context()["var"].backend
+    if is_running():
+        return get_current_context()["var"].backend
+    if _outside:
+        return _outside[-1]
+    raise PacelineError(
+        f"{what} works only while a task runs: use it inside the task's function, or a template such as "
+        "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database."
+    )

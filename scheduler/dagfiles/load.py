@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from scheduler.authoring import scope, source, zones
+from scheduler.authoring import airflow_conf, scope, source, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
+from scheduler.settings import airflow_options
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
+# Authoring, which knows no settings, gets them here: every process that runs user code loads DAG files.
+airflow_conf.conf.options = airflow_options
 
 
 def configure(default_timezone: str, *, airflow_imports: bool) -> None:

@@ -146,15 +146,25 @@ def task_context(paceline_settings: Settings, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
-def airflow_variables(monkeypatch: pytest.MonkeyPatch) -> InEnvironment:
-    """The variables that tasks read: `airflow_variables({"depth": "3"})`. Values that are no text are stored as JSON."""
+def airflow_variables(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None) -> InEnvironment:
+    """The variables that tasks and the test read: `airflow_variables({"depth": "3"})`. Other values than text become JSON."""
     return InEnvironment(monkeypatch, "PACELINE_VAR_")
 
 
 @pytest.fixture
-def airflow_connections(monkeypatch: pytest.MonkeyPatch) -> InEnvironment:
-    """The connections that tasks read: `airflow_connections({"db": {"conn_type": "postgres", "host": "h"}})`, or a URI."""
+def airflow_connections(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None) -> InEnvironment:
+    """The connections that tasks and the test read: `airflow_connections({"db": {"conn_type": "postgres"}})`, or a URI."""
     return InEnvironment(monkeypatch, "PACELINE_CONN_")
+
+
+@pytest.fixture
+def _served_in_tests() -> Iterator[None]:
+    """Let `Variable.get()` and `Connection.get()` work in the body of a test, as in a task."""
+    from scheduler.authoring import running
+    from workers.secrets_backend import MemoryBackend
+
+    with running.served_outside(MemoryBackend(os.environ, variables={}, check=lambda: None)):
+        yield
 
 
 class DagMaker:

@@ -26,7 +26,6 @@ from scheduler import (
     TaskInstanceState,
     WeightRule,
     asset,
-    conf,
     get_parsing_context,
     literal,
     macros,
@@ -38,7 +37,7 @@ from scheduler.authoring.asset_events import OutletEvents
 from scheduler.authoring.connection import Connection
 from scheduler.authoring.scope import collect
 from scheduler.dagfiles import advice, load
-from scheduler.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, SettingsError, XComError
+from scheduler.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, XComError
 from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
 from scheduler.sensors import ExternalTaskMarker
 from scheduler.services import assets as service
@@ -108,20 +107,6 @@ def test_a_literal_is_no_template() -> None:
         PythonOperator(task_id="t", python_callable=lambda *args: list(args), op_args=[literal("{{ ds }}"), "{{ ds }}"])
 
     assert run(dag.get_task("t"))[0] == ["{{ ds }}", "2026-03-04"]
-
-
-def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", "/dags")
-    monkeypatch.setenv("PACELINE_CORE_PARALLELISM", "7")
-    monkeypatch.setenv("AIRFLOW__OWN__LIST", "a, b")
-
-    assert conf.get("core", "dags_folder") == "/dags" and conf.getint("core", "parallelism") == 7
-    assert conf.getlist("own", "list") == ["a", "b"] and conf.getsection("own") == {"list": "a, b"}
-    assert conf.getboolean("core", "load_examples", fallback=False) is False and not conf.has_option("core", "none")
-    with pytest.raises(SettingsError, match=r"There is no option \[core\] none; set AIRFLOW__CORE__NONE"):
-        conf.get("core", "none")
-    with pytest.raises(SettingsError, match="must be true or false"):
-        conf.getboolean("core", "dags_folder")
 
 
 def test_small_names() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.authoring import xcom
+from scheduler.authoring.object_storage import ObjectStoragePath
 from scheduler.exceptions import XComError
 
 LIMIT = 1000
@@ -14,6 +15,28 @@ LIMIT = 1000
 
 @pytest.mark.parametrize("value", [None, True, 0, -1.5, "ä\n", [], {"a": [1, {"b": None}]}, 10**40])
 def test_json_comes_back_as_it_was(value: Any) -> None:
+    assert xcom.decode(xcom.encode(value, LIMIT)) == value
+
+
+def test_a_path_of_object_storage_comes_back_wherever_it_is_in_the_value() -> None:
+    path = ObjectStoragePath("s3://bucket/key", conn_id="store", endpoint_url="http://s3")
+
+    one, many = xcom.decode(xcom.encode({"one": path, "many": [path.parent]}, LIMIT)).values()
+
+    assert (one, one.conn_id, one.storage_options) == (path, "store", {"endpoint_url": "http://s3"})
+    assert many == [path.parent]
+    local = ObjectStoragePath("file:///tmp/a b")
+    assert xcom.decode(xcom.encode(local, LIMIT)) == local
+
+
+def test_a_path_whose_options_are_not_json_is_refused() -> None:
+    with pytest.raises(XComError, match=r'return value\["storage_options"\]\["at"\] is of type datetime'):
+        xcom.encode(ObjectStoragePath("s3://b/k", at=datetime(2026, 1, 1, tzinfo=UTC)), LIMIT)
+
+
+def test_an_object_with_our_key_and_other_content_stays_as_it_is() -> None:
+    value = {"__object_storage_path__": 1}
+
     assert xcom.decode(xcom.encode(value, LIMIT)) == value
 
 

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from scheduler import DAG, BaseOperator, Connection, SkipMixin, Variable, task
-from scheduler.exceptions import DagError, NotFoundError, PacelineError
+from scheduler import DAG, BaseHook, BaseNotifier, BaseOperator, Connection, SkipMixin, Variable, task
+from scheduler.exceptions import DagError, FailTask, NotFoundError, PacelineError, SkipTask
 from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
 from scheduler.testing import runs
 from scheduler.testing.plugin import DagMaker, InEnvironment
@@ -196,6 +196,79 @@ def test_variables_and_connections(
     assert dict(airflow_variables) == {"depth": '{"a": 1}'}
     del airflow_variables["depth"]
     assert not run_task(found).success
+
+
+def test_variables_and_connections_in_the_body_of_a_test(
+    airflow_variables: InEnvironment, airflow_connections: InEnvironment
+) -> None:
+    airflow_variables({"depth": "3"})
+    airflow_connections["db"] = {"conn_type": "postgres", "host": "h"}
+
+    Variable.set("other", "4")
+
+    assert [Variable.get("depth"), Variable.get("other"), BaseHook.get_connection("db").host] == ["3", "4", "h"]
+    with pytest.raises(NotFoundError, match="no connection 'none'"):
+        BaseHook.get_connection("none")
+
+
+def test_without_the_fixtures_a_test_has_no_variables() -> None:
+    with pytest.raises(PacelineError, match="works only while a task runs"):
+        Variable.get("depth")
+
+
+class Note(BaseNotifier):
+    """A notifier that remembers its calls."""
+
+    template_fields = ("text",)
+    sent: ClassVar[list[str]] = []
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Any) -> None:
+        self.sent.append(self.text)
+
+
+def test_callbacks_and_notifiers_are_called_as_by_the_engine(dag_maker: DagMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[Any] = []
+
+    def called(context: Any) -> None:
+        ti = context["ti"]
+        calls.append((ti.task_id, ti.state, ti.try_number, context["exception"]))
+
+    def broken(context: Any) -> None:
+        raise ValueError("not sent")
+
+    Note.sent.clear()
+    ended = {"on_success_callback": [broken, called], "on_failure_callback": called, "on_skipped_callback": called}
+    with dag_maker("d", on_failure_callback=Note("{{ dag.dag_id }} {{ run_id }}"), on_success_callback=called):
+
+        @task(retries=1, on_execute_callback=called, on_retry_callback=called, **ended)
+        def flaky(ti: Any = None) -> None:
+            calls.append("runs")
+            if ti.try_number == 1:
+                raise RuntimeError("no luck")
+
+        @task(**ended)
+        def skips() -> None:
+            raise SkipTask
+
+        @task(**ended)
+        def fails() -> None:
+            raise FailTask("broken")
+
+        [flaky(), skips()] >> fails.override(trigger_rule="all_done")() >> EmptyOperator(task_id="below", **ended)
+
+    result = dag_maker.run(run_id="r", retries=True)
+
+    assert result.failed and Note.sent == ["d r"]
+    assert calls == [
+        ("flaky", "running", 1, None), "runs", ("flaky", "up_for_retry", 1, "RuntimeError: no luck"),
+        ("skips", "skipped", 1, None),
+        ("flaky", "running", 2, None), "runs", ("flaky", "success", 2, None), ("fails", "failed", 1, "broken"),
+    ]  # fmt: skip
+    assert "callback" in (printed := capsys.readouterr().err) and "ValueError: not sent" in printed
 
 
 def test_13_tasks_take_less_than_half_a_second(dag_maker: DagMaker, run_dag: Run) -> None:
