@@ -163,7 +163,7 @@ class Web(Section):
     token_timeout: Seconds = 86_400
     """Seconds after which a token from POST /auth/token ends."""
     login_attempts: Count = 5
-    """Failed logins of one account from one address within login_window that are allowed. From one address: four times as many."""
+    """Failed logins of one account from one address in login_window. From one address: 4 times, from one network: 16 times."""
     login_window: Seconds = 300
     """Seconds after which failed logins are forgotten."""
     max_request_bytes: Count = 16_777_216

@@ -4,21 +4,36 @@ import ipaddress
 
 from sqlalchemy import Connection
 
-#: From one address, failures over all accounts may be this many times those of one account.
-OF_ADDRESS = 4
+#: From one address, failures over all accounts may be this many times those of one account; from one network, this many times.
+OF_ADDRESS, OF_NETWORK = 4, 16
 #: A customer of a provider has a network of IPv6 addresses, so its addresses count as one.
-IPV6_NETWORK = 64
+IPV6_ADDRESS = 64
+#: The bits of the networks whose addresses one attacker may use in turn.
+IPV4_NETWORK, IPV6_NETWORK = 24, 48
 
 
 def seconds_to_wait(connection: Connection, name: str, address: str, *, attempts: int, window_s: float) -> float:
-    """Seconds for which this address must not try again; 0 if it may."""
+    """Seconds for which this address must not try again; 0 if it may.
+
+    Failures of its network do not count for an address from which this account has logged in before: they may be those of an
+    attacker among its neighbors, who must not lock it out.
+    """
     wait: float = connection.exec_driver_sql(
         """
         select coalesce(max(extract(epoch from f.last_at + make_interval(secs => %(window)s) - clock_timestamp())), 0)
           from login_failure f join unnest(%(keys)s::text[], %(limits)s::int[]) k (key, most) using (key)
-         where f.failures >= k.most
+         where f.failures >= k.most and (k.key <> %(network)s or not exists (
+                   select from account_key o join account a on a.id = o.account_id
+                    where lower(a.name) = lower(%(name)s) and o.address = %(address)s))
         """,
-        {"keys": _keys(name, address), "limits": [attempts, attempts * OF_ADDRESS], "window": window_s},
+        {
+            "keys": _keys(name, address),
+            "limits": [attempts, attempts * OF_ADDRESS, attempts * OF_NETWORK],
+            "window": window_s,
+            "network": _network(address),
+            "name": name,
+            "address": address,
+        },
     ).scalar_one()
     return max(0.0, float(wait))
 
@@ -44,17 +59,27 @@ def succeeded(connection: Connection, name: str, address: str) -> None:
 
 
 def _keys(name: str, address: str) -> list[str]:
-    network = _network(address)
-    return [f"{network} {name.lower()[:250]}", network]
+    found = _parsed(address)
+    own = (
+        str(ipaddress.IPv6Network((int(found), IPV6_ADDRESS), strict=False))
+        if found and found.version == 6
+        else str(found or address)
+    )
+    return [f"{own} {name.lower()[:250]}", own, _network(address)]
 
 
 def _network(address: str) -> str:
+    """The key of the network; it is never that of an address."""
+    found = _parsed(address)
+    if found is None:
+        return f"{address} network"
+    bits = IPV4_NETWORK if found.version == 4 else IPV6_NETWORK
+    return f"{ipaddress.ip_network((int(found), bits), strict=False)} network"
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), IPV6_NETWORK), strict=False))
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found

@@ -16,7 +16,7 @@ from support.waiting import eventually
 from scheduler.api import access
 from scheduler.api.call import PREFIX
 from scheduler.api.login import CSRF_HEADER
-from scheduler.store.accounts import accounts, logins
+from scheduler.store.accounts import accounts, keys, logins
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
@@ -263,6 +263,41 @@ def test_the_addresses_of_one_ipv6_network_count_as_one(web: Web) -> None:
 
     assert wait_s("2001:db8::ffff:2") > 0 and wait_s("2001:db8:0:1::1") == 0
     assert wait_s("192.0.2.1") > 0 and wait_s("192.0.2.2") == 0
+
+
+def test_the_addresses_of_one_network_are_limited_together(web: Web) -> None:
+    """An attacker uses the addresses of a network in turn, with another account name each time."""
+    web.account("ada", "admin")
+
+    def wait_s(name: str, address: str) -> float:
+        return transact(web.engine, logins.seconds_to_wait, name, address, attempts=1, window_s=60.0)
+
+    def fail(name: str, address: str) -> None:
+        transact(web.engine, logins.failed, name, address, window_s=60.0)
+
+    for number in range(logins.OF_NETWORK):
+        assert wait_s(f"n{number}", f"192.0.2.{number}") == 0 and wait_s(f"n{number}", f"2001:db8:7:{number}::1") == 0
+        fail(f"n{number}", f"192.0.2.{number}")
+        fail(f"n{number}", f"2001:db8:7:{number}::1")
+
+    assert wait_s("other", "192.0.2.200") > 0 and wait_s("other", "192.0.3.200") == 0
+    assert wait_s("other", "2001:db8:7:ffff::1") > 0 and wait_s("other", "2001:db8:8::1") == 0
+    assert wait_s("ada", "192.0.2.100") > 0
+    found = transact(web.engine, accounts.password_hash, "ada")
+    assert found is not None
+    transact(web.engine, keys.issue, found[0], "session", lasts_s=60.0, address="192.0.2.100")
+    assert wait_s("Ada", "192.0.2.100") == 0, "its account has logged in from there"
+    assert wait_s("other", "192.0.2.100") > 0 and wait_s("ada", "192.0.2.101") > 0
+    fail("ada", "192.0.2.100")
+    assert wait_s("ada", "192.0.2.100") > 0, "its own failures count"
+
+
+def test_failed_logins_take_a_bounded_number_of_rows(web: Web, world: World) -> None:
+    for number in range(50):
+        transact(web.engine, logins.failed, f"n{number}", f"10.0.{number}.1", window_s=3600.0)
+    assert world.scenario.rows("select count(*) <= 150 from login_failure") == [(True,)]
+    transact(web.engine, logins.failed, "x" * 100_000, "local", window_s=0.0)
+    assert world.scenario.rows("select count(*), max(length(key)) < 300 from login_failure") == [(3, True)]
 
 
 def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> None:
