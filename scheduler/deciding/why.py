@@ -74,7 +74,7 @@ def _ended(facts: Situation) -> str:
     if facts.state is S.REMOVED:
         return f"It is removed: the run's version of the DAG has no such task{_because(facts.reason)}."
     tries = f" on try {facts.try_number} of {facts.max_tries + 1}" if facts.try_number else ""
-    at = f" {facts.ended_at.isoformat(timespec='seconds')}" if facts.ended_at else ""
+    at = f" at {facts.ended_at.isoformat(timespec='seconds')}" if facts.ended_at else ""
     return f"It has ended as {facts.state}{tries}{at}{_because(facts.reason)}."
 
 

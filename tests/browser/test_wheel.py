@@ -1,43 +1,61 @@
-"""A wheel that was built here serves the pages where there is no Node.js and no checkout."""
+"""A wheel that was built here, installed in an environment of its own, serves the pages where there is no Node.js."""
 
-import os
+import shutil
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).parents[2]
-#: Loads the first page and the scripts and styles that it names.
-PROGRAM = """
-import re, sys
-from pathlib import Path
-from starlette.testclient import TestClient
-import scheduler
-from scheduler.api import app
-from scheduler.settings import Settings
-assert Path(scheduler.__file__).is_relative_to(sys.argv[1]), scheduler.__file__
-client = TestClient(app.create(Settings.load({
-    "PACELINE_HOME": sys.argv[2], "PACELINE_DATABASE_URL": "postgresql://nowhere/none", "PACELINE_WEB_SIGNING_KEY": "x" * 32,
-})))
-page = client.get("/dags/etl")
-assert page.status_code == 200, page.text
-names = re.findall(r'(?:src|href)="(?:[.]/)?(assets/[^"]+)"', page.text)
-assert any(name.endswith(".js") for name in names), page.text
-for name in names:
-    assert client.get("/" + name).status_code == 200, name
-"""
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+from support import wheels
+from support.waiting import eventually
+
+from browser.conftest import PASSWORD
+from scheduler.embedded import stack
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
 
-def test_a_wheel_has_the_pages(tmp_path: Path) -> None:
-    wheels, site, home = tmp_path / "wheels", tmp_path / "site", tmp_path / "home"
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--build-constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, "--wheel-dir", str(wheels), str(ROOT)], check=True)
-    (wheel,) = wheels.iterdir()
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
-        names = packed.namelist()
-    assert [name for name in names if name.startswith("web/") or "node_modules" in name] == []
-    home.mkdir()
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """The programs of an environment that has the wheel."""
+    built, environment = tmp_path / "wheel", tmp_path / "environment"
+    built.mkdir()
+    wheels.install(wheels.build(built), environment)
+    return environment / "bin"
 
-    environment = {"PYTHONPATH": str(site), "PATH": "/nowhere", "HOME": os.environ.get("HOME", "/")}
-    subprocess.run([sys.executable, "-P", "-c", PROGRAM, str(site), str(home)], env=environment, cwd=tmp_path, check=True)
+
+def test_an_installed_wheel_serves_the_pages(browser: Browser, settings: "Settings", programs: Path, tmp_path: Path) -> None:
+    port = stack.free_port("127.0.0.1", 0)
+    given = {
+        "PATH": str(programs), "HOME": str(tmp_path), "PACELINE_HOME": str(settings.home), "PACELINE_WEB_PORT": str(port),
+        "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url,
+    }  # fmt: skip
+    assert shutil.which("node", path=given["PATH"]) is None
+    paceline = str(programs / "paceline")
+    create = [paceline, "users", "create", "ada", "--role", "admin", "--password", PASSWORD]
+    subprocess.run(create, env=given, cwd=tmp_path, check=True)
+    with subprocess.Popen([paceline, "web"], env=given, cwd=tmp_path) as process:
+        context = browser.new_context(base_url=f"http://127.0.0.1:{port}")
+        try:
+            eventually(lambda: answers(port), timeout=60)
+            page = context.new_page()
+            page.goto("/variables")
+            page.get_by_label("User name").fill("ada")
+            page.get_by_label("Password").fill(PASSWORD)
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("heading", name="Variables", exact=True)).to_be_visible(timeout=60_000)
+        finally:
+            context.close()
+            process.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/alive").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -2,48 +2,28 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from support import wheels
 from support.waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Modules of a user that have the names of ours.
 HOSTILE = ("scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout. The dependencies of the build come from the index."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "node_modules", "__pycache__", ".*_cache")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--constraint", str(ROOT / "constraints.txt"),
-               "--build-constraint", str(ROOT / "constraints.txt"), "--wheel-dir", str(folder), str(source)]  # fmt: skip
-    subprocess.run(command, check=True)
-    (found,) = folder.glob("*.whl")
-    return found
+    return wheels.build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel. Its dependencies are those of the tests: installing them again would take a minute."""
+    """An environment with the wheel."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False, symlinks=True)
-    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(command, check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    own = next(Path(one) for one in sys.path if one.endswith("site-packages"))
-    for path in own.iterdir():
-        # Neither our checkout nor what finds it.
-        if not path.name.startswith(("paceline", "_paceline", "__editable__", "_editable")) and not (packages / path.name).exists():
-            (packages / path.name).symlink_to(path)
+    wheels.install(wheel, folder)
     return folder
 
 

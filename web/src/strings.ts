@@ -31,7 +31,7 @@ export const t = {
   notFoundText: 'The address leads nowhere. It may name something that was deleted.',
   home: 'Home',
   nav: {
-    dags: 'DAGs', runs: 'Runs', assets: 'Assets', backfills: 'Backfills', operate: 'Operation', queues: 'Queues and workers',
+    dags: 'DAGs', runs: 'Runs', actions: 'Required actions', assets: 'Assets', backfills: 'Backfills', operate: 'Operation', queues: 'Queues and workers',
     pools: 'Pools', imports: 'Import errors', admin: 'Administration', variables: 'Variables', connections: 'Connections', audit: 'Audit log',
     settings: 'Settings', flower: 'Flower',
   },
@@ -106,7 +106,7 @@ export const t = {
     preview: 'Preview', affected: (count: number) => `${many(count, 'task instance')} will be cleared`, marked: (count: number, state: string) => `${many(count, 'task instance')} will be marked ${state}`, nothing: 'No task instance fits this choice.',
     cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString('en-US')} more`,
     whyNow: 'Now', whyHistory: 'How it got here', whyNothing: 'Nothing holds it back.', xcomNone: 'This task instance has no XComs', xcomNoneText: 'A value that the task returns, or pushes, appears here.', operator: 'Operator',
-    pool: 'Pool', queue: 'Queue', worker: 'Worker', queuedBy: 'Queued by', priority: 'Priority', slots: 'slots', host: 'Host', pid: 'Process', reason: 'Reason', scheduled: 'Waiting since', due: 'Due', rule: 'Trigger rule', retries: 'Retries',
+    pool: 'Pool', queue: 'Queue', worker: 'Worker', queuedBy: 'Queued by', priority: 'Priority', slots: (count: number) => many(count, 'slot'), host: 'Host', pid: 'Process', reason: 'Reason', scheduled: 'Waiting since', due: 'Due', rule: 'Trigger rule', retries: 'Retries',
     upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', note: 'Note', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.',
   },
   log: {
@@ -124,6 +124,11 @@ export const t = {
   connections: { title: 'Connections', id: 'Connection ID', type: 'Type', host: 'Host', login: 'Login', password: 'Password', schema: 'Schema', port: 'Port', extra: 'Extra, as JSON', add: 'Add connection', edit: 'Edit connection', none: 'No connection yet', noneText: 'Tasks name connections instead of addresses and passwords, which are stored encrypted.', keep: 'Unchanged if empty', deleteText: 'Tasks that use it fail from now on.', description: 'Description' },
   imports: { title: 'Import errors', none: 'Every DAG file can be read', noneText: 'A file that fails to load appears here with its traceback.', seen: (text: string) => `seen ${text}` },
   audit: { title: 'Audit log', when: 'When', who: 'Account', event: 'Action', subject: 'What', address: 'Address', status: 'Status', extra: 'Request', none: 'No entry fits these filters', noneText: 'Every change through these pages or the API is recorded here.', user: 'Account', dag: 'DAG' },
+  actions: {
+    title: 'Required actions', show: 'Show', waiting: 'Waiting', answered: 'Answered', subject: 'Request', dag: 'DAG', task: 'Task', since: 'Asked', by: 'Answered by', answer: 'Answer', options: 'Answer', optionsMany: 'Answer, one or more', assigned: 'May be answered by',
+    anyone: 'every operator of the DAG', onlyFor: (names: string) => `Only ${names} may answer.`, respond: 'Respond', respondTo: (subject: string) => `Respond: ${subject}`, sure: 'Send this answer?', sureText: (answer: string) => `The task continues with the answer ${answer}. It cannot be changed.`, send: 'Send', sent: 'The answer is stored. The task continues within seconds.', choose: 'Choose an answer.',
+    none: 'Nothing waits for an answer', noneText: 'A task with HITLOperator or ApprovalOperator appears here when it asks a person.', noneAnswered: 'No answer yet', taskWaits: 'This task waits for an answer.', count: (count: number) => `${many(count, 'task')} waiting for an answer`, given: 'Values', unanswered: 'not answered',
+  },
   assets: { title: 'Assets', name: 'Asset', producers: 'Updated by', consumers: 'Starts', last: 'Last update', none: 'No asset yet', noneText: 'An asset appears when a task names it as outlet or a DAG is scheduled by it.', events: 'Updates', create: 'Record an update', materialize: 'Run its producer', runs: 'Started runs', source: 'Source', created: 'The update is recorded', noEvents: 'No updates yet.' },
   backfills: { title: 'Backfills', dag: 'DAG', dates: 'Dates', reprocess: 'Existing runs', progress: 'Progress', state: 'State', created: 'Created', running: 'running', paused: 'paused', completed: 'completed', pause: 'Pause', resume: 'Resume', cancel: 'Cancel', none: 'No backfill yet', noneText: 'A backfill makes the runs of past dates. Start one from the page of a DAG.', from: 'From', until: 'To', active: 'Runs at a time', reverse: 'Newest first', behaviors: { none: 'leave as they are', failed: 'run the failed ones again', completed: 'run all again' } as Record<string, string>, dry: (count: number) => `${many(count, 'run')} will be made`, submit: 'Start the backfill', started: 'The backfill has started', eta: (text: string) => `about ${text} left`, cancelText: 'Runs that have started go on; the others are not made.' },
   settings: { title: 'Settings', filter: 'Filter settings', note: 'The settings of this web process. Secrets are masked.', none: 'No setting fits.' },

@@ -87,9 +87,21 @@ class Step:
             return None
 
     def __str__(self) -> str:
-        if self.fixed is not None:
-            return str(self.fixed)
-        return ", ".join(f"{value} {name}" for name, value in self._relative.items())
+        fields = self._relative if self.fixed is None else _units(self.fixed)
+        texts = [f"{value} {name.removesuffix('s') if value == 1 else name}" for name, value in sorted(fields.items(), key=_order)]
+        return texts[0].removeprefix("1 ") if len(texts) == 1 else " ".join(texts)
+
+
+def _order(field: tuple[str, float]) -> int:
+    return RELATIVE.index(field[0]) if field[0] in RELATIVE else len(RELATIVE)
+
+
+def _units(step: timedelta) -> dict[str, float]:
+    """Days, hours, minutes and seconds, without those that are zero."""
+    minutes, seconds = divmod(step.seconds, 60)
+    found: dict[str, float] = {"days": step.days, "hours": minutes // 60, "minutes": minutes % 60, "seconds": seconds}
+    found["seconds"] += step.microseconds / 1e6 if step.microseconds else 0
+    return {name: value for name, value in found.items() if value}
 
 
 def grid(step: Step, *, last: datetime | None, start: datetime | None) -> datetime:

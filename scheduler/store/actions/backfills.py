@@ -260,8 +260,10 @@ def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
 
 
 def _all_left_out(wanted: Wanted, places: Sequence[_Place]) -> str:
-    hint = "--reprocess failed or completed runs them again" if wanted.reprocess == "none" else "choose other dates"
-    return f"Nothing to do: each of the {len(places)} dates has a run that --reprocess {wanted.reprocess} leaves alone; {hint}."
+    hint = "failed or completed runs them again" if wanted.reprocess == "none" else "choose other dates"
+    return (
+        f"Nothing to do: each of the {len(places)} dates has a run, which `reprocess` {wanted.reprocess} leaves as it is; {hint}."
+    )
 
 
 def _active(connection: Connection, dag_id: str) -> int | None:

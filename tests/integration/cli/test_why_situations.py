@@ -160,10 +160,10 @@ SITUATIONS: dict[str, Situation] = {
         live=("The schedulers cannot decide its run, and try again about every second: its version cannot be read.",)),
     "it has succeeded": Situation(
         build=of.in_state("success", try_number=1), solve=nothing, after="Succeeded by ",
-        live=("It has ended as success on try 1 of 1 ….",)),
+        live=("It has ended as success on try 1 of 1 at ….",)),
     "it has failed": Situation(
         build=of.in_state("failed", try_number=1, reason="exit code 1"), solve=nothing, after="Failed by .*: exit code 1",
-        live=("It has ended as failed on try 1 of 1 …: exit code 1.",)),
+        live=("It has ended as failed on try 1 of 1 at …: exit code 1.",)),
     "an upstream task has failed": Situation(
         build=of.in_state("upstream_failed", reason="upstream failed: left"), solve=nothing,
         after="Not run, because an upstream task failed: upstream failed: left",

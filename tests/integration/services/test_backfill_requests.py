@@ -72,7 +72,7 @@ def test_it_refuses_a_second_one_and_one_without_anything_to_do(scenario: Scenar
     scenario.run_to_end()
     scenario.turn()
 
-    with pytest.raises(ConflictError, match="Nothing to do: each of the 2 dates has a run that --reprocess none leaves alone"):
+    with pytest.raises(ConflictError, match="Nothing to do: each of the 2 dates has a run, which `reprocess` none leaves as it is"):
         transact(scenario.engine, backfills.create, wanted(hours=2))
     with pytest.raises(NotFoundError, match="There is no DAG 'nope'"):
         transact(scenario.engine, backfills.create, wanted("nope"))

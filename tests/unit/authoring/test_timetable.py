@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
+from dateutil.relativedelta import relativedelta
 
 from scheduler import DAG
 from scheduler.authoring import timetable, zones
@@ -165,3 +166,18 @@ def test_without_start_date_the_default_zone_counts() -> None:
         assert DAG("d", schedule="@daily").timetable == Cron("0 0 * * *", "America/New_York")
     finally:
         zones.set_default("UTC")
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (timedelta(hours=1), "every hour"),
+        (timedelta(days=7), "every 7 days"),
+        (timedelta(minutes=90), "every 1 hour 30 minutes"),
+        (timedelta(seconds=0.5), "every 0.5 seconds"),
+        (relativedelta(months=1), "every month"),
+        (relativedelta(months=2, days=1), "every 2 months 1 day"),
+    ],
+)
+def test_a_step_is_named_in_words(step: object, text: str) -> None:
+    assert made(step).summary == text

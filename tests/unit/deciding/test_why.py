@@ -272,10 +272,10 @@ def test_one_that_is_with_a_worker(state: S, values: dict[str, Any], sentences: 
 
 
 ENDED = [
-    pytest.param(S.SUCCESS, {}, "It has ended as success on try 1 of 3 2025-03-01T12:00:00+00:00.", id="success"),
+    pytest.param(S.SUCCESS, {}, "It has ended as success on try 1 of 3 at 2025-03-01T12:00:00+00:00.", id="success"),
     pytest.param(
         S.FAILED, {"reason": "exit code 1."},
-        "It has ended as failed on try 1 of 3 2025-03-01T12:00:00+00:00: exit code 1.", id="failed",
+        "It has ended as failed on try 1 of 3 at 2025-03-01T12:00:00+00:00: exit code 1.", id="failed",
     ),
     pytest.param(
         S.UPSTREAM_FAILED, {"reason": "1 upstream task failed: load", "try_number": 0, "ended_at": None},

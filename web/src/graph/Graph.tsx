@@ -48,7 +48,7 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
   }, [key])
 
   /** At first as much as is legible; the button shows all. */
-  const fit = (layout: Placed, least = 0.6) => {
+  const fit = (layout: Placed, least = 0.45) => {
     const room = box.current!
     const scale = Math.min(1, room.clientWidth / layout.width, height / layout.height)
     const used = Math.max(scale, least)

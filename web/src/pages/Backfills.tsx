@@ -63,7 +63,7 @@ function Progress({ backfill }: { backfill: Backfill }) {
     return { done, failed, open }
   }, backfill.completed_at ? { every: 0 } : { on: [`dag:${backfill.dag_id}`] })
   const data = live.data.value
-  if (!data) return <span class="dim">–</span>
+  if (!data) return <span class="dim" aria-busy="true">–</span>
   const total = data.done + data.open
   const age = (now.value - Date.parse(backfill.created_at)) / 1000
   return (
@@ -121,7 +121,7 @@ function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; o
       onSubmit={() => void submit()}
       footer={<><Button onClick={onClose}>{t.cancel}</Button><Button kind="first" type="submit" disabled={!found || busy}>{b.submit}{found ? ` (${found})` : ''}</Button></>}
     >
-      <div class="two" style={{ gridTemplateColumns: '1fr 1fr' }}>
+      <div class="pairs">
         <Field label={`${b.from} (UTC)`}><input class="input" type="datetime-local" required value={form.from} onInput={set('from')} /></Field>
         <Field label={`${b.until} (UTC)`}><input class="input" type="datetime-local" required value={form.to} onInput={set('to')} /></Field>
         <Field label={b.active}><input class="input" {...{ type: 'number' as 'text' }} min={1} value={form.active} onInput={set('active')} /></Field>

@@ -3,7 +3,7 @@ import { api, ok } from '../api/client'
 import { Chart } from '../charts/Chart'
 import { count } from '../format'
 import { useLive } from '../live/resource'
-import { Note } from '../parts/basic'
+import { Note, Skeleton } from '../parts/basic'
 import { t } from '../strings'
 
 export default function Depth({ hours }: { hours: number }) {
@@ -17,7 +17,8 @@ export default function Depth({ hours }: { hours: number }) {
   }
   const times = [...sums.keys()].sort((a, b) => a - b)
   const line = (at: 0 | 1 | 2) => times.map((time) => sums.get(time)![at])
-  if (live.data.value && times.length < 2) return <p class="soft" style={{ minHeight: '210px' }}>{t.queues.noDepth}</p>
+  if (!live.data.value) return <Skeleton rows={4} height={46} />
+  if (times.length < 2) return <p class="soft" style={{ minHeight: '210px' }}>{t.queues.noDepth}</p>
   return (
     <Chart
       label={t.queues.depth}
@@ -26,7 +27,7 @@ export default function Depth({ hours }: { hours: number }) {
       format={(value) => count(Math.round(value))}
       lines={[
         { label: t.queues.waiting, color: '--s-scheduled', values: line(0), kind: 'step', fill: true },
-        { label: t.states.queued, color: '--s-up_for_retry', values: line(1), kind: 'step', dash: [4, 3] },
+        { label: t.pools.queued, color: '--s-up_for_retry', values: line(1), kind: 'step', dash: [4, 3] },
         { label: t.queues.running, color: '--s-running', values: line(2), kind: 'step', fill: true },
       ]}
     />

@@ -16,8 +16,10 @@ export function Head({ title, crumbs = [], children, before }: { title: Componen
           ))}
         </nav>
       )}
-      {before}
-      <h1>{title}</h1>
+      <div class="head-title">
+        {before}
+        <h1>{title}</h1>
+      </div>
       {children && <div class="acts">{children}</div>}
     </div>
   )

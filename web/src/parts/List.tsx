@@ -124,7 +124,7 @@ export function List<R>({ columns, rows, rowKey, rowHref, total, size = 0, order
                       </td>
                     )}
                     {columns.map((column) => (
-                      <td key={column.key} class={`${column.right ? 'r' : ''} ${column.class ?? ''}`}>
+                      <td key={column.key} data-head={typeof column.head === 'string' ? column.head : undefined} class={`${column.right ? 'r' : ''} ${column.class ?? ''}`}>
                         {column.cell(row)}
                       </td>
                     ))}

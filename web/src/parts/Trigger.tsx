@@ -124,7 +124,7 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
               <textarea class="area" rows={7} spellcheck={false} placeholder="{}" value={json} onInput={(event) => setJson(event.currentTarget.value)} />
             </Field>
           ) : (
-            all.map((field) => <Input key={field.name} field={field} text={texts[field.name] ?? ''} wrong={made.wrong[field.name] ?? null} onInput={(text) => setTexts((old) => ({ ...old, [field.name]: text }))} />)
+            all.map((field) => <ParamInput key={field.name} field={field} text={texts[field.name] ?? ''} wrong={made.wrong[field.name] ?? null} onInput={(text) => setTexts((old) => ({ ...old, [field.name]: text }))} />)
           )}
           {more && (
             <>
@@ -140,7 +140,8 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
   )
 }
 
-function Input({ field, text, wrong, onInput }: { field: FieldOf; text: string; wrong: string | null; onInput: (text: string) => void }) {
+/** The control for one param. */
+export function ParamInput({ field, text, wrong, onInput }: { field: FieldOf; text: string; wrong: string | null; onInput: (text: string) => void }) {
   const common = { 'aria-invalid': Boolean(wrong), value: text, onInput: (event: { currentTarget: { value: string } }) => onInput(event.currentTarget.value) }
   const type = field.kind === 'number' ? 'number' : field.kind === 'date' ? 'date' : field.kind === 'datetime' ? 'datetime-local' : 'text'
   if (field.kind === 'boolean') {

@@ -1,4 +1,5 @@
-/** Runs per day of the last half year. A day with a failure shows how much of it failed. */
+/** Runs per day of the last year. A day with a failure shows how much of it failed. */
+import { useEffect, useRef } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import { count, day } from '../../format'
 import { useLive } from '../../live/resource'
@@ -7,20 +8,23 @@ import { label } from '../../states'
 import { t } from '../../strings'
 import { weeks } from './calendar'
 
-const WEEKS = 27
+const WEEKS = 53
 const PAGES = 5
 
 export default function Calendar({ dagId }: { dagId: string }) {
   const live = useLive(`calendar ${dagId}`, () => runs(dagId), { on: [`dag:${dagId}`], every: 60_000 })
   const data = live.data.value
+  const box = useRef<HTMLDivElement>(null)
+  // The newest week is on the right.
+  useEffect(() => void (box.current && (box.current.scrollLeft = box.current.scrollWidth)), [data === undefined])
   if (live.error.value && !data) return <Note kind="bad">{live.error.value}</Note>
   if (!data) return <Skeleton rows={7} />
   const shown = weeks(data, day, day(new Date()), WEEKS)
   const most = Math.max(1, ...shown.flat().map((one) => one.total))
   return (
     <div class="card calendar">
-      <header><h3>{t.dag.byMonth}</h3></header>
-      <div class="pad calendar-weeks" role="group" tabIndex={0} aria-label={t.dag.byMonth}>
+      <header><h3>{t.dag.byMonth}</h3><span class="end small soft"><Legend /></span></header>
+      <div ref={box} class="pad calendar-weeks" role="group" tabIndex={0} aria-label={t.dag.byMonth}>
         {shown.map((week) => (
           <div key={week[0]!.day} class="calendar-week">
             <span class="calendar-month">{week[0]!.day.slice(8) <= '07' ? week[0]!.day.slice(0, 7) : ''}</span>
@@ -38,6 +42,14 @@ export default function Calendar({ dagId }: { dagId: string }) {
         ))}
       </div>
     </div>
+  )
+}
+
+function Legend() {
+  return (
+    <span class="row" style={{ gap: '12px' }}>
+      {(['ok', 'bad'] as const).map((kind) => <span key={kind} class="row" style={{ gap: '5px' }}><span class="calendar-day" aria-hidden="true"><i class={kind} style={kind === 'bad' ? { height: '50%' } : {}} /></span>{t.states[kind === 'ok' ? 'success' : 'failed']}</span>)}
+    </span>
   )
 }
 

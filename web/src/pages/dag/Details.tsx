@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { components } from '../../api/schema'
 import type { DagDetails, DagRun } from '../../api/types'
-import { moment } from '../../format'
+import { duration, moment } from '../../format'
 import { Button, Copy, Time, Took } from '../../parts/basic'
 import { attempt } from '../../parts/overlay'
 import { History } from '../../parts/History'
@@ -22,7 +22,7 @@ export function DetailsTab({ dag }: { dag: DagDetails }) {
           return value !== null && value !== undefined && value !== '' && (
             <>
               <dt key={name} class="mono">{name}</dt>
-              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : String(value)}</dd>
+              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : name === 'last_parse_duration' ? duration(Number(value)) : String(value)}</dd>
             </>
           )
         })}

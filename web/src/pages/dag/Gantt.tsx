@@ -33,6 +33,9 @@ export function lines(data: Timeline): Line[] {
   return [...found.values()]
 }
 
+/** The groups of a task: what comes before its own name. */
+export const group = (name: string) => name.slice(0, name.lastIndexOf('.') + 1)
+
 /** Round steps of the time axis, in seconds. */
 export function ticks(seconds: number, most = 6): number[] {
   const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400]
@@ -87,7 +90,7 @@ export function GanttTab({ dagId, runId, live }: { dagId: string; runId: string;
             <a key={line.key} class={`gantt-row ${line.critical ? 'critical' : ''}`} href={href(line.mapIndex >= 0 ? to('dags', dagId, 'runs', runId, 'tasks', line.taskId, line.mapIndex) : to('dags', dagId, 'runs', runId, 'tasks', line.taskId))}>
               <span class="gantt-name">
                 <Mark state={last.state} />
-                <span class="clip" title={line.name}>{line.name}</span>
+                <span class="clip" title={line.name}><span class="hide-s">{group(line.name)}</span>{line.name.slice(group(line.name).length)}</span>
                 {last.instances > 1 && <span class="dim small">[{last.instances}]</span>}
               </span>
               <span class="gantt-lane">

@@ -1,6 +1,7 @@
 /** Facts of a try, settings of the task, and the progress of a Spark task. */
 import { api, ok } from '../../api/client'
 import type { TaskInstance, TaskTry } from '../../api/types'
+import { bytes, count } from '../../format'
 import { useLive } from '../../live/resource'
 import { Time, Took } from '../../parts/basic'
 import { State } from '../../parts/State'
@@ -12,6 +13,14 @@ interface Props {
   of: TaskTry | null
   path: { dag_id: string; dag_run_id: string; task_id: string }
   index: number
+}
+
+/** "rows_read" as "Rows read". */
+const words = (name: string) => (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll('_', ' ')
+
+function measured(name: string, value: unknown): string {
+  if (typeof value === 'number') return name.startsWith('bytes') ? bytes(value) : count(value)
+  return typeof value === 'string' ? value : JSON.stringify(value)
 }
 
 export function TaskDetails({ ti, of, path, index }: Props) {
@@ -34,7 +43,7 @@ export function TaskDetails({ ti, of, path, index }: Props) {
           <dt>{t.run.ended}</dt><dd><Time at={shown.end_date} exact /></dd>
           <dt>{t.run.duration}</dt><dd><Took start={shown.start_date} end={shown.end_date} open={shown.state === 'running'} /></dd>
           {ti.due_at && <><dt>{t.task.due}</dt><dd><Time at={ti.due_at} /></dd></>}
-          <dt>{t.task.pool}</dt><dd><a class="link" href={href('/pools')}>{shown.pool}</a> ({shown.pool_slots} {t.task.slots})</dd>
+          <dt>{t.task.pool}</dt><dd><a class="link" href={href('/pools')}>{shown.pool}</a> ({t.task.slots(shown.pool_slots)})</dd>
           <dt>{t.task.queue}</dt><dd>{shown.queue ?? '–'}</dd>
           <dt>{t.task.priority}</dt><dd>{shown.priority_weight}</dd>
           <dt>{t.task.worker}</dt><dd>{shown.worker ?? '–'}</dd>
@@ -63,7 +72,7 @@ export function TaskDetails({ ti, of, path, index }: Props) {
       {progress && (
         <div class="card">
           <header><h3>{t.task.progress}</h3></header>
-          <dl class="facts pad">{Object.entries(progress).map(([name, value]) => <><dt key={name} class="mono">{name}</dt><dd key={`${name}v`}>{typeof value === 'object' ? JSON.stringify(value) : String(value)}</dd></>)}</dl>
+          <dl class="facts pad">{Object.entries(progress).filter(([, value]) => value !== null && JSON.stringify(value) !== '[]').map(([name, value]) => <><dt key={name}>{words(name)}</dt><dd key={`${name}v`}>{measured(name, value)}</dd></>)}</dl>
         </div>
       )}
       {(spark.data.value?.applications.length ?? 0) > 0 && (
