@@ -59,7 +59,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     logs.to_stderr(settings.logs.format, role="worker")
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
-    # Its heartbeat has a connection of its own, and little else needs one.
+    # The heartbeat has its own connection, and little else needs one.
     engine = startup.ready(settings, keep=0)
     with role.running("worker", settings.run_folder) as process:
         ending = process.ending
@@ -104,7 +104,9 @@ def _start_again(environment: Mapping[str, str]) -> NoReturn:
 
 def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
           pidfile: Pidfile | None = None) -> "Worker":  # fmt: skip
-    """Create a worker that is not started or registered yet. Removes from os.environ what user code must not see."""
+    """Create a worker that is not started or registered yet. Removes secrets from os.environ, so that user code cannot read
+    them.
+    """
     scheduler.load_all()
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     os.environ["PACELINE_HOME"] = str(settings.home)
@@ -130,7 +132,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     events = InPlaceEvents()
     _add_task(app, settings, running_tasks, heart, events)
     with warnings.catch_warnings():
-        # The user decides whether it runs as root. Celery warns because pickled messages could run code; these are JSON.
+        # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings, events=events,
                         hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip

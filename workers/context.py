@@ -111,7 +111,7 @@ class TaskInstance:
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
         """Return the entries of a list or dict that a task pushed, or one entry for each instance of a mapped task.
 
-        Each entry is read when it is used.
+        Each entry is read on first use.
         """
         no, is_mapped = self._dag.number[task_id], self.is_many(task_id)
 
@@ -186,7 +186,7 @@ class TaskInstance:
         return self._store.count_instances(self._claim)
 
     def count_instances(self) -> int:
-        """Return the number of instances of this mapped task. It is read once."""
+        """Return the number of instances of this mapped task. It is read only once."""
         return self._instances
 
     def previous(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
             data_interval_end=claim.data_interval_end,
             start_date=claim.run_started_at,
             run_after=claim.run_after,
-            # A claim in place shares its conf with the task before, whose code may have changed what it got.
+            # A claim in place shares its conf with the task before, whose code may have changed it.
             conf=copy.deepcopy(claim.conf),
         ),
         previous=ti.previous(),

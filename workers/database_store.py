@@ -36,7 +36,7 @@ AGAIN = retries.repeated(sqlstates.is_passing, pause_s=wait_random_exponential(0
 
 @dataclass(slots=True)
 class DatabaseStore:
-    """What one pool process reads and writes, over its own connection. See workers/store.py."""
+    """The reads and writes of one pool process, over its own connection. See workers/store.py."""
 
     settings: Settings
     hot: HotPath
@@ -51,11 +51,11 @@ class DatabaseStore:
         return self.patient(lambda: self.hot.dag(version_id))
 
     def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Store the ending. If it is refused because the task was cleared or marked, store what was requested."""
+        """Store the ending. If the report is refused because the task was cleared or marked, store the requested state."""
         fault_points.point("report.before")
         accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
         if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
-            # The heartbeat asserts only what is in user code; without this the task would run a second time.
+            # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
             accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
         if not accepted and self.patient(lambda: self.follower.obey(claim)):

@@ -46,7 +46,7 @@ class Executor:
     continuing: Continuing
 
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
-        """Run one dispatch to its report, then what the report continues with in place. The outcome of the last one.
+        """Run one dispatch to its report, then the tasks with which the report continues in place. The outcome of the last one.
 
         None for a dispatch that cannot be claimed (a duplicate) and is dropped.
         """
@@ -79,7 +79,7 @@ class Executor:
         return claim
 
     def _run_claimed(self, claim: Claim, worker_id: str) -> tuple[Outcome, Claim | None]:
-        """Run what was claimed to its report; also the claim of what this process continues with."""
+        """Run the claimed task instance to its report. Also returns the claim of the next one in place."""
         dag = self.store.dag(claim.version_id)
         if claim.task_no >= len(dag.tasks):
             reason = f"the version of DAG {claim.dag_id} with which this run continues has no task {claim.task_id}"
@@ -143,13 +143,13 @@ class Executor:
             return
         from workers import descendants
 
-        # In vain only if there is none; then this child is ended from outside.
+        # This fails only without a lease; then the worker ends this process.
         self.slot.await_lease(worker_id)
         with contextlib.nullcontext() if RUNTIMES[task.runtime].keeps_processes else descendants.ended_after():
             yield
 
     def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Outcome:
-        """Run user code and turn whatever comes out of it into one value."""
+        """Run user code, and turn its result or error into one value."""
         try:
             result = self.guard.run(
                 lambda: self._user_code(claim, dag, task, path),
@@ -164,7 +164,7 @@ class Executor:
         return result
 
     def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Success:
-        """What the task returned, as JSON text, and what it skips; XComError if it is not JSON."""
+        """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
@@ -204,7 +204,7 @@ class Executor:
         return result
 
     def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> tuple[bool, Claim | None]:
-        """Whether the ending was stored, and the claim of what this process continues with."""
+        """Whether the ending was stored, and the claim of the next task in place."""
         continuation = self.continuing.after(claim, dag, ending)
         accepted = self.store.report(claim, ending, continuation)
         return accepted, None if continuation is None else continuation.claim

@@ -10,7 +10,7 @@ CHUNK = 65_536
 
 
 class Forks:
-    """Make it in the worker; then that process calls `report`, and the one that reads the reports `listen`."""
+    """Create it in the worker. Then that process calls `report`, and the process that reads the reports calls `listen`."""
 
     def __init__(self) -> None:
         self._reports, self._in = os.pipe()
@@ -22,7 +22,7 @@ class Forks:
         self.gone = False
 
     def report(self) -> None:
-        """From now on each process forked from this one, or from such a process, reports itself."""
+        """From now on, each process that is forked from this one, directly or not, reports itself."""
         os.close(self._reports)
         os.register_at_fork(after_in_child=self._report_this)
 
@@ -37,7 +37,7 @@ class Forks:
         os.close(self._in)
 
     def read(self) -> None:
-        """Take in what was reported, and forget what has ended."""
+        """Read the reports, and forget processes that have ended."""
         text = b""
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._reports, CHUNK):
@@ -49,7 +49,7 @@ class Forks:
         self._started = {pid: at for pid, at in self._started.items() if _runs(pid, at)}
 
     def running(self) -> list[psutil.Process]:
-        """Those that had not ended at the last `read`."""
+        """The processes that had not ended at the last `read`."""
         found = []
         for pid in self._started:
             with contextlib.suppress(psutil.Error):

@@ -50,7 +50,7 @@ class Identity:
 class Lost:
     """A dispatch whose process ended without a report. `at_once`: retry without delay, because the task is not the cause."""
 
-    #: None if only the database knows it.
+    #: None if it is only in the database.
     ti_id: int | None
     dispatch_id: str
     reason: str
@@ -129,7 +129,7 @@ class Heart(threading.Thread):
         if in_place is None:
             self._lose(ti_id, dispatch_id, message)
         else:
-            # It died with one or the other, before or after its report. The database knows which of them runs.
+            # It died with one or the other, before or after its report. The database has the one that runs.
             self._lose(in_place.ti_id, in_place.dispatch_id, message)
             self._lose(None, in_place.next_dispatch_id, message)
 

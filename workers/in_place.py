@@ -1,7 +1,7 @@
 """In-place follow: when a pool process continues with the next task itself, without a message (docs/adr/0030).
 
-The report decides with which task, see deciding/following.py and store/worker/hot_statements.REPORT. This is what only the process
-knows: for how long it has done so, and whether its worker wants it to.
+The report decides with which task, see deciding/following.py and store/worker/hot_statements.REPORT. Only the process has these
+facts: how long it has continued, and whether its worker allows it.
 """
 
 import math
@@ -20,7 +20,7 @@ ENDINGS = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
 
 
 class Continuing:
-    """What one pool process runs: the task instance of a message, and those that it continues with for `seconds`."""
+    """The work of one pool process: the task instance of a message, and the next ones in place for `seconds`."""
 
     def __init__(self, slot: Slot, *, seconds: float = 0.0, max_tasks: int = 0, events: InPlaceEvents | None = None) -> None:
         self._seconds = seconds
@@ -43,7 +43,7 @@ class Continuing:
         self._left -= 1
 
     def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Continuation | None:
-        """What the report of this ending may continue with; None if the next task must go by message."""
+        """The task instances with which the report of this ending may continue; None if the next task must go by message."""
         if (
             time.monotonic() >= self._until
             or ending.state not in ENDINGS

@@ -1,6 +1,6 @@
 """Events of tasks that a pool process runs in place: a pipe to its parent, which sends them to Flower.
 
-A pool process has no connection for events, and its parent sees only the message. Nothing is written while nobody wants events.
+A pool process has no connection for events, and its parent has only the message. Nothing is written while events are off.
 """
 
 import json
@@ -11,7 +11,7 @@ from workers.running_tasks import Step
 
 #: Bytes that are read at once.
 CHUNK = 65_536
-#: What a line contains, with the types of these.
+#: The fields of a line, with their types.
 FIELDS = {"message": str, "seconds": float, "ti_id": int, "dispatch_id": str, "name": str, "arguments": str, "started_at": float}
 
 
@@ -33,7 +33,9 @@ class InPlaceEvents:
             os.write(self._writer, json.dumps([getattr(step, name) for name in FIELDS], ensure_ascii=False).encode() + b"\n")
 
     def read(self) -> list[Step]:
-        """Return what pool processes have written since the last call. User code could write anything; the rest is dropped."""
+        """Return the events that pool processes have written since the last call. User code could write anything, so every other
+        line is dropped.
+        """
         text = self._rest
         with suppress(BlockingIOError):
             while chunk := os.read(self.reader, CHUNK):

@@ -1,7 +1,7 @@
 """Copies the logs of tries to logs.url: while they run, and when they have ended.
 
 A pool process notes each log that it closes in a file, which costs it microseconds. A thread of the worker process reads the file
-and copies. What a killed worker has left there, the next one of this machine copies.
+and copies. The next worker on this machine copies the logs that a killed worker left there.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class LogCopies(threading.Thread):
         self._ended = threading.Event()
 
     def end(self) -> None:
-        """Copy what is left, and end the thread."""
+        """Copy the remaining logs, and end the thread."""
         self._ended.set()
         self.join(LAST_S)
 
@@ -73,7 +73,7 @@ class LogCopies(threading.Thread):
             self.copy(pool)
 
     def copy(self, pool: ThreadPoolExecutor) -> None:
-        """One round: what has grown, and what has ended."""
+        """One round: logs that have grown, and logs that have ended."""
         former, self._noted = self._noted, []
         for part in [*former, *self._take()]:
             self._pending |= self._logs_in(part)

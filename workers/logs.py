@@ -39,7 +39,7 @@ OUR_FOLDERS = tuple(
 
 worker_log = logging.getLogger("paceline.worker")
 try_path = log_paths.try_path
-#: What each line of a try has in JSON.
+#: The fields of each line of a try in JSON.
 FIELDS = ("dag", "run", "task", "map_index", "try", "dispatch")
 LONGEST_HEADER_BYTES = 1 << 16
 #: Characters of a rendered template.
@@ -57,7 +57,7 @@ class Log(Protocol):
 
     @property
     def lost(self) -> str | None:
-        """Why lines are missing, such as "No space left on device"; None if all were written."""
+        """The reason for missing lines, such as "No space left on device"; None if all were written."""
 
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`. See `shown`."""
@@ -122,7 +122,7 @@ class TryLog:
 
     @property
     def lost(self) -> str | None:
-        """Why lines are missing before the last `line`, such as "No space left on device"; None if they are complete."""
+        """The reason for missing lines before the last `line`, such as "No space left on device"; None if they are complete."""
         return self._losses.first
 
     def error(self, error: BaseException) -> None:

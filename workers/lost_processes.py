@@ -14,7 +14,7 @@ from workers.logs import worker_log
 PR_SET_CHILD_SUBREAPER = 36
 #: Seconds in which killed processes must end.
 KILL_S = 2.0
-#: Seconds after which the pool knows a newly forked pool process.
+#: Seconds after which the pool lists a newly forked pool process.
 FORKING_S = 0.2
 
 
@@ -30,7 +30,7 @@ class LostProcesses:
     def end(self, pool: Collection[int]) -> None:
         """End all children outside of the pool, with their descendants.
 
-        A child is ended only if an earlier call has seen it too, because a new pool process is not in `pool` yet.
+        A child is ended only if an earlier call has found it too, because a new pool process is not in `pool` yet.
         """
         orphans = [child for child in psutil.Process().children() if child.pid not in pool]
         for orphan in orphans:

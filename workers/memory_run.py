@@ -90,7 +90,7 @@ class MemoryRun:
             yield self._row(one)
 
     def context_of(self, operator: AbstractOperator, map_index: int = -1) -> context.Context:
-        """The context of a task that is ready, for its instance with this map index. The run cannot go on afterwards."""
+        """The context of a task that is ready, for its instance with this map index. The run cannot continue afterwards."""
         no = self.store.plan.number[operator.task_id]
         one = self.store.at.get((no, map_index)) or self.store.at[no, min(self.store.states[no])]
         claim = self.store.claim(*self.store.queue(one), WORKER_ID)
@@ -151,7 +151,7 @@ class MemoryRun:
 
 
 def _due_at(one: Instance) -> float:
-    """When it goes on, on the monotonic clock. A retry does not wait."""
+    """The time at which it continues, on the monotonic clock. A retry does not wait."""
     if one.state is TaskState.UP_FOR_RETRY:
         return 0.0
     return math.inf if one.due_at is None else one.due_at
@@ -169,7 +169,7 @@ class LoadedDag(LoadedFiles):
 
 
 class _OwnSlot(Slot):
-    """The slot of a process whose tasks are stopped by nobody else."""
+    """The slot of a process whose tasks no other process stops."""
 
     def take_stop(self, dispatch_id: str) -> str | None:
         """End the process, as SIGTERM does between tasks."""
@@ -211,7 +211,7 @@ class _Terminal:
 
 
 class _NoOtherRuns(Outside):
-    """What triggers can read of other runs: nothing."""
+    """Other runs for triggers, of which a run in memory has none."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NO_NUMBER = 0
 #: The largest return value that a test may give.
 MAX_GIVEN_BYTES = 1 << 30
-#: The try goes on later, or another one follows it.
+#: The try continues later, or another one follows it.
 SUSPENDED = frozenset({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
 
 
@@ -59,7 +59,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggeredRun:
-    """A run of another DAG that a task asked for. It is not made: a run in memory has no other DAGs."""
+    """A run of another DAG that a task requested. It is not created: a run in memory has no other DAGs."""
 
     dag_id: str
     run_id: str
@@ -86,7 +86,7 @@ class MemoryStore:
         self.instances: list[Instance] = []
         #: By task number and map index, without those of before an expansion.
         self.at: dict[tuple[int, int], Instance] = {}
-        #: Places in `at`: a heap of those that are scheduled, and some that were.
+        #: Places in `at`: a heap of the scheduled ones, and some that were scheduled before.
         self._scheduled: list[tuple[int, int]] = []
         #: The task instances that have ended, in this order.
         self.ended: list[Instance] = []
@@ -151,7 +151,7 @@ class MemoryStore:
             self._move(instance, S.SUCCESS)
 
     def make_ready(self, task_no: int) -> list[Instance]:
-        """Move the instances of a task to scheduled, whatever its trigger rule."""
+        """Move the instances of a task to scheduled, regardless of its trigger rule."""
         if (task_no, -1) in self.at and self.plan.tasks[task_no].expand is not None:
             self._expand(task_no)
         found = [self.at[task_no, map_index] for map_index in sorted(self.states[task_no])]
@@ -249,7 +249,7 @@ class MemoryStore:
         raise PacelineError(f"This run has no database, so it cannot look at DAG {targets[0].dag_id!r}.")
 
     def describe_dag(self, dag_id: str) -> None:
-        """Return None, because there are no other DAGs."""
+        """Return None, because a run in memory has no other DAGs."""
 
     def trigger_run(
         self,
@@ -266,7 +266,7 @@ class MemoryStore:
         return run_id
 
     def previous_success(self, claim: Claim) -> None:
-        """Return None, because there are no other runs."""
+        """Return None, because a run in memory has no other runs."""
 
     def secrets(self, claim: Claim) -> MemoryBackend:
         return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim))

@@ -97,7 +97,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             raise Empty from None
 
     def _handle_message(self, client: Any, response: Any) -> Any:
-        """Parse a published message. One that is not JSON gets no data, so that kombu ignores it."""
+        """Parse a published message. An item that is not JSON gets no data, so that kombu ignores it."""
         payload = super()._handle_message(client, response)
         if payload["type"] in {b"message", b"pmessage"}:
             try:
@@ -166,7 +166,7 @@ def guard(app: Celery) -> None:
 
 
 def envelope_fault(message: Any) -> str | None:
-    """Return what is wrong with the format of a message; None if it is JSON in the form that Celery accepts."""
+    """Return the fault in the format of a message; None if it is JSON in the form that Celery accepts."""
     if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
         return "it is not a Celery message"
     properties = message.get("properties")
@@ -180,7 +180,7 @@ def envelope_fault(message: Any) -> str | None:
 
 
 def dispatch_fault(message: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a message as a dispatch of a task instance; None if it is valid."""
+    """Return the fault of a message as a dispatch of a task instance; None if it is valid."""
     headers = message["headers"]
     if fault := _version_fault(headers.get("message_version", 1)):
         return fault

@@ -1,4 +1,4 @@
-"""Lets a task trigger runs of other DAGs. It uses its own connection, separate from that of the hot path."""
+"""Triggers runs of other DAGs for a task. It uses its own connection, separate from that of the hot path."""
 
 import functools
 from collections.abc import Callable, Mapping

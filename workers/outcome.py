@@ -76,7 +76,9 @@ Outcome = Success | Retry | Skip | Fail | Reschedule | Defer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """The data that decides what follows a failed try. `logical_date` only varies the jitter of the backoff."""
+    """The data that decides whether and when a failed try is followed by another. `logical_date` only varies the jitter of the
+    backoff.
+    """
 
     dag_id: str
     task: SerializedTask

@@ -1,7 +1,7 @@
 """Celery's remote control of a worker: it answers queries, sends events and shuts down cleanly.
 
-All other commands are refused with an error message. They would change what PostgreSQL decides (which task runs, and where) or what
-the worker has registered (its concurrency and queues), and both would then contradict each other.
+All other commands are refused with an error message. They would change a decision of PostgreSQL (which task runs, and where) or the
+registration of the worker (its concurrency and queues), so that Celery and PostgreSQL contradict each other.
 """
 
 import base64
@@ -109,7 +109,7 @@ class _Headers(BaseModel):
 
 
 def fault(message: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a message of remote control; None if it is a valid request.
+    """Return the fault of a message of remote control; None if it is a valid request.
 
     The method is checked in `commands`, because a refusal is an answer too.
     """
@@ -154,5 +154,5 @@ class _Commands(dict[str, Callable[..., Any]]):
 
 
 def refusal(name: str) -> str:
-    """Return why a command is refused, and what to do instead."""
+    """Return the reason to refuse a command, with an alternative."""
     return f"A worker of Paceline does not follow {name}: {REFUSED.get(name, NOT_SUPPORTED)}."

@@ -1,8 +1,8 @@
 """The running tasks of a worker, in memory that pool processes share with their parent, so that it survives their death.
 
 Each pool process has a slot. It writes the task that it runs, and the parent writes the dispatch to stop. Neither waits for the
-other: a slot reads as empty while it is being written. A pool process that continues with tasks in place also writes which, because
-its parent knows only the message.
+other: a slot reads as empty while it is being written. A pool process that continues with tasks in place also writes their IDs,
+because its parent has only the message.
 """
 
 import math
@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlace:
-    """What a pool process runs since it received the message of the dispatch `message`: `dispatch_id`, whose report may continue
+    """The work of a pool process since it received the message of the dispatch `message`: `dispatch_id`, whose report may continue
     with another task instance under `next_dispatch_id`.
     """
 
@@ -115,7 +115,9 @@ class RunningTasks:
         return next((task for _, task in self._each() if task.dispatch_id == dispatch_id), None)
 
     def in_place(self, message: str) -> InPlace | None:
-        """What the pool process runs that received this message, even if it has died; None if it has only run what it received."""
+        """The work of the pool process that received this message, even if it has died; None if it has only run the task of the
+        message.
+        """
         entry = self._of_message(IN_PLACE_AT, message)
         return None if entry is None else InPlace(**entry)
 
@@ -157,7 +159,7 @@ class RunningTasks:
 
     @property
     def events(self) -> bool:
-        """Whether the worker sends events of its tasks, because Flower wants them."""
+        """Whether the worker sends events of its tasks, because Flower has turned them on."""
         return self._memory[EVENTS_AT] != 0
 
     @events.setter
@@ -232,11 +234,11 @@ class Slot:
         self._running_tasks._write(self._place, RUNNING_AT, {name: getattr(running, name) for name in Running.__slots__})
 
     def continues(self, in_place: InPlace) -> None:
-        """Record what this process may continue with, before its report makes it do so."""
+        """Record the task with which this process may continue, before its report decides."""
         self._running_tasks._write(self._place, IN_PLACE_AT, {name: getattr(in_place, name) for name in InPlace.__slots__})
 
     def continued(self, step: Step) -> None:
-        """Record what this process has continued with."""
+        """Record the task with which this process has continued."""
         self._running_tasks._write(self._place, STEP_AT, {name: getattr(step, name) for name in Step.__slots__})
 
     @property

@@ -1,4 +1,4 @@
-"""The runtimes: how the user code of each kind of task runs, and what its failures mean.
+"""The runtimes: each runs the user code of one kind of task, and explains its failures.
 
 Those on Spark import its code when they run first, so that a worker for plain tasks never loads it.
 """
@@ -27,7 +27,7 @@ class Runtime:
     keeps_processes = False
 
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
-        """Run the operator with its context; its return value. Raises what the user code raises.
+        """Run the operator with its context; its return value. Raises the exceptions of the user code.
 
         `jobs` gives the stored Spark applications and the progress of the try.
         """
@@ -81,7 +81,7 @@ RUNTIMES: dict[str, Runtime] = {
 
 
 def run(operator: AbstractOperator, values: Context) -> object:
-    """Render the template fields, then execute; `get_current_context()` works inside both, and is what the label is made from."""
+    """Render the template fields, then execute; `get_current_context()` works inside both, and the label is rendered from it."""
     with running.current(values):
         try:
             result = _execute(operator, values)
@@ -133,7 +133,7 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 
 def _kill(operator: AbstractOperator) -> None:
-    """Let the operator end what it started. The worker kills the process if that takes too long."""
+    """Let the operator end everything that it started. The worker kills the process if that takes too long."""
     try:
         operator.on_kill()
     except Exception:

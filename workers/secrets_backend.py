@@ -31,7 +31,7 @@ def take_environment() -> None:
 class EnvironmentBackend:
     """Serves variables and connections from the environment only."""
 
-    #: Names with values; None: those that `take_environment` has moved.
+    #: Names with values; None means the values that `take_environment` has moved.
     environment: Mapping[str, str] | None = None
 
     @property

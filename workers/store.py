@@ -1,4 +1,4 @@
-"""The store port: what a try reads and writes. Implemented in PostgreSQL (database_store.py) and in memory (memory_store.py).
+"""The store port: the reads and writes of a try. Implemented in PostgreSQL (database_store.py) and in memory (memory_store.py).
 
 tests/integration/workers/test_store_conformance.py holds both to the same behavior.
 """
@@ -47,7 +47,7 @@ class Store(Protocol):
         """Return the length of a list or dict, or the number of XComs of a mapped task. None if there is no list or dict."""
 
     def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
-        """Return the entry at `place` of what `count_entries` counts, alone in a list. Empty if there is none.
+        """Return the entry at `place` of the list or dict that `count_entries` counts, alone in a list. Empty if there is none.
 
         An entry of a dict is the pair [key, value].
         """

@@ -27,7 +27,7 @@ from workers.running_tasks import Step
 #: Called in the parent when a pool process could not report: with the two IDs of the dispatch, and Celery's message.
 ChildDied = Callable[[int, str, str], None]
 
-#: Returns what pool processes have written about tasks in place since the last call.
+#: Returns the events of tasks in place that pool processes have written since the last call.
 Events = Callable[[], list[Step]]
 
 #: Returns the task instance with which the pool process continued that received the message of this dispatch.
@@ -51,7 +51,7 @@ def executes_with(execute: Callable[[int, str], object], worn_out: Callable[[], 
 
 
 def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
-    """Run a dispatch in a pool process. Returns what a Celery request expects: 1 on failure, the result or error, and seconds."""
+    """Run a dispatch in a pool process. Returns a tuple for a Celery request: 1 on failure, the result or error, and seconds."""
     ended = _run(ti_id, dispatch_id)
     if _worn_out():
         raise WornOutError(ended)
@@ -73,7 +73,7 @@ def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a request asks its worker process for."""
+    """The services of the worker process for a request."""
 
     child_died: ChildDied
     events: Events
@@ -89,7 +89,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
 
     worker: ClassVar[Worker]
     in_place_id: str | None = None
-    #: Of the tasks before the one that runs now.
+    #: The values of the tasks before the current one.
     seconds = 0.0
 
     def execute_using_pool(self, pool: Any, **_: Any) -> None:
@@ -110,12 +110,12 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
             self._eventer.send(kind, uuid=self.in_place_id or self.id, **fields)
 
     def catch_up(self) -> None:
-        """Send what pool processes have written before the end of this dispatch."""
+        """Send the events that pool processes have written before the end of this dispatch."""
         if sends_task_events(self._eventer):
             send_in_place(self.worker.events())
 
     def info(self, safe: bool = False) -> dict[str, Any]:
-        """Describe what runs now, for the command `active` of remote control."""
+        """Describe the running task, for the command `active` of remote control."""
         described: dict[str, Any] = super().info(safe=safe)
         step = self.worker.last_step(self.id)
         if step is None:

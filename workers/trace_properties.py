@@ -1,4 +1,4 @@
-"""What a task passes to the programs that it starts, so that their traces and lineage join those of its try."""
+"""The trace context that a task passes to programs, so that their traces and lineage join those of its try."""
 
 import os
 from typing import Any

@@ -61,7 +61,7 @@ class OperatorMeta(type):
 
 
 def _stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> Any:
-    """A task in place of one with an error, so that the rest of the file can be read. It makes no errors of its own."""
+    """A task in place of one with an error, so that the rest of the file can be read. It raises no errors."""
     dag, group = scope.place(kwargs)
     wanted = kwargs.get("task_id")
     label = wanted if isinstance(wanted, str) and is_identifier(wanted) else "stand_in"
@@ -198,7 +198,9 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
             hook(context, result)
 
     def on_kill(self) -> None:
-        """Called when the task is stopped: by its timeout, by a clear or mark, or with its worker. End here what it started."""
+        """Called when the task is stopped: by its timeout, by a clear or mark, or with its worker. End everything here that the
+        task started.
+        """
 
     def dry_run(self) -> None:
         """Log the template fields."""
@@ -222,7 +224,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
 
     @property
     def log(self) -> logging.Logger:
-        """The logger `logger_name`, by default that of the class. What it logs while the task runs is in the log of the task."""
+        """The logger `logger_name`, by default that of the class. Its lines while the task runs are in the log of the task."""
         return super().log if self.logger_name is None else logging.getLogger(self.logger_name)
 
     def add_inlets(self, inlets: Iterable[Any]) -> None:

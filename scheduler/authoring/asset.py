@@ -1,4 +1,4 @@
-"""Assets: what tasks update (`outlets`) and DAGs wait for (`schedule=[...]`, `a & b`, `a | b`)."""
+"""Assets: pieces of data that tasks update (`outlets`) and DAGs wait for (`schedule=[...]`, `a & b`, `a | b`)."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class AssetWatcher:
 
     While a DAG has the asset in its schedule, a DAG `watch__<asset>__<watcher>` with the tag `asset-watcher` runs all the time: it
     waits for the trigger without a worker, updates the asset, and starts again. The extra of each event is
-    {"from_trigger": True, "payload": the payload of the trigger's event}. `name` tells the watchers of an asset apart.
-    `trigger` is a trigger with `serialize` and `run`; only its first event counts, then it is created again.
+    {"from_trigger": True, "payload": the payload of the trigger's event}. `name` distinguishes the watchers of an asset.
+    `trigger` is a trigger with `serialize` and `run`. Only its first event counts; then the trigger is created again.
     DagError if an argument is wrong.
     """
 

@@ -21,9 +21,9 @@ FIELDS = ("conn_type", "description", "host", "login", "password", "schema", "po
 class Connection:
     """One connection. A task reads it with `Connection.get("id")`, a template with `{{ conn.id.host }}`.
 
-    `conn_id` names it, and `conn_type` says for which hooks it is, such as "postgres". `host`, `port`, `schema` (often the
-    database), `login` and `password` say where the other system is and who logs in. `extra` is a JSON object as text with all
-    else, and `description` is for people.
+    `conn_id` is its name, and `conn_type` is the type of its hooks, such as "postgres". `host`, `port`, `schema` (often the
+    database), `login` and `password` are the address of the other system and the login there. `extra` has everything else as the
+    text of a JSON object, and `description` is for people.
     """
 
     conn_id: str

@@ -68,7 +68,7 @@ KEYS = frozenset(
 
 
 class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
-    """The variables and connections that a worker serves to its tasks; None for one that does not exist."""
+    """The variables and connections that a worker serves to its tasks; None for a missing one."""
 
 
 class NoBackend:

@@ -155,7 +155,7 @@ class Clock:
             return None
 
     def _from(self, wall: datetime) -> croniter:
-        """The croniter of this clock, set to `wall`. There is one, since parsing takes longest; only its last user may read on."""
+        """The croniter of this clock, set to `wall`. All share one, since parsing takes longest. Only its last user may read on."""
         if self._croniter is None:
             self._croniter = _croniter(self._expression, wall)
         else:

@@ -65,8 +65,8 @@ class AsyncCallback(SyncCallback):
 class DeadlineAlert:
     """Calls `callback` once for each run that has not succeeded by `interval` (may be negative) after `reference`.
 
-    `callback` is a function that takes the context, or a SyncCallback. `name` tells the alerts of
-    a DAG apart. DagError if an argument is wrong.
+    `callback` is a function that takes the context, or a SyncCallback. `name` distinguishes the alerts of a DAG. DagError if an
+    argument is wrong.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ Refuse = Callable[[str], DagError]
 
 @dataclass(slots=True)
 class Values:
-    """The arguments of one instance; `results` are those that came from tasks, which are never templates."""
+    """The arguments of one instance; `results` are the results of tasks, which are never templates."""
 
     arguments: dict[str, Any] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
@@ -124,7 +124,7 @@ Expansion = Product | Entries
 
 
 class MappedArgument(XComArg):
-    """An argument of a mapped group, used inside the group: it has a value of its own in each instance."""
+    """An argument of a mapped group, used inside the group. Each instance has its own value."""
 
     __slots__ = ("expansion", "name")
 
@@ -156,7 +156,7 @@ class MappedArgument(XComArg):
 
 
 def refuse_unnamed(unnamed: Collection[Any], names: Iterable[str], refuse: Refuse) -> None:
-    """Reject values in expand() without the name of their argument; `names` are those that it may have."""
+    """Reject values in expand() without the name of their argument; `names` are the names that it may have."""
     if unnamed:
         name = next(iter(names), "name")
         raise refuse(f"expand() takes each list by the name of its argument: write expand({name}=...).")

@@ -74,7 +74,7 @@ def choice(allowed: Any) -> Check:
 
 
 def mapping(checks: Arguments, name: str, value: Any) -> dict[str, object]:
-    """A dict; None stands for an empty one."""
+    """A dict; None means an empty one."""
     return checks.mapping(name, value or {})
 
 

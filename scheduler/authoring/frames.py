@@ -68,7 +68,7 @@ class DataFrames(Sequence["DataFrame"]):
         self._opened: dict[int, DataFrame] = {}
 
     def union(self) -> DataFrame:
-        """All rows as one DataFrame, in one read; ValueError if the schemas differ, or if there is no DataFrame."""
+        """All rows as one DataFrame, in one read; ValueError if the schemas differ, or for no DataFrame at all."""
         if not self.references:
             raise ValueError("There is no DataFrame to read: the list is empty, so the columns are unknown.")
         first = self.references[0]

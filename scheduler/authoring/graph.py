@@ -209,7 +209,7 @@ class Group(Linkable, Relatives):
         return self.leaves
 
     def topological_sort(self) -> list[Node | Group]:
-        """The tasks and groups directly in this group, each after those that it comes after."""
+        """The tasks and groups directly in this group, in topological order."""
         owner = {task.task_id: child for child in self.children.values() for task in _inside(child)}
         order = sorted_by_edges(
             {
@@ -258,7 +258,7 @@ class Group(Linkable, Relatives):
         tasks = {task.task_id: task for task in self.iter_tasks()}
         work = {name for name, task in tasks.items() if not task.is_teardown}
         ends = [tasks[name] for name in tasks if name in work and not tasks[name].downstream_task_ids & work]
-        # A setup with only its teardown after it is not an end, if there are others.
+        # A setup with only its teardown after it is not an end, unless the graph has no other end.
         return [task for task in ends if not (task.is_setup and task.downstream_task_ids & tasks.keys())] or ends
 
 
@@ -273,7 +273,7 @@ class Graph(TaskLists, Generic[NodeT]):
     task_group_dict: dict[str, Group]
     #: Labels of edges, by the IDs of the two tasks.
     edge_labels: dict[tuple[str, str], str]
-    #: Each partial(), which can still become a task, see authoring/mapping.
+    #: Each partial() that can still become a task, see authoring/mapping.
     partials: list[Any]
     #: The numbers of the last suffixes, see `unique_id`.
     suffixes: dict[str, int]

@@ -12,7 +12,7 @@ from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
 
-#: The worker needs these arguments before it knows the values of an instance, or they define the shape of the DAG.
+#: The worker needs these arguments before it has the values of an instance, or they define the shape of the DAG.
 _FOR_ALL = "is the same for every instance of a task; set it in partial()"
 
 
@@ -120,7 +120,7 @@ class OperatorPartial:
                 raise self._refuse(f"{function.__name__}() has no argument {name!r}{near(name, known)}")
 
     def _check_call(self, expanded: Iterable[Iterable[str]]) -> None:
-        """Reject a missing argument, as far as the DAG file shows which arguments there are."""
+        """Reject a missing argument, as far as the DAG file shows the arguments."""
         for names in expanded:
             if self._into is not None:
                 stand_ins = {self._into: {**(self._given.get(self._into) or {}), **dict.fromkeys(names)}}
@@ -207,5 +207,5 @@ class MappedOperator(AbstractOperator):
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the operator itself, without those that only add it to a DAG."""
+    """The arguments of the operator itself, without the arguments that only add it to a DAG."""
     return {name: value for name, value in given.items() if name not in {"dag", "task_group", "default_args"}}

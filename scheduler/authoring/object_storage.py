@@ -1,4 +1,4 @@
-"""Paths of objects in S3, GCS, HDFS and whatever else fsspec knows, with the logins of connections."""
+"""Paths of objects in S3, GCS, HDFS and every other system that fsspec supports, with the logins of connections."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ObjectStoragePath:
 
     @property
     def key(self) -> str:
-        """What follows the bucket."""
+        """The part after the bucket."""
         return self.path.lstrip("/").partition("/")[2]
 
     def open(self, mode: str = "r", **options: Any) -> Any:
@@ -132,7 +132,7 @@ class ObjectStoragePath:
         return bool(self.fs.isdir(self.path))
 
     def stat(self) -> dict[str, Any]:
-        """What the file system knows about it: size, type, times."""
+        """Its size, type and times, as the file system has them."""
         return dict(self.fs.info(self.path))
 
     def size(self) -> int:

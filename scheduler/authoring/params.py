@@ -107,7 +107,7 @@ def spec(params: Mapping[str, Param]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as it is read back from JSON: with text as keys, so None in `values_display` is "null"."""
+    """A value as JSON returns it: its keys are text, so None in `values_display` is "null"."""
     return json.loads(json.dumps(value)) if isinstance(value, dict | list | tuple) else value
 
 
@@ -144,7 +144,7 @@ def of_run(params: Mapping[str, Param], conf: Mapping[str, Any], *, conf_overrid
 
 
 def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with `value`; None if it fits."""
+    """The fault of `value`; None if it fits."""
     if not schema:
         return None
     from jsonschema import Draft202012Validator

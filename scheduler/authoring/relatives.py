@@ -33,7 +33,7 @@ class Relatives:
 
     @property
     def log(self) -> logging.Logger:
-        """A logger with the name of the class. What it logs while a task runs is in the log of the task."""
+        """A logger with the name of the class. Its lines while a task runs are in the log of the task."""
         return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
 
     def has_dag(self) -> bool:

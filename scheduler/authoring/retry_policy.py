@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class RetryAction(Enum):
-    """What follows a failed try. No policy gives a task more tries than its `retries` allow."""
+    """The action after a failed try. No policy gives a task more tries than its `retries` allow."""
 
     RETRY = "retry"
     FAIL = "fail"
@@ -26,7 +26,7 @@ class RetryAction(Enum):
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """The answer of a policy: what to do (`action`).
+    """The decision of a policy: an `action`.
 
     Without `retry_delay`, the delay of the task applies. `reason` is stored with the state.
     """
@@ -37,7 +37,7 @@ class RetryDecision:
 
     @classmethod
     def fail(cls, reason: str | None = None) -> RetryDecision:
-        """Fail now, whatever retries remain."""
+        """Fail now, even if retries remain."""
         return cls(RetryAction.FAIL, reason=reason)
 
     @classmethod

@@ -55,7 +55,7 @@ def mark_setup(task: Node) -> None:
 
 
 def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> None:
-    """Make `task` a teardown of `setups`: it runs when all tasks between have ended, in whatever state."""
+    """Make `task` a teardown of `setups`: it runs when all tasks between have ended, in any state."""
     checks = task.checks()
     if task.is_setup:
         raise checks.refuse("a setup cannot be a teardown too.")

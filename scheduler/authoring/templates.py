@@ -43,7 +43,7 @@ class Literal:
 
 
 def literal(value: Any) -> Any:
-    """A value for a template field that is passed as it is: `bash_command=literal("echo {{ this }}")`."""
+    """A value that a template field keeps unchanged: `bash_command=literal("echo {{ this }}")`."""
     return Literal(value)
 
 
@@ -125,7 +125,7 @@ class Renderer:
 def environment(dag: Graph[Any] | None) -> Environment:
     """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error.
 
-    It is sandboxed: templates cannot access names that start with an underscore, so neither the connection and settings
+    It is sandboxed: templates cannot access names that start with an underscore. So they reach neither the connection and settings
     behind `ti` nor the globals of a function.
     """
     from jinja2 import FileSystemLoader, StrictUndefined

@@ -100,7 +100,8 @@ class Follower:
         return True
 
     def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
-        """Whether this report was the last one that could decide a task below, or end the run, and did not know it.
+        """Whether this report was the last one that could decide a task below or end the run, and was planned without that
+        knowledge.
 
         A task instance that waited when the report began can start and end before the report is stored.
         """
@@ -203,7 +204,7 @@ def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs
 
 
 def _may_find_capacity(claim: Claim, reported: Reported) -> bool:
-    """Whether there may be slots for a waiting task instance that the queue service does not know about."""
+    """Whether the report may have freed slots for a waiting task instance without the queue service."""
     ready = [moved for moved in reported.moved if moved.state is TaskState.SCHEDULED]
     successor = next((moved for moved in reported.moved if moved.dispatch_id is not None), None)
     first = reported.slots_passed_to

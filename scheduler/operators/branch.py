@@ -118,7 +118,7 @@ def follow(operator: AbstractOperator, choice: Choice, context: Mapping[str, Any
     names = listed(choice)
     dag, direct = dag_of(operator), operator.downstream_task_ids
     chosen = resolve(operator, names)
-    # A join below both the branch and a chosen task is not skipped: its trigger rule sees the skipped tasks.
+    # A join below both the branch and a chosen task is not skipped: its trigger rule counts the skipped tasks.
     kept = chosen.union(*(dag.task_dict[name].get_flat_relative_ids() for name in chosen))
     if direct:
         record(context, "followed", direct & kept)
@@ -145,7 +145,9 @@ def listed(choice: Choice) -> list[Any]:
 
 
 def resolve(operator: AbstractOperator, names: Iterable[str]) -> set[str]:
-    """The task IDs of a choice, in which a group stands for its first tasks; FailTask names what does not exist."""
+    """The task IDs of a choice, in which a group stands for its first tasks; FailTask, with the name of a task that does not
+    exist.
+    """
     dag = dag_of(operator)
     chosen: set[str] = set()
     for name in names:

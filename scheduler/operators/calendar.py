@@ -109,7 +109,7 @@ def moment_of(context: Mapping[str, Any], *, logical: bool) -> datetime:
 
 
 def placed(target: datetime | time | None, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """A datetime as it is; a time of day as that of today, in the time zone of the DAG unless it has its own."""
+    """A datetime unchanged; a time of day on the current date, in the time zone of the DAG unless it has its own."""
     if target is None:
         return None
     if isinstance(target, datetime):

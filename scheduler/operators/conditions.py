@@ -6,7 +6,7 @@ from typing import Any
 from scheduler.authoring import source
 from scheduler.exceptions import SkipTask
 
-#: Takes the context. Returns whether it is true, or a pair of that and a reason.
+#: Takes the context. Returns whether the condition is true, or a pair of this and a reason.
 Condition = Callable[[Mapping[str, Any]], "bool | tuple[bool, str | None]"]
 
 

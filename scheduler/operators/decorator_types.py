@@ -53,7 +53,7 @@ class VirtualenvTaskArguments(OtherPythonTaskArguments, total=False):
 
 
 class Decorated(Protocol):
-    """What a decorator with arguments returns."""
+    """The result of a decorator with arguments."""
 
     def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
 

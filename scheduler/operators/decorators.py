@@ -84,7 +84,7 @@ class TaskDecorator:
         """Decorator above @task: skip the task if `condition(context)` is true."""
         return _hooked(conditions.hook(condition, wanted=False, skip_message=skip_message))
 
-    if not TYPE_CHECKING:  # type checkers know the attributes above
+    if not TYPE_CHECKING:  # type checkers find the attributes above
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):

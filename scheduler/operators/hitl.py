@@ -22,7 +22,7 @@ log = logging.getLogger("paceline.hitl")
 
 REQUEST, RESPONSE = "hitl_request", "hitl_response"
 POLL_S = 10.0
-#: The user of an answer that nobody gave in time.
+#: The user of a default answer, after the timeout.
 NOBODY = {"id": "Fallback to defaults", "name": "Fallback to defaults"}
 
 
@@ -31,7 +31,7 @@ class HITLTriggerEventError(PacelineError):
 
 
 class HITLTimeoutError(HITLTriggerEventError):
-    """Nobody answered within `response_timeout`, and there are no `defaults`."""
+    """No answer came within `response_timeout`, and the task has no `defaults`."""
 
 
 class HITLRejectException(PacelineError):
@@ -41,15 +41,15 @@ class HITLRejectException(PacelineError):
 class HITLOperator(Operator):
     """Asks a person to choose from `options`, and waits for the answer.
 
-    `subject` and `body` (Markdown) say what to decide; both are templates. With `multiple`, several options can be chosen.
+    `subject` and `body` (Markdown) describe the decision; both are templates. With `multiple`, several options can be chosen.
     `params` are further inputs of the answer, see Param. If nobody answers within `response_timeout` (a timedelta), the
     `defaults`, one option or a list, are the answer; without them the try fails with HITLTimeoutError. `notifiers`, one or a list,
-    are called once when the task begins to wait. `assigned_users`, dicts with id and name, are those who may answer.
+    are called once when the task begins to wait. `assigned_users`, dicts with id and name, are the only users who may answer.
 
     An answer is stored with the REST API: PUT .../taskInstances/<task>/state-store/hitl_response with
-    {"value": {"chosen_options": ["yes"], "params_input": {}}}. One that does not fit is dropped with a warning in the log. The
-    result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user.
-    DagError if an argument is wrong.
+    {"value": {"chosen_options": ["yes"], "params_input": {}}}. An answer that does not fit is dropped with a warning in the log.
+    The result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user. DagError if an argument
+    is wrong.
     """
 
     runtime = "python"
@@ -117,7 +117,7 @@ class HITLOperator(Operator):
         })  # fmt: skip
 
     def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
-        """What follows from an answer; returns the result of the task."""
+        """Act on an answer; returns the result of the task."""
         return answer
 
     def request(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class HITLOperator(Operator):
         }  # fmt: skip
 
     def complaint(self, answer: Any) -> str:
-        """What is wrong with an answer; empty if nothing is."""
+        """The fault of an answer; empty if it has none."""
         if not isinstance(answer, Mapping) or not isinstance(answer.get("chosen_options"), list) or not answer["chosen_options"]:
             return "it must be an object with a list chosen_options."
         chosen, given = answer["chosen_options"], answer.get("params_input") or {}

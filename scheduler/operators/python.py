@@ -22,7 +22,7 @@ _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.PO
 
 
 class PythonTaskArguments(TaskArguments, total=False):
-    """The arguments of tasks that call a function, beside the function and those that it gets."""
+    """The arguments of tasks that call a function, beside the function and its own arguments."""
 
     templates_dict: Mapping[str, Any] | None
     templates_exts: Sequence[str] | None
@@ -47,7 +47,7 @@ class PythonOperator(Operator):
     template_fields: Sequence[str] = ("templates_dict", "op_args", "op_kwargs")
     #: The context variables for parameters of the same name.
     injected: frozenset[str] = task_context.KEYS
-    #: Those that an author never passes: positional arguments go to the other parameters.
+    #: The parameters that an author never passes: positional arguments go to the others.
     reserved: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(

@@ -59,7 +59,7 @@ def megabytes(text: object) -> float:
 
 
 def arguments(task: AbstractOperator) -> dict[str, Any]:
-    """The arguments of a Spark task; of a mapped task, those that all instances share."""
+    """The arguments of a Spark task; for a mapped task, the arguments that all instances share."""
     if isinstance(task, MappedOperator):
         return task.given
     names = ("heavy", "executor_memory", "executor_cores", "conn_id")

@@ -94,7 +94,7 @@ class BaseSensorOperator(Operator):
 
     @property
     def reschedule(self) -> bool:
-        """Whether it releases its worker between two pokes."""
+        """Whether the sensor releases its worker between two pokes."""
         return self.mode == "reschedule"
 
     def poke(self, context: "Context") -> Any:

@@ -41,7 +41,7 @@ class TaskFunction(Generic[P, R]):
         self._given = given
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
-        # P.args would demand the parameters that a worker fills; the mypy plugin in scheduler/testing knows them.
+        # P.args would demand the parameters that a worker fills; the mypy plugin in scheduler/testing leaves them out.
         if self._given is not None:
             raise source.fault("partial() of a decorated function is only for mapping; add .expand(...) or .expand_kwargs(...).")
         kind: Any = self._kind

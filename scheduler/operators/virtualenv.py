@@ -46,7 +46,7 @@ class OtherPythonError(PacelineError):
 
 
 class OtherPythonTaskArguments(PythonTaskArguments, total=False):
-    """The arguments of tasks that run in another Python, beside the function, those that it gets, and the Python."""
+    """The arguments of tasks that run in another Python, beside the function, its own arguments, and the Python."""
 
     string_args: Iterable[str] | None
     env_vars: Mapping[str, str] | XComArg | None
@@ -68,7 +68,7 @@ class OtherPythonArguments(OtherPythonTaskArguments, total=False):
 class ExternalPythonOperator(PythonOperator):
     """Calls the function with the Python at the path `python`, such as /opt/env/bin/python; by default that of the worker.
 
-    Only the source of the function goes there: it imports what it needs itself. It receives its arguments and context
+    Only the source of the function goes there, so it imports its modules itself. It receives its arguments and context
     variables that are text, numbers, dates, lists or dicts, and returns JSON. `expect_airflow`, `expect_pendulum`,
     `serializer` and `use_dill` are accepted as in Airflow and have no effect. `env_vars` are added to the environment of the
     worker, or replace it with `inherit_env=False`. `string_args` is a list of texts that the function finds in the global variable

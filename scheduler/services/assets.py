@@ -27,7 +27,7 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """The runs created, the DAGs for which that failed (the reason by ID), and whether more updates are waiting."""
+    """The created runs, the failed DAGs with their reasons, and whether more updates are waiting."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]

@@ -55,7 +55,7 @@ class Backfill(Service):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The runs created or cleared, and whether the backfill ended, or more of it can be done now."""
+    """The runs created or cleared, and whether the backfill ended or can continue now."""
 
     runs: list[int]
     ended: bool = False

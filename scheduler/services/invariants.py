@@ -31,7 +31,7 @@ UNSENT = "queued without a message"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the check reads, and with which grace period."""
+    """The sources of the check, and its grace period."""
 
     engine: Engine
     settings: Settings
@@ -70,7 +70,7 @@ def _unsent(tools: Tools) -> list[Broken]:
 
 
 def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broken]:
-    """What promote has left undone in a run for longer than the grace period."""
+    """The decisions that promote has left undone in a run for longer than the grace period."""
     try:
         return list(_undone(connection, run, tools))
     except DBAPIError:

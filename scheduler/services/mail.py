@@ -14,7 +14,7 @@ SUBJECTS = {"email_failure": "failed", "email_retry": "will be tried again", "em
 
 
 def message(notice: Notice, settings: Settings) -> EmailMessage:
-    """The email of one notice. If it is sent again after a crash, it has the same Message-ID."""
+    """The email of one notice. An email that is sent again after a crash has the same Message-ID."""
     assert notice.ti is not None, "emails are about task instances"
     ti = notice.ti
     mail = EmailMessage()

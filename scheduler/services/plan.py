@@ -26,7 +26,7 @@ MAX_DATES = 200
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The runs created, the DAGs that failed (the reason by ID), whether more DAGs may be due, and when the next one is."""
+    """The created runs, the failed DAGs with their reasons, whether more DAGs may be due, and the time of the next one."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]

@@ -23,8 +23,8 @@ from scheduler.store.db import sqlstates
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
-#: How often a hinted run that another scheduler has locked is tried again, after pauses of HELD_PAUSE_S, before it is left to
-#: the sweep: the other scheduler may have read it before the change that caused the hint.
+#: A hinted run that another scheduler has locked is tried again so often, after pauses of HELD_PAUSE_S, and is then left to the
+#: sweep. The other scheduler may have read it before the change that caused the hint.
 HINT_PASSES = 20
 #: Task instances moved in one transaction. A run with more is examined again immediately.
 MOST_MOVES = 2000
@@ -232,7 +232,7 @@ def _examine(
     moves = {run: each.moves for run, each in decided.items() if each.moves}
     failing = {run for run, each in decided.items() if each.dag.fail_fast and _failed(states.get(run, {}))}
     for run in sorted(failing & moves.keys()):
-        # `_end` may change rows with lower IDs than those that are decided first; rows are locked in the order of IDs.
+        # `_end` may change rows with lower IDs than the decisions before it, and rows are locked in the order of IDs.
         instances.hold_open(connection, run)
     if moves:
         instances.decide(connection, moves)
@@ -291,7 +291,7 @@ def _decide(
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
         evaluation = evaluate(dag, states, known)
     measures.observe("dagrun.dependency-check", time.monotonic() - started, dag_id=dag.dag_id)
-    # The first batch of a run is only what one queue pass takes, so that workers start while the rest is scheduled.
+    # The first batch of a run has the size of one queue pass, so that workers start while the rest is scheduled.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
     return _Decided(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
 
@@ -316,7 +316,9 @@ def _end(
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:
-    """At most `most` of these decisions: first those that end task instances, on which others may depend, then by rank."""
+    """At most `most` of these decisions. Decisions that end task instances come first, since others may depend on them; then the
+    rank counts.
+    """
     if len(decisions) <= most:
         return decisions
     tasks = dag.tasks
@@ -326,7 +328,7 @@ def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Se
 
 
 def facts_of(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
-    """What decides about the tasks of a run beside its states. Only what this DAG needs is read."""
+    """The facts, beside the states, that decide about the tasks of a run. It reads only the facts that this DAG needs."""
     branched = run_facts.branched(connection, dag_run_id) if dag.has_branches else ()
     if not dag.depends_on_past:
         return Facts(branched=branched)

@@ -37,8 +37,9 @@ class Queued:
 
     `ahead`: the messages that the longest queue holds beyond the places of its workers, if task instances are still waiting.
     The next pass is not urgent until workers have taken some of these. 0 if a task instance that becomes ready can be queued.
-    `held_elsewhere`: another scheduler had locked a pool or run with waiting task instances, and may not have seen them.
-    `lost`: a worker took one that this pass had picked, and may not have woken this service for what became ready.
+    `held_elsewhere`: another scheduler had locked a pool or run with waiting task instances, and may have missed them.
+    `lost`: a worker took a task instance that this pass had picked, and may not have woken this service for others that became
+    ready.
     """
 
     messages: list[Message]
@@ -100,8 +101,8 @@ def pause_s(queued: Queued, since_last_s: float) -> float:
     """Seconds for which wakeups of this service are left unread, so that a pass can queue several tasks.
 
     Every task that ends while others wait sends a wakeup, and a pass for each of them would queue one task at a time. So the
-    pause lasts about until the workers have taken half of the longest queue, at their last pace. It is shortest if every
-    waiting task instance could be queued, because then there may be capacity for the next one.
+    pause lasts about until the workers have taken half of the longest queue, at their last pace. The pause is shortest if every
+    waiting task instance could be queued, because capacity may be left for the next one.
     """
     if queued.ahead <= 0:
         return SHORTEST_PAUSE_S
@@ -150,7 +151,7 @@ def _choose_and_queue(
     *,
     full_runs: Collection[int],
 ) -> _Chosen:
-    """Rounds of read, select and write under locks. The query of the next round excludes what is full, before its LIMIT."""
+    """Rounds of read, select and write under locks. The query of the next round excludes full limits before its LIMIT."""
     chosen = _Chosen(runs=set(full_runs))
     waiting = capacity.hold_waiting_pools(connection)
     pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
@@ -217,7 +218,7 @@ def _round(
         queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
         chosen.messages += queued
-        # One that a worker took in the meantime is in the place of the task that ended there: this one stays free.
+        # A task instance that a worker took in the meantime has the place of the task that ended there. This place stays free.
         moved = {message.ti_id for message in queued}
         free = free.without([one for one in picked if one.id in moved])
     chosen.waits |= len(picked) < len(batch)
@@ -235,9 +236,9 @@ def _allow_passing_on(connection: Connection, pools: Mapping[str, Pool], free: F
 def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
     """For each pool with waiting task instances, given its free slots: whether workers may pass slots on without this service.
 
-    They may not if more slots are taken than there are. And they may not while another pool has free slots and a waiting
-    task: it waits for a shared limit (places in a queue, in its run or overall), which it would never get if slots, and with
-    them these places, were passed on.
+    They may not if more slots are taken than there are. Nor may they while another pool has free slots and a waiting task. That
+    task waits for a shared limit (places in a queue, in its run or overall), and would never get a place if these were passed on
+    with the slots.
     """
     with_slots = {name for name, slots in free.items() if slots > 0}
     return {name: slots >= 0 <= parallelism and not with_slots - {name} for name, slots in free.items()}
@@ -258,7 +259,7 @@ def _note_full(full: Full, free: FreeCapacity) -> None:
 
 
 def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Waiting]) -> bool:
-    """Exclude what is full or locked elsewhere according to `batch`. Returns whether that is anything new."""
+    """Exclude what is full or locked elsewhere according to `batch`. Returns whether any exclusion is new."""
     held = {one.id for one in ours}
     queues = {one.queue for one in batch if free.queues[one.queue] <= 0}
     places = {place for one in batch for place in reached(free.active, own_limits(one))}

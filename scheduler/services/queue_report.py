@@ -67,7 +67,7 @@ class QueueReport(TimedService):
 
 
 def read(broker: redis.Redis) -> dict[str, Any] | None:
-    """The last report; None if there is none, or if this version cannot read it."""
+    """The last report; None if Redis has no report, or if this version cannot read it."""
     try:
         text: Any = broker.get(KEY)
         report = json.loads(text or b"null")

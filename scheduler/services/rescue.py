@@ -96,8 +96,8 @@ class Rescue(TimedService):
     def _may_judge(self, now: datetime) -> bool:
         """Whether processes without a heartbeat may be declared lost.
 
-        They may not right after a gap in the passes of this scheduler, because it was stopped or the database was down: the
-        other processes may have had the same gap, and need time to send a heartbeat.
+        They may not right after a gap in the passes of this scheduler. Its process was stopped then, or the database was down: the
+        others may have had the same gap, and need time to send a heartbeat.
         """
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))

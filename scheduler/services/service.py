@@ -46,7 +46,7 @@ class _Declaration:
     #: SQL that is true if the service could find work now or before the next check, see store/upkeep/pending_work. Without it,
     #: the service runs at each interval.
     pending: ClassVar[str | None] = None
-    #: Whether its polls find the same work in every scheduler, so that those of one scheduler, which listens, are enough.
+    #: Whether its polls find the same work in every scheduler. Then the polls of the one that listens are enough.
     is_shared: ClassVar[bool] = False
     #: Kinds of wakeups (scheduler/messaging/wakeups.py) that make the service due.
     wakeups: ClassVar[frozenset[str]] = frozenset()

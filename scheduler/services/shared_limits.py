@@ -3,9 +3,9 @@
 A pass first announces how much it may take of each limit, in the key of an advisory lock that it holds until it commits. Then
 it reads what other passes have announced, and only then counts what is free. It takes at most the difference.
 
-So no limit is exceeded. Of all passes that take from a limit, consider the one that announced last. Every other pass either
-committed before this one read the announcements, and what it took is counted; or it was still running, and everything that it
-may take is left to it. No pass waits: one that leaves something to another runs again soon.
+So no limit is exceeded. Consider the last pass that announced, among all that take from a limit. Every other pass either committed
+before this one read the announcements, and is counted; or it was still running, and this pass leaves everything to it that it may
+take. No pass waits. A pass that leaves something to another one runs again soon.
 """
 
 from collections import Counter, defaultdict

@@ -32,7 +32,7 @@ RUNS_AT_ONCE, TASKS_AT_ONCE = 100, 2_000
 
 
 class Sweep(Service):
-    """Finds and examines runs. It remembers when it last checked, and which runs are still to be checked."""
+    """Finds and examines runs. It stores the time of its last check, and the runs that are left to check."""
 
     name = "sweep"
     pending = runs.RUNNING

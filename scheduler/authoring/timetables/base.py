@@ -61,8 +61,8 @@ class Timetable(ABC):
     ) -> RunTimes | None:
         """The run after the one with the logical date `last` (None: the first run), due or not; None if there is none.
 
-        It is always later than `last`, and not before `start` or after `end`. Without `catchup` it is the newest run
-        that is due, and the missed ones before it are left out. Without `start` the timetable chooses its first run near
+        It is always later than `last`, and not before `start` or after `end`. Without `catchup` it is the newest run that is due;
+        earlier missed runs are left out. Without `start` the timetable chooses its first run near
         `now`. `covered` is the end of the data interval of the last run, if known: another timetable may have
         created that run.
         """

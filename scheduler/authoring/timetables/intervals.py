@@ -48,7 +48,7 @@ class _Intervals(Timetable):
         return ticks.after(begin)
 
     def _newest(self, ticks: Ticks, asked: Asked) -> datetime | None:
-        """The start of the interval with which a schedule without catchup continues: the last one that has ended."""
+        """The start of the interval with which a schedule without catchup continues: the last interval that has ended."""
         return _latest_complete(ticks, asked.now)
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:

@@ -107,8 +107,8 @@ def _units(step: timedelta) -> dict[str, float]:
 def grid(step: Step, *, last: datetime | None, start: datetime | None) -> datetime:
     """The anchor of the ticks after `last` and from `start` on; at least one of the two is given.
 
-    It is `start` if `last` is one of its ticks, so that steps of months keep their day, such as the 31st. Otherwise it is
-    `last`, so that the next tick is a whole step away even if `start` was edited or changes with each parsing.
+    This is `start` if `last` is one of its ticks, so that steps of months keep their day, such as the 31st. Otherwise `last`, so
+    that the next tick is a whole step away even if `start` was edited or changes with each parsing.
     """
     if start is None or (last is not None and last >= start and Steps(start, step).from_on(last) != last):
         assert last is not None

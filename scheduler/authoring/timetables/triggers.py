@@ -10,8 +10,8 @@ from typing import ClassVar
 from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exact
 from scheduler.authoring.timetables.ticks import Clocks, Step, Steps, Ticks, grid
 
-#: With run_immediately None or False, a DAG without start_date begins with the last tick if that is not longer ago than
-#: the longer of this time and this fraction of the time between ticks.
+#: With run_immediately None or False, a DAG without start_date begins with the last tick if that tick is recent: not older than
+#: this time, or than this fraction of the time between ticks if that is longer.
 _NEAR_SHARE, _NEAR = 10, timedelta(minutes=5)
 
 
@@ -66,9 +66,9 @@ class _Trigger(Timetable):
 class Cron(_Trigger):
     """One or more cron expressions in a time zone.
 
-    `run_immediately` chooses the first run of a DAG without start_date: the last tick for True, for a number of seconds
-    only if it is not longer ago, for None or False only if it is about now; otherwise the next tick. Each expression chooses
-    for itself, as in Airflow: the run is the newest choice that is due (with catchup the first one), else the next one.
+    `run_immediately` chooses the first run of a DAG without start_date. True: the last tick. A number of seconds: the last tick if
+    it is not older. None or False: the last tick if it is about now. Otherwise the first run is the next tick. Each expression
+    chooses for itself, as in Airflow: the run is the newest choice that is due (with catchup the first one), else the next one.
     """
 
     kind: ClassVar[str] = "cron"

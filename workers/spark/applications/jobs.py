@@ -1,4 +1,4 @@
-"""The stored applications of one task instance: those of earlier tries, and the one that this try submits."""
+"""The stored applications of one task instance: from earlier tries, and the one that this try submits."""
 
 import contextlib
 import uuid
@@ -17,7 +17,7 @@ from workers.spark.clusters.status import Ids, Status
 
 
 class Jobs:
-    """The storage of the applications of a try. By default there is none, and no earlier tries."""
+    """The storage of the applications of a try. By default it has none, and no earlier tries."""
 
     max_tries = 0
 
@@ -46,7 +46,7 @@ class Jobs:
         return True
 
     def may_end(self, job: ExternalJob, ids: Ids) -> bool:
-        """Whether this try may end the application with these IDs: it follows it, or no other process knows it."""
+        """Whether this try may end the application with these IDs: it follows it, or no other process does."""
         return self.follows(job)
 
     def reported(self, look: progress.Look) -> contextlib.AbstractContextManager[None]:

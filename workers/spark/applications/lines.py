@@ -7,7 +7,7 @@ from workers.spark.clusters.status import Ids
 _APPLICATION = re.compile(
     r"\b[Aa]pp(?:lication)? I[Dd]:? (app-\d+-\d+|local-\d+|spark-\w+)\b|Submitted application (application_\d+_\d+)"
 )
-#: Spark 3 and spark-sql print the URL of the UI. Spark 4 prints the port, and the caller knows the host.
+#: Spark 3 and spark-sql print the URL of the UI. Spark 4 prints only the port; the caller has the host.
 _UI = re.compile(r"(?:SparkUI\b.{0,60}? started|Spark Web UI available) at (https?://[^\s,]+)")
 _PORT = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
 #: The output of spark-sql for a statement that failed: the error with its class, without a stack trace.

@@ -1,4 +1,4 @@
-"""The IDs and the status of an application. An unknown status is a value of its own and never final."""
+"""The IDs and the status of an application. An unknown status is a separate value, and is never final."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,7 +68,7 @@ class UnreachableError(Exception):
 
 
 class StatusUnknownError(PacelineError):
-    """The status of an application is unknown; it may still run, and the next try asks again."""
+    """The status of an application is unknown. It may still run, and the next try requests the status again."""
 
 
 class ApplicationError(PacelineError):

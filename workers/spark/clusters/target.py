@@ -16,7 +16,7 @@ EXTRA = frozenset({
     "conf", "deploy-mode", "deploy_mode", "spark-binary", "spark_binary", "queue", "namespace", "rest_port", "ui_port",
     "resourcemanager", "kubectl", "yarn",
 })  # fmt: skip
-#: Those that are needed for requests to the cluster.
+#: The extras that requests to the cluster need.
 REACH = frozenset({"rest_port", "ui_port", "resourcemanager", "namespace", "kubectl", "yarn"})
 _MASTERS = (
     ("local", re.compile(r"local(\[.*\]|-cluster\[.*\])?")),
@@ -29,7 +29,9 @@ _MASTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster and deploy mode. `kind` is one of _MASTERS; `reach` has what requests need, without secrets, since it is stored."""
+    """A cluster and deploy mode. `kind` is one of _MASTERS; `reach` has the data for requests, without secrets, since it is
+    stored.
+    """
 
     kind: str
     master: str

@@ -40,7 +40,7 @@ class Jvm:
         self._recent = bytearray()
         self._scratch = Scratch()
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
-        # Tables that only this JVM knows are removed with it: another JVM could not read them, or save one of the same name.
+        # Tables in the catalog of this JVM are removed with it: another JVM could not read them, or save one of the same name.
         self._warehouse = self._scratch.path / "warehouse"
         # A file instead of arguments, which every user of the machine can read.
         properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
@@ -60,7 +60,7 @@ class Jvm:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and its output is read; otherwise it would block on a full pipe."""
+        """Whether it runs and its output is read. Unread, it would block on a full pipe."""
         return self._process.poll() is None and self._pumping.is_alive()
 
     @property
@@ -69,7 +69,7 @@ class Jvm:
 
     @property
     def tables(self) -> set[str]:
-        """The tables and databases that only this JVM knows, and that are removed with it."""
+        """The tables and databases in the catalog of this JVM, which are removed with it."""
         with contextlib.suppress(OSError):
             return {path.name for path in self._warehouse.iterdir()}
         return set()

@@ -42,7 +42,7 @@ class PythonSide:
 
     @property
     def broken(self) -> str | None:
-        """What cannot be restored; None if everything can."""
+        """The state that cannot be restored; None if everything can."""
         return "a task shut down the server of accumulators" if self.accumulators.server_shutdown else None
 
 

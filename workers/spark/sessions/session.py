@@ -57,7 +57,7 @@ class State:
         warm.unfit = self._lasting() or warm.python.broken
 
     def _lasting(self) -> str | None:
-        """What a task changed that cannot be restored; None if nothing."""
+        """The change of a task that cannot be restored; None if nothing."""
         warm, context = self._warm, self._warm.context
         if _added(context) != self._added:
             return "a task added files or jars to its SparkContext, which cannot be removed"

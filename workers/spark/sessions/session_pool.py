@@ -106,7 +106,7 @@ class WarmJvm:
         from pyspark.errors import PySparkException
 
         entry = self.classes.org.apache.spark.internal.config.ConfigEntry.findEntry(key)
-        if entry is None:  # a key that only a library knows
+        if entry is None:  # a key that only a library defines
             return
         try:
             entry.valueConverter().apply(value)

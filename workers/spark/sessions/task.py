@@ -58,7 +58,7 @@ def run(
         session_pool.release(warm, settings.spark) if keep else session_pool.end(warm)
 
     warm, begun = _begun(take, release, for_session, name=_name(values["ti"]))
-    # Including the loggers of PySpark and py4j, which the guard cannot know before the first task that imports them.
+    # Including the loggers of PySpark and py4j, which exist only after the first task that imports them.
     loggers, tables = Logging(), warm.jvm.tables
     loggers.note_new()
     try:
