@@ -24,6 +24,14 @@ class Harm:
     child: int | None = None
 
 
+@dataclass
+class Outage:
+    """PostgreSQL was away, took no writes or was slow to store them: what ended meanwhile is reported afterwards."""
+
+    start: float
+    end: float = OPEN
+
+
 @dataclass(frozen=True, kw_only=True)
 class Action:
     """What a person asked for: `tasks` are all that it may touch."""
@@ -43,6 +51,7 @@ class Book:
     #: (DAG id, run id): whether it is sure that the request arrived. One whose answer was lost may be stored or not.
     runs: dict[tuple[str, str], bool] = field(default_factory=dict)
     harms: list[Harm] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     #: Pools that were made smaller, and when (time.monotonic()): what holds their slots is left to end.
     shrunk: dict[str, float] = field(default_factory=dict)
@@ -65,6 +74,17 @@ class Book:
         noted = self.harmed(what, process, child)
         try:
             yield noted
+        finally:
+            noted.end = time.time()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """As long as the block."""
+        noted = Outage(time.time())
+        with self._lock:
+            self.outages.append(noted)
+        try:
+            yield
         finally:
             noted.end = time.time()
 

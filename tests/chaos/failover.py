@@ -37,12 +37,13 @@ def standby_promoted(act: Act) -> Recovery:
             _ask(primary, "alter system reset synchronous_standby_names", "select pg_reload_conf()")
             found.servers.stop(standby.name)
             raise
-        found.signal_server(primary.name, signal.SIGQUIT)
-        found.servers.stop(primary.name)  # it would be started again
-        _ask(standby, "select pg_promote()")
-        found.move_to(standby)
-        shutil.rmtree(primary.data, ignore_errors=True)
-        up = wait_until_up(found.settings.database_url)
+        with found.book.outage():
+            found.signal_server(primary.name, signal.SIGQUIT)
+            found.servers.stop(primary.name)  # it would be started again
+            _ask(standby, "select pg_promote()")
+            found.move_to(standby)
+            shutil.rmtree(primary.data, ignore_errors=True)
+            up = wait_until_up(found.settings.database_url)
     return Recovery("postgres", [act.meter.first_move(up)])
 
 

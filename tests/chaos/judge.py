@@ -64,6 +64,8 @@ class Tolerance:
     slack_s: float = 1.0
     #: Until a worker has stopped what a person cleared or marked.
     action_s: float = 60.0
+    #: From the end of an outage of PostgreSQL to the report of what ended in it: the longest pause between two attempts, and one.
+    report_s: float = 6.0
 
 
 def judge(plan: Plan, facts: Facts, book: Book, tolerance: Tolerance) -> Findings:
@@ -122,9 +124,8 @@ class _Case:
         )
 
     def _excused(self, one: Execution) -> bool:
-        return self._harmed(one.process, one.child, one.start, self._end_of(one)) or self._stopped(
-            one.key, one.start, self._end_of(one)
-        )
+        reported = self._reported(self._end_of(one))
+        return self._harmed(one.process, one.child, one.start, reported) or self._stopped(one.key, one.start, reported)
 
     def _marked_since(self, one: Execution) -> bool:
         """Whether a person said how this task instance ended, while it ran or at any time after: what it did is then overruled."""
@@ -133,6 +134,13 @@ class _Case:
 
     def _end_of(self, one: Execution) -> float:
         return one.start + self._tolerance.after_harm_s if one.ended is None else one.ended
+
+    def _reported(self, end: float) -> float:
+        """When the report of what ended then was stored at the latest: later than that only by outages of PostgreSQL."""
+        for outage in sorted(self._book.outages, key=lambda one: one.start):
+            if outage.start - self._tolerance.slack_s <= end <= outage.end:
+                end = outage.end + self._tolerance.report_s
+        return end
 
     def _stopped(self, key: Key, start: float, end: float) -> bool:
         """Whether a person asked for something that stops it, between the two."""

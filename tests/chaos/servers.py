@@ -71,7 +71,7 @@ def redis_frozen(act: Act) -> None:
 
 def postgres_read_only(act: Act) -> None:
     """Every transaction is refused with 25006, as by a standby; connections are ended when it begins and when it is over."""
-    with act.stage.postgres_lock:
+    with act.stage.postgres_lock, act.stage.book.outage():
         try:
             _configured(act, "set default_transaction_read_only = on")
             time.sleep(act.pause_s())
@@ -81,7 +81,7 @@ def postgres_read_only(act: Act) -> None:
 
 def slow_disk(act: Act) -> None:
     """Commits that wait for the disk wait longer, up to some seconds: for a standby that does not answer."""
-    with act.stage.postgres_lock:
+    with act.stage.postgres_lock, act.stage.book.outage():
         try:
             for _ in range(act.dice.randint(1, 6)):
                 _configured(act, "set synchronous_standby_names = nobody", terminate=False)
@@ -102,7 +102,7 @@ def postgres_fast(act: Act) -> Recovery:
 
 def postgres_backend(act: Act) -> Recovery:
     """One backend is killed, as when memory runs out: the server ends all others, recovers, and stays the same process."""
-    with act.stage.postgres_lock:
+    with act.stage.postgres_lock, act.stage.book.outage():
         with contextlib.closing(act.stage.postgres.connect()) as witness, witness.cursor() as cursor:
             cursor.execute(BACKENDS)
             os.kill(act.dice.choice(cursor.fetchall())[0], signal.SIGKILL)
@@ -159,7 +159,7 @@ def _fill_queue(act: Act) -> tuple[list[int], float]:
 
 
 def _restart_postgres(act: Act, number: int) -> Recovery:
-    with act.stage.postgres_lock:
+    with act.stage.postgres_lock, act.stage.book.outage():
         name = act.stage.postgres.name
         act.stage.signal_server(name, number)
         while act.stage.servers.alive(name):

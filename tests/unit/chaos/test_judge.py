@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from chaos.book import Action, Book, Harm
+from chaos.book import Action, Book, Harm, Outage
 from chaos.facts import Execution, Facts, StoredInstance, StoredRun, StoredTry
 from chaos.judge import COUNTERS, Findings, Tolerance, judge
 from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
@@ -155,6 +155,30 @@ def test_only_a_fault_of_the_worker_or_child_that_ran_it_excuses(
     record.retried("last")
     record.executions["last again"] = replace(record.executions["last again"], start=300.0, ended=301.0)
     harm(record, process, at, at, child)
+
+    assert (record.findings().lost_success == []) is excuses
+
+
+@pytest.mark.parametrize(
+    ("outages", "killed_at", "excuses"),
+    [
+        ([], 230.0, False),  # it was reported long before
+        ([(200.5, 240.0)], 230.0, True),  # its report was waiting
+        ([(200.5, 240.0)], 245.0, True),  # it may be sent just now
+        ([(200.5, 240.0)], 250.0, False),
+        ([(200.5, 240.0), (243.0, 280.0)], 270.0, True),
+        ([(210.0, 240.0)], 230.0, False),  # reported before the outage
+        ([(200.5, 240.0)], None, False),  # an outage alone loses nothing
+    ],
+)
+def test_a_report_is_late_by_an_outage_of_postgresql_and_not_by_more(
+    record: Record, outages: list[tuple[float, float]], killed_at: float | None, excuses: bool
+) -> None:
+    record.retried("last")
+    record.executions["last again"] = replace(record.executions["last again"], start=300.0, ended=301.0)
+    record.book.outages += [Outage(start, end) for start, end in outages]
+    if killed_at is not None:
+        harm(record, "worker-1", killed_at, killed_at)
 
     assert (record.findings().lost_success == []) is excuses
 
