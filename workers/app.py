@@ -1,5 +1,6 @@
 """The Celery worker. Its pool processes run tasks with workers/execute.py."""
 
+import gc
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ from workers.in_place_events import InPlaceEvents
 from workers.logs import worker_log
 from workers.lost_processes import LostProcesses
 from workers.outcome import Fail, Retry, TryFailed
+from workers.report_lock import ReportLock
 from workers.running_tasks import RunningTasks
 from workers.spark.applications.reaper import Reaper
 from workers.task_killer import TaskKiller
@@ -143,6 +145,12 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
 class Pool(TaskPool):  # type: ignore[misc]
     """Celery's prefork pool. A pool process that dies during its start is replaced like any other."""
 
+    def on_start(self) -> None:
+        """Fork the pool processes. Their garbage collections leave alone what they share with this process, so it stays shared."""
+        gc.collect()
+        gc.freeze()
+        super().on_start()
+
     def did_start_ok(self) -> bool:
         """Replace dead pool processes. Celery would end the worker if one died before the event loop started."""
         self.maintain_pool()
@@ -227,8 +235,10 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
 
 def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart, events: InPlaceEvents) -> None:
+    lock = ReportLock()
+
     def prepare(**_: Any) -> None:
-        executor = _executor(settings, running_tasks, events)
+        executor = _executor(settings, running_tasks, events, lock)
 
         def execute(ti_id: int, dispatch_id: str) -> None:
             result = executor.run(ti_id, dispatch_id)
@@ -248,7 +258,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 
-def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents) -> Executor:
+def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> Executor:
     slot = running_tasks.slot(current_process().index)
     slot.put_down()
     hot = HotPath(settings, slot.worker_id)
@@ -257,7 +267,7 @@ def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEv
     return Executor(
         settings=settings,
         logs_folder=settings.logs_folder,
-        store=DatabaseStore(settings, hot, follower),
+        store=DatabaseStore(settings, hot, follower, lock=lock),
         files=load.LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(),

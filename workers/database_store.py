@@ -22,6 +22,7 @@ from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers import other_runs
 from workers.logs import worker_log
+from workers.report_lock import ReportLock
 from workers.secrets_backend import StoreBackend
 from workers.state_backend import StoredStates
 
@@ -42,6 +43,7 @@ class DatabaseStore:
     hot: HotPath
     follower: Follower
     over: xcoms.MappedOver = field(default_factory=xcoms.MappedOver)
+    lock: ReportLock = field(default_factory=ReportLock)
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.hot.worker_id = worker_id
@@ -53,7 +55,7 @@ class DatabaseStore:
     def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
         """Store the ending. If the report is refused because the task was cleared or marked, store the requested state."""
         fault_points.point("report.before")
-        accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
+        accepted = self.patient(lambda: self._report(claim, ending, continuation))
         if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
             # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
@@ -66,6 +68,17 @@ class DatabaseStore:
                 ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
             )  # fmt: skip
         return accepted
+
+    def _report(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
+        """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same."""
+        if self.hot.is_open:
+            return self.follower.report(claim, ending, continuation)
+        with self.lock.turn() as contended:
+            accepted = self.follower.report(claim, ending, continuation)
+            if contended and (continuation is None or continuation.claim is None):
+                # Others probably wait too. Each would keep its connection for a while.
+                self.hot.close()
+            return accepted
 
     def clear_xcoms(self, claim: Claim) -> None:
         self.patient(lambda: xcoms.clear(self.hot, claim))

@@ -69,6 +69,11 @@ class WorkerConnection:
         self._environment = _libpq_variables()
         _ALL.add(self)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the next statement opens no connection, unless the idle one closes just before."""
+        return self._cursor is not None
+
     def dag(self, version_id: int) -> SerializedDag:
         """The DAG of a version, cached."""
         return self._versions.get(version_id, lambda: self.value(versions.READ, (version_id,)))
