@@ -18,7 +18,8 @@ from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import PacelineError, ParamError
 from scheduler.operators.branch import BranchMixIn, SkipMixin
 
-log = logging.getLogger("paceline.hitl")
+#: Not below paceline, whose records a worker writes to its own log.
+log = logging.getLogger(__name__)
 
 REQUEST, RESPONSE = "hitl_request", "hitl_response"
 POLL_S = 10.0

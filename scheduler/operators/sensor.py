@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context
 
 
-log = logging.getLogger("paceline.task")
+#: Not below paceline, whose records a worker writes to its own log.
+log = logging.getLogger(__name__)
 
 WEEK_S = 7 * 24 * 3600.0
 MODES = ("poke", "reschedule")

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from scheduler.authoring import running
 from scheduler.exceptions import FailTask, XComError
 
-log = logging.getLogger("paceline.quality")
+#: Not below paceline, whose records a worker writes to its own log.
+log = logging.getLogger(__name__)
 
 #: The key of the XCom with the results of all checks of a try.
 KEY = "expectations"

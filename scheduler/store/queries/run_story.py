@@ -6,7 +6,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.deciding.why_past import Step, of_run, sentence
-from scheduler.store.queries import events, reads
+from scheduler.settings import Settings
+from scheduler.store.queries import events, reads, why_history
 
 Row = dict[str, Any]
 #: Notices that were delivered or abandoned, Spark applications, and missed SLAs and deadlines, as (at, task_id, map_index, text).
@@ -39,31 +40,34 @@ select e.created_at, e.task_id, e.map_index, null, 'Updated the asset ' || e.uri
 """
 
 
-def story(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
+def story(connection: Connection, settings: Settings, dag_id: str, run_id: str) -> list[Row]:
     """Each step: `at`, `task_id` (None for the run itself), `map_index`, `try_number`, `actor` and a sentence in `text`.
 
-    NotFoundError. Without core.record_events, only what followed is known.
+    The longest waits have their cause. NotFoundError. Without core.record_events, only what followed is known.
     """
     run: int = reads.run_alone(connection, dag_id, run_id)["id"]
-    steps = [*_steps(connection, run), *_beside(connection, run)]
+    steps = [*_steps(connection, settings, run), *_beside(connection, run)]
     return sorted(steps, key=lambda step: step["at"])
 
 
-def _steps(connection: Connection, run: int) -> Iterator[Row]:
-    before: dict[tuple[str | None, int | None], Step] = {}
+def _steps(connection: Connection, settings: Settings, run: int) -> Iterator[Row]:
+    last: dict[tuple[str | None, int | None], Step] = {}
+    found: list[tuple[Row, Step | None, Step]] = []
     for event in events.of_run(connection, run):
         key = event["task_id"], event["map_index"]
         step = Step(**{name: event[name] for name in ("at", "from_state", "to_state", "actor", "reason", "try_number")})
-        words = of_run if event["task_id"] is None else sentence
-        yield {
-            "at": step.at,
-            "task_id": event["task_id"],
-            "map_index": event["map_index"],
-            "try_number": step.try_number,
-            "actor": step.actor,
-            "text": words(step, before.get(key)),
-        }
-        before[key] = step
+        found.append((event, last.get(key), step))
+        last[key] = step
+    explained = why_history.longest_waits([(before, step) for _, before, step in found])
+    for number, (event, before, step) in enumerate(found):
+        long = before if number in explained else None  # the wait between both had a cause worth a look
+        if event["task_id"] is None:
+            text = of_run(step, before, None if long is None else why_history.crowd_of_run(connection, run, long, step))
+        else:
+            place = (run, event["task_id"], event["map_index"])
+            crowd = None if long is None else why_history.crowd_of(connection, settings, place, long, step)
+            text = sentence(step, before, crowd)
+        yield {name: event[name] for name in ("at", "task_id", "map_index", "try_number", "actor")} | {"text": text}
 
 
 def _beside(connection: Connection, run: int) -> Iterator[Row]:

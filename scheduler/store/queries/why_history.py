@@ -89,6 +89,30 @@ def of_dag_run(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
     return _rows(steps, ("running",), text)
 
 
+def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, int], before: Step, step: Step) -> Crowd:
+    """What held up a task instance, by its run, task and map index, in the wait between two of its steps."""
+    statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
+    ti_id = connection.exec_driver_sql(statement, place).scalar_one()
+    own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+    return _crowd(connection, settings, own, _middle(before, step))
+
+
+def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunCrowd:
+    """What held up a queued run in the wait between two of its steps."""
+    return _run_crowd(connection, run, _middle(before, step))
+
+
+def longest_waits(pairs: Sequence[tuple[Step | None, Step]], awaited: Collection[str] = ("queued", "running")) -> set[int]:
+    """The places of the steps to one of `awaited` that took longest, whose causes are looked up. Steps come with those before."""
+    waits = {
+        number: (step.at - before.at).total_seconds()
+        for number, (before, step) in enumerate(pairs)
+        if before is not None and step.to_state in awaited
+    }
+    found = sorted((number for number, wait_s in waits.items() if wait_s >= SHORTEST_WAIT_S), key=lambda number: -waits[number])
+    return set(found[:MOST_CAUSES])
+
+
 def _steps(found: Sequence[Row]) -> list[Step]:
     return [
         Step(
@@ -104,14 +128,8 @@ def _steps(found: Sequence[Row]) -> list[Step]:
 
 
 def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str]) -> list[Row]:
-    pairs = list(zip([None, *steps], steps, strict=False))
-    waits = {
-        number: (step.at - before.at).total_seconds()
-        for number, (before, step) in enumerate(pairs)
-        if before is not None and step.to_state in awaited
-    }
-    longest = sorted((number for number, wait_s in waits.items() if wait_s >= SHORTEST_WAIT_S), key=lambda number: -waits[number])
-    explained = set(longest[:MOST_CAUSES])
+    pairs: list[tuple[Step | None, Step]] = list(zip([None, *steps], steps, strict=False))
+    explained = longest_waits(pairs, awaited)
     return [
         {
             "at": step.at,

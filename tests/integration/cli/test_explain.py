@@ -1,15 +1,19 @@
 """`paceline runs explain` tells a run in order."""
 
+from collections.abc import Callable
 from typing import Any
 
 from click.testing import CliRunner
-from support.scenario import Scenario, chain
+from support.scenario import Scenario, chain, dag
+from support.waiting import eventually
 
 from scheduler.cli import paceline
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.queries import run_story
 from scheduler.store.worker.claims import Claim, Ending
+
+from .conftest import Cli
 
 
 def outcome(claim: Claim) -> Any:
@@ -21,7 +25,7 @@ def test_a_story_has_each_step_in_order(scenario: Scenario) -> None:
     scenario.add(chain("c", 2, task={"retries": 1}))
     scenario.trigger("c", run_id="r")
     scenario.run_to_end(outcome=outcome)
-    steps = transact(scenario.engine, run_story.story, "c", "r")
+    steps = transact(scenario.engine, run_story.story, scenario.settings, "c", "r")
 
     assert [step["at"] for step in steps] == sorted(step["at"] for step in steps)
     texts = [(step["task_id"], step["text"]) for step in steps]
@@ -52,3 +56,58 @@ def test_the_command_prints_a_line_for_each_step(scenario: Scenario, monkeypatch
     assert any(" t000: Succeeded" in line for line in lines)
     assert any("Could not deliver the callback on_failure: it\\x1b crashed." in line for line in lines)
     assert CliRunner().invoke(paceline, ["runs", "explain", "c", "none"]).exit_code == 3
+
+
+def test_a_story_tells_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
+    cli: Cli, make_scenario: Callable[..., Scenario]
+) -> None:
+    """`first` holds the only slot of the pool for 40 s. `second` fails once, is lost with its worker, and is cleared in the end."""
+    scenario = make_scenario(worker={"heartbeat_timeout": 4.0})
+    scenario.pool("narrow", 1)
+    tasks = {"first": {"priority_weight": 9}, "second": {"retries": 2}}
+    scenario.add(dag("c", {"first": [], "second": []}, task={"pool": "narrow"}, options=tasks))
+    scenario.trigger("c", run_id="r")
+    ends = {1: Ending(TaskState.UP_FOR_RETRY, delay_s=0.0, reason="ValueError: no")}
+    scenario.turn()
+    scenario.work()
+    scenario.sql(
+        "update event set at = at - interval '40 s' where to_state = 'scheduled'"
+        " and task_instance_id in (select id from task_instance where task_id = 'second')"
+    )
+    scenario.sql(
+        "update event set queued_at = queued_at - interval '80 s', started_at = started_at - interval '80 s'"
+        " where queued_at is not null"
+    )
+    scenario.turn()
+    assert scenario.work(lambda claim: ends[claim.try_number]) == 1
+    scenario.turn()
+    (message,) = scenario.messages()
+    assert scenario.claim(message) is not None
+    scenario.sql("update crash_free set since = since - interval '1 hour'")  # PostgreSQL has run for long
+    scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 hour' where kind = 'worker'")
+
+    def is_lost() -> bool:
+        scenario.turn()
+        return scenario.states()["second"] != "running"
+
+    eventually(is_lost)  # PostgreSQL has to run for the time of a lost heartbeat first
+    scenario.sql("update process set heartbeat_at = clock_timestamp(), stopped_at = null where kind = 'worker'")
+    scenario.run_to_end(turns=10)
+    cleared = cli("tasks", "clear", "c", "r", "second")
+    assert cleared.exit_code == 0, cleared.output
+    scenario.run_to_end(turns=10)
+
+    lines = cli("runs", "explain", "c", "r").stdout.splitlines()
+
+    told = [line.partition(": ")[2] for line in lines if " second: " in line]
+    expected = [
+        "Scheduled", "Waited 40 s for pool 'narrow' with 1 of 1 slot in use by c.first", "Started", "Failed",
+        *("Scheduled", "Queued", "Started", "Failed"),
+        *("Scheduled", "Queued", "Started", "Succeeded"),
+        *("Cleared", "Scheduled", "Queued", "Started", "Succeeded"),
+    ]  # fmt: skip
+    assert [text[: len(start)] for text, start in zip(told, expected, strict=True)] == expected, "\n".join(lines)
+    failures = [text for text in told if text.startswith("Failed")]
+    assert "ValueError: no" in failures[0] and "sent no heartbeat" in failures[1]
+    of_run = [line.partition(": ")[2] for line in lines if " run: " in line]
+    assert [text.split()[0] for text in of_run] == ["Created", "Started", "Ended", "Queued", "Started", "Ended"]

@@ -197,3 +197,24 @@ def test_lines_of_paceline_and_records_are_json_with_what_they_are_about(tmp_pat
         assert (trace is not None) == (line in (recorded, raised))
         assert trace is None or trace.endswith('ValueError: one\ntwo " quoted' + ("\n" if line == raised else ""))
     assert json.loads(said.stdout) == [str(path)]
+
+
+OF_OPERATORS = """
+import importlib, sys
+from workers import logs
+logs.to_stderr("text")
+log = logs.TryLog()
+log.open(sys.argv[1], "header")
+for name in ("operators.hitl", "operators.sensor", "quality.report", "authoring.retry_policy"):
+    importlib.import_module(f"scheduler.{name}").log.warning(name)
+log.close()
+"""
+
+
+def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_worker(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    said = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
+
+    told = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
+    assert told == ["header", "operators.hitl", "operators.sensor", "quality.report", "authoring.retry_policy"]
+    assert said.stderr == ""
