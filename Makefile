@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -61,6 +61,9 @@ test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it
 test-metrics: setup ## Let a real Prometheus scrape every role, and replay what StatsD received
 	@.make/metrics $(ARGS)
 
+test-upgrade: setup ## Run the release before beside this one under load: a rolling upgrade, and back; UPGRADE_FROM=v1.2.3
+	@$(BIN)/python -m pytest -m "on_demand or not on_demand" tests/acceptance/test_upgrade.py tests/acceptance/test_migration_locks.py $(ARGS)
+
 test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects
 	@TYPE_TESTS=1 $(BIN)/python -m pytest tests/types $(ARGS)
 
@@ -83,7 +86,7 @@ bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one 
 	@$(BIN)/python -m bench $(ARGS)
 
 release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
-	@.venv/bin/python -c 'import build' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
+	@.venv/bin/python -c 'import build.__main__' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
 	@.venv/bin/python .make/release $(VERSION)
 
 docs: setup ## Build the documentation site into build/docs; a broken link is an error

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".make/release", "deploy/chart/Chart.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("deploy/kustomize", "docs/how-to"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "all"]):
         git(tmp_path, *command)
     return tmp_path
@@ -27,14 +30,34 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def release(folder: Path, version: str) -> subprocess.CompletedProcess[str]:
-    """Release without the build, which the test of the wheel does."""
+def release(folder: Path, version: str, build: str = "true") -> subprocess.CompletedProcess[str]:
+    """Release with another program in place of the build, which the test of the wheel does."""
     script = folder / ".make" / "release"
-    text = script.read_text(encoding="utf-8").replace('[sys.executable, "-m", "build", "--outdir", "dist", "."]', '["true"]')
+    text = script.read_text(encoding="utf-8").replace('[sys.executable, "-m", "build", "--outdir", "dist", "."]', f'["{build}"]')
     environment = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     code = f"__file__ = {str(script)!r}\n{text}"
     return subprocess.run([sys.executable, "-c", code, version], cwd=folder, env=environment | {"PATH": "/usr/bin:/bin"},
                           capture_output=True, text=True, check=False)  # fmt: skip
+
+
+def named_versions(folder: Path) -> list[str]:
+    """The versions in labels, images, tags and wheels of the files in a folder."""
+    files = (path for path in folder.rglob("*") if path.suffix in (".yaml", ".md"))
+    return [
+        version
+        for path in files
+        for version in re.findall(r"(?:version: |newTag: |paceline[\w-]*[:-]|v)(\d+\.\d+\.\d+)\b", path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_a_failed_build_commits_and_tags_nothing(checkout: Path) -> None:
+    before = git(checkout, "rev-parse", "HEAD")
+    done = release(checkout, "3.4.5", build="false")
+
+    assert done.returncode != 0
+    assert (git(checkout, "rev-parse", "HEAD"), git(checkout, "tag", "--list")) == (before, "")
+    git(checkout, "checkout", ".")
+    assert git(checkout, "status", "--porcelain") == ""
 
 
 def test_a_release_sets_versions_closes_the_changelog_and_tags(checkout: Path) -> None:
@@ -46,6 +69,10 @@ def test_a_release_sets_versions_closes_the_changelog_and_tags(checkout: Path) -
     assert "\nversion: 3.4.5\nappVersion: 3.4.5\n" in chart
     changelog = (checkout / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(r"^## \[Unreleased\]\n\n## \[3\.4\.5\] - \d{4}-\d\d-\d\d\n", changelog, re.MULTILINE)
+    former = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    for folder in ("deploy/kustomize", "docs/how-to"):
+        before, after = (named_versions(root / folder) for root in (ROOT, checkout))
+        assert before.count(former) == after.count("3.4.5") > 0 and former not in after
     assert git(checkout, "tag", "--list") == "v3.4.5"
     assert git(checkout, "log", "-1", "--format=%s") == "Release 3.4.5"
     assert git(checkout, "status", "--porcelain") == ""
