@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import releases
+from support.faulty import Code
 from support.ledger import Ledger
 from support.ledger import ask as query
 from support.releases import Release
@@ -25,7 +26,15 @@ LONGEST_GAP_S = 1.0
 #: Executions that the load starts between two replacements.
 BETWEEN = 30
 PIPELINES = 6
-#: Each run has an XCom, mapped tasks, a retry, a join and a deferred task. A run follows the one before immediately.
+#: A run of a pipeline updates the asset that starts its next run, until the file `stop` exists.
+AGAIN = """
+@task(outlets=[Asset("load://{name}")])
+def again():
+    with entry():
+        if os.path.exists({stop!r}):
+            raise SkipTask("the test ends")
+"""
+#: An XCom, mapped tasks, a retry, a join and a deferred task.
 PIPELINE = """
 from scheduler.sensors import WaitSensor
 
@@ -44,12 +53,12 @@ def each(number, ti=None):
 def join():
     work(0.1)
 
-each.expand(number=numbers()) >> join()
+each.expand(number=numbers()) >> join() >> again()
 WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=0.2), deferrable=True) >> task(task_id="waited")(lambda: work())()
 """
 #: A replaced worker has to wait for this one.
-LONG = "task(task_id='long')(lambda: work(3))()"
-ALWAYS = {"schedule": "@continuous", "max_active_runs": 1, "default_args": {"retries": 2, "retry_delay": 0.1}}
+LONG = "task(task_id='long')(lambda: work(3))() >> again()"
+LOADS = {"long": LONG} | {f"p{number}": PIPELINE for number in range(PIPELINES)}
 OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
 
 
@@ -92,11 +101,11 @@ class Installation:
         self.await_load()
 
     def releases(self) -> dict[str, set[str]]:
-        """The names of the live processes by the schema that their release was written for."""
+        """The names of the processes by the schema that their release was written for."""
+        names = {self._supervisor.pid(name): name for name in self._supervisor.names()}
         found: dict[str, set[str]] = {}
-        alive = "select schema, name from process where stopped_at is null and heartbeat_at > clock_timestamp() - interval '5 s'"
-        for schema, name in query(self.url, alive):
-            found.setdefault(schema, set()).add(name.split("@")[0])
+        for schema, pid in query(self.url, "select schema, pid from process where stopped_at is null"):
+            found.setdefault(schema, set()).add(names.get(pid, f"process {pid}"))
         return found
 
     def await_load(self) -> None:
@@ -113,9 +122,11 @@ class Installation:
 def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatch(
     settings: Settings, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(PIPELINES):
-        (settings.dags_folder / f"p{number}.py").write_text(ledger.dag(f"p{number}", PIPELINE, **ALWAYS))
-    (settings.dags_folder / "long.py").write_text(ledger.dag("long", LONG, **ALWAYS))
+    stop = tmp_path / "stop"
+    for name, body in LOADS.items():
+        options = {"schedule": Code(f"[Asset('load://{name}')]"), "default_args": {"retries": 2, "retry_delay": 0.1}}
+        source = ledger.dag(name, AGAIN.format(name=name, stop=str(stop)) + body, **options)
+        (settings.dags_folder / f"{name}.py").write_text(f"from scheduler import Asset\n{source}")
     old, new = releases.previous(tmp_path / "previous"), releases.this()
     with Supervisor(settings.home / "logs") as supervisor:
         site = Installation(settings, supervisor, ledger)
@@ -124,6 +135,10 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatc
         Ledger.witness(site.url)
         for name in site.names:
             site.start(name, old)
+        stored = "select count(*) from dag where version_id is not null"
+        eventually(lambda: query(site.url, stored) == [(len(LOADS),)], timeout=60, message=site.logs)
+        for name in LOADS:
+            old.cli(site.environment, "dags", "trigger", name)
         eventually(lambda: site.executions() >= 5 * BETWEEN, timeout=120, message=site.logs)
         versions = query(site.url, "select dag_id, number from dag_version order by 1")
         begun = time.time()
@@ -137,8 +152,7 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatc
         ended = time.time()
         returned = site.releases()
 
-        for dag_id, _ in versions:
-            old.cli(site.environment, "dags", "pause", dag_id)
+        stop.touch()
         eventually(lambda: query(site.url, OPEN) == [(0,)], timeout=60, message=site.logs)
         verdict = ledger.judge(site.url)
         states = dict(query(site.url, "select state, count(*) from dag_run group by 1"))
