@@ -90,11 +90,11 @@ def of_dag_run(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
 
 
 def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, int], before: Step, step: Step) -> Crowd:
-    """What held up a task instance, by its run, task and map index, in the wait between two of its steps."""
+    """What held up a task instance, by its run, task and map index, between two of its steps. Names all DAGs: not for accounts."""
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
     own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
-    return _crowd(connection, settings, own, _middle(before, step))
+    return _crowd(connection, settings, own, _middle(before, step), None)
 
 
 def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunCrowd:
