@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, overload
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.graph import Node
@@ -13,9 +13,16 @@ from scheduler.authoring.source import fault
 from scheduler.exceptions import XComError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     # Passed as an argument, it stands for a value of any type. For Any as a base class, see PEP 484.
     _AnyValue = Any
+    #: The type of the value, which scheduler/testing/mypy_plugin compares with that of a parameter.
+    T_co = TypeVar("T_co", default=Any, covariant=True)
 else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
     class _AnyValue:
         __slots__ = ()
@@ -25,7 +32,7 @@ RETURN_KEY = "return_value"
 _MISSING: Any = object()
 
 
-class XComArg(Markable, _AnyValue):  # type: ignore[misc]
+class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
     """The future result of a task: the XCom that `operator` pushes under `key`, or the part of it at `path`.
 
     `result["rows"][0]` has the path ("rows", 0). Use it in template fields and arguments of @task functions, or map over

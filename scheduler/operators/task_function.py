@@ -40,7 +40,7 @@ class TaskFunction(Generic[P, R]):
         #: The arguments that all instances of a mapped task share; None before `partial`.
         self._given = given
 
-    def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
+    def __call__(self, *args: Any, **kwargs: Any) -> XComArg[R]:
         # P.args would demand the parameters that a worker fills; the mypy plugin in scheduler/testing leaves them out.
         if self._given is not None:
             raise source.fault("partial() of a decorated function is only for mapping; add .expand(...) or .expand_kwargs(...).")
@@ -69,11 +69,11 @@ class TaskFunction(Generic[P, R]):
         refuse_repeated(given, known, source.fault)
         return TaskFunction(self.function, self._kind, self._arguments, self._mark, {**known, **given})
 
-    def expand(self, *unnamed: Any, **mapped: Any) -> XComArg:
+    def expand(self, *unnamed: Any, **mapped: Any) -> XComArg[list[R]]:
         """Create a mapped task: one instance for each value, or for each combination of several arguments."""
         return self._shared().expand(*unnamed, **mapped).output
 
-    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg[list[R]]:
         """Create a mapped task: one instance for each dict of arguments."""
         return self._shared().expand_kwargs(kwargs, strict=strict).output
 

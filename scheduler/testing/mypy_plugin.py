@@ -1,20 +1,40 @@
-"""A mypy plugin: checks the names of arguments in calls and expansions of @task functions.
+"""A mypy plugin: checks the arguments of calls and expansions of @task functions, and the types of results among them.
 
 Enable it with `plugins = ["scheduler.testing.mypy_plugin"]` in the settings of mypy.
 """
 
 from collections.abc import Callable
+from typing import TypeGuard
 
+from mypy.errorcodes import ARG_TYPE
+from mypy.messages import format_type
 from mypy.nodes import ARG_NAMED_OPT, ARG_STAR, ARG_STAR2
 from mypy.plugin import MethodContext, MethodSigContext, Plugin
-from mypy.types import AnyType, CallableType, FunctionLike, Instance, Parameters, Type, TypeOfAny, get_proper_type
+from mypy.subtypes import is_subtype
+from mypy.types import (
+    AnyType,
+    CallableType,
+    FunctionLike,
+    Instance,
+    NoneType,
+    Parameters,
+    ProperType,
+    Type,
+    TypeOfAny,
+    UnionType,
+    get_proper_type,
+)
 
 from scheduler.authoring.context import KEYS
 
 TASK_FUNCTION = "scheduler.operators.task_function.TaskFunction"
+RESULT = "scheduler.authoring.xcom_arg.XComArg"
 DECORATORS = ("scheduler.operators.decorators.", "scheduler.operators.decorator_types.")
 #: Parameters that a worker fills: a call in a DAG file leaves them out.
 INJECTED = KEYS | {"spark", "sc", "self", "context"}
+#: The classes of values that JSON gives back as they were. Others change: a tuple is a list, and a DataFrame a reference.
+JSON = {f"builtins.{name}" for name in ("str", "int", "float", "bool", "list", "dict")}
+ANY = AnyType(TypeOfAny.explicit)
 
 
 class PacelinePlugin(Plugin):
@@ -28,6 +48,12 @@ class PacelinePlugin(Plugin):
         return None
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        if fullname == f"{TASK_FUNCTION}.__call__":
+            return _check_results
+        if fullname == f"{TASK_FUNCTION}.partial":
+            return _check_values
+        if fullname == f"{TASK_FUNCTION}.expand":
+            return _check_entries
         return _of_decorator if fullname.startswith(DECORATORS) and fullname.endswith(".__call__") else None
 
 
@@ -38,10 +64,17 @@ def _of_decorator(context: MethodContext) -> Type:
     if not isinstance(made, Instance) or made.type.fullname != TASK_FUNCTION or not isinstance(function, CallableType):
         return context.default_return_type
     own = Parameters(function.arg_types, function.arg_kinds, function.arg_names)
-    return made.copy_modified(args=[own, function.ret_type])
+    return made.copy_modified(args=[own, _result(function)])
 
 
-def _parameters(context: MethodSigContext) -> Parameters | None:
+def _result(function: CallableType) -> Type:
+    """The type of the value that a function returns; of a coroutine that at its end."""
+    returned = get_proper_type(function.ret_type)
+    is_coroutine = isinstance(returned, Instance) and returned.type.fullname == "typing.Coroutine"
+    return returned.args[-1] if isinstance(returned, Instance) and is_coroutine else returned
+
+
+def _parameters(context: MethodSigContext | MethodContext) -> Parameters | None:
     kind = get_proper_type(context.type)
     found = get_proper_type(kind.args[0]) if isinstance(kind, Instance) and kind.args else None
     return found if isinstance(found, Parameters) else None
@@ -68,9 +101,65 @@ def _of_expansion(context: MethodSigContext) -> FunctionLike:
     if found is None or ARG_STAR2 in found.arg_kinds:
         return context.default_signature
     names = [name for name, kind in zip(found.arg_names, found.arg_kinds, strict=True) if kind is not ARG_STAR]
+    # With Any, mypy would not infer the type of the entries of a list.
+    anything = context.api.named_generic_type("builtins.object", [])
     return context.default_signature.copy_modified(
-        arg_names=names, arg_kinds=[ARG_NAMED_OPT] * len(names), arg_types=[AnyType(TypeOfAny.explicit)] * len(names)
+        arg_names=names, arg_kinds=[ARG_NAMED_OPT] * len(names), arg_types=[anything] * len(names)
     )
+
+
+def _check_results(context: MethodContext) -> Type:
+    """Report each result in a call that does not fit its parameter. mypy itself checks the other arguments."""
+    return _check(context, lambda given: _value(given) if _is_result(given) else ANY)
+
+
+def _check_values(context: MethodContext) -> Type:
+    """Report each argument of `partial` that does not fit its parameter."""
+    return _check(context, _value)
+
+
+def _check_entries(context: MethodContext) -> Type:
+    """Report each list in `expand` whose entries do not fit their parameter."""
+    return _check(context, lambda given: _entry(_value(given)))
+
+
+def _check(context: MethodContext, value_of: Callable[[ProperType], ProperType]) -> Type:
+    parameters = _parameters(context)
+    wanted = dict(zip(parameters.arg_names, parameters.arg_types, strict=True)) if parameters is not None else {}
+    for name, types, nodes in zip(context.callee_arg_names, context.arg_types, context.args, strict=True):
+        for kind, node in zip(types, nodes, strict=True):
+            value = value_of(get_proper_type(kind))
+            if name in wanted and not is_subtype(value, wanted[name]):
+                given, expected = (format_type(one, context.api.options) for one in (value, wanted[name]))
+                context.api.fail(f'Argument "{name}" has a value of type {given}; expected {expected}', node, code=ARG_TYPE)
+    return context.default_return_type
+
+
+def _is_result(given: ProperType) -> TypeGuard[Instance]:
+    return isinstance(given, Instance) and given.type.fullname == RESULT
+
+
+def _value(given: ProperType) -> ProperType:
+    """The type of the value that an argument stands for; any of a result that is not known to be read as it was returned."""
+    if not _is_result(given):
+        return given
+    value = get_proper_type(given.args[0])
+    return value if _is_json(value) else ANY
+
+
+def _is_json(kind: Type) -> bool:
+    kind = get_proper_type(kind)
+    if isinstance(kind, UnionType):
+        return all(map(_is_json, kind.items))
+    if isinstance(kind, Instance):
+        return kind.type.fullname in JSON and all(map(_is_json, kind.args))
+    return isinstance(kind, AnyType | NoneType)
+
+
+def _entry(given: ProperType) -> ProperType:
+    """The type of the entries of a list; any of another value, since a mapping gives pairs."""
+    is_list = isinstance(given, Instance) and given.type.fullname == "builtins.list"
+    return get_proper_type(given.args[0]) if isinstance(given, Instance) and is_list else ANY
 
 
 def plugin(version: str) -> type[Plugin]:

@@ -33,6 +33,33 @@ with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
     four.expand(y=[3])  # error mypy
     four.partial(z=3).expand(x=[3])  # error mypy
 
+    @task
+    def words() -> list[str]:
+        return ["a"]
+
+    @task
+    async def number() -> int:
+        return 3
+
+    @task(multiple_outputs=True)
+    def both() -> tuple[int, str]:
+        return 1, "a"
+
+    @task
+    def total(numbers: list[int], factor: float = 1) -> float:
+        return factor * sum(numbers)
+
+    four(words())  # error mypy
+    total(number())  # error mypy
+    total([1], factor=words())  # error mypy
+    total(four.expand(x=[1, 2]))  # error mypy
+    total(both(), factor=total([1]))
+    total(both.override(task_id="again")()["x"], factor=number())
+    four.expand(x=words())  # error mypy
+    four.expand(x=["a"])  # error mypy
+    four.expand(x=number.expand_kwargs([{}]))
+    total.partial(factor="a").expand(numbers=[[1]])  # error mypy
+
 DAG("d", schedul="@daily")  # error
 
 
