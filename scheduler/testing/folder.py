@@ -45,9 +45,8 @@ class DagBag:
             raise DagError("\n".join(f"{file}: {message}" for file, message in self.import_errors.items()))
 
 
-def load_folder(settings: Settings) -> DagBag:
-    """Load every DAG file of the DAGs folder. NotFoundError if there is no such folder."""
-    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+def files_of(settings: Settings) -> list[str]:
+    """The DAG files that a scheduler finds in the DAGs folder. NotFoundError if there is no such folder."""
     folder = settings.dags_folder
     with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
         listing = watch.look()
@@ -55,8 +54,15 @@ def load_folder(settings: Settings) -> DagBag:
         raise NotFoundError(
             f"There is no DAGs folder {folder}; set `dag_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
         )
+    return sorted(listing.files)
+
+
+def load_folder(settings: Settings) -> DagBag:
+    """Load every DAG file of the DAGs folder. NotFoundError if there is no such folder."""
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+    folder = settings.dags_folder
     bag = DagBag(folder)
-    for file in sorted(listing.files):
+    for file in files_of(settings):
         try:
             found = load_file(settings, file)
         except (Exception, SystemExit) as error:

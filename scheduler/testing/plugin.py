@@ -35,9 +35,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     """With --check-dags: one more test for each DAG file."""
     if not config.getoption("check_dags"):
         return
+    from scheduler.testing.folder import files_of
+
     folder = _folder(config)
-    for file in sorted(path for path in folder.rglob("*.py") if not path.name.startswith((".", "_"))):
-        items.append(DagFile.from_parent(session, name=f"{folder.name}/{file.relative_to(folder)}", folder=folder, file=file))
+    for file in files_of(_settings(folder, folder / ".paceline")):
+        items.append(DagFile.from_parent(session, name=f"{folder.name}/{file}", folder=folder, file=folder / file))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -153,8 +155,11 @@ def airflow_variables(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None) -
 
 @pytest.fixture
 def airflow_connections(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None) -> InEnvironment:
-    """The connections that tasks and the test read: `airflow_connections({"db": {"conn_type": "postgres"}})`, or a URI."""
-    return InEnvironment(monkeypatch, "PACELINE_CONN_")
+    """The connections that tasks and the test read: `airflow_connections({"db": {"conn_type": "postgres"}})`, or a URI.
+
+    The conn_type is `generic` by default.
+    """
+    return InEnvironment(monkeypatch, "PACELINE_CONN_", {"conn_type": "generic"})
 
 
 @pytest.fixture
@@ -193,14 +198,16 @@ class DagMaker:
 class InEnvironment(MutableMapping[str, Any]):
     """Values that workers read from the environment, until the end of the test: a function that adds some, and a dict."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-        self._monkeypatch, self._prefix = monkeypatch, prefix
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, prefix: str, defaults: Mapping[str, Any] | None = None) -> None:
+        self._monkeypatch, self._prefix, self._defaults = monkeypatch, prefix, defaults
 
     def __call__(self, values: Mapping[str, Any]) -> None:
         """Add values."""
         self.update(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if self._defaults is not None and isinstance(value, Mapping):
+            value = {**self._defaults, **value}
         self._monkeypatch.setenv(self._prefix + name.upper(), value if isinstance(value, str) else json.dumps(value))
 
     def __getitem__(self, name: str) -> str:
@@ -232,8 +239,13 @@ def _task(request: pytest.FixtureRequest, task: tuple[Any, ...]) -> Any:
 
 
 def _folder(config: pytest.Config) -> Path:
-    named = config.getoption("dag_folder") or config.getini("dag_folder") or os.environ.get("PACELINE_DAGS_FOLDER") or "dags"
-    return Path(config.rootpath / named)
+    """The folder that is named, else `dags` in the root of the tests or where pytest was started."""
+    started = config.invocation_params.dir
+    if named := config.getoption("dag_folder"):
+        return Path(started / named)
+    if named := config.getini("dag_folder") or os.environ.get("PACELINE_DAGS_FOLDER"):
+        return Path(config.rootpath / named)
+    return next((folder for folder in (config.rootpath / "dags", started / "dags") if folder.is_dir()), started / "dags")
 
 
 def _settings(folder: Path, home: Path) -> Settings:

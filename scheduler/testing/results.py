@@ -20,21 +20,22 @@ class RunResult:
     `task[2]` for an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
     """
 
+    # pytest shows the repr of a result whose assertion fails, and shortens it.
     dag_id: str
-    run_id: str
+    run_id: str = field(repr=False)
     state: str
-    order: list[str]
-    states: Mapping[str, str]
-    xcoms: Mapping[str, Any]
-    all_xcoms: Mapping[str, Mapping[str, Any]]
+    order: list[str] = field(repr=False)
+    states: Mapping[str, str] = field(repr=False)
+    xcoms: Mapping[str, Any] = field(repr=False)
+    all_xcoms: Mapping[str, Mapping[str, Any]] = field(repr=False)
     #: Why a task instance failed or was skipped.
     reasons: Mapping[str, str]
     #: Seconds of each task instance.
-    durations: Mapping[str, float]
+    durations: Mapping[str, float] = field(repr=False)
     #: The exceptions of user code.
     errors: Mapping[str, BaseException] = field(default_factory=dict, repr=False)
     #: The runs of other DAGs that TriggerDagRunOperator asked for, with dag_id, run_id, logical_date and conf. They are not made.
-    triggered: Sequence[TriggeredRun] = ()
+    triggered: Sequence[TriggeredRun] = field(default=(), repr=False)
 
     @property
     def success(self) -> bool:

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context
+from scheduler.authoring import context, source, zones
 from scheduler.authoring import params as params_
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.dag import DAG
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
@@ -37,15 +38,18 @@ def prepare(
 ) -> MemoryRun:
     """A run that has not begun. The logical date is by default now, and the data interval that moment. `params` add to `conf`.
 
-    ParamError if the conf does not fit the params; DagError if the DAG is not valid.
+    A time without a time zone is in core.default_timezone. ParamError if the conf does not fit the params; DagError if the DAG
+    is not valid, or a time is no datetime.
     """
     dag.validate()
     plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
     given = {**(conf or {}), **(params or {})}
     params_.check_size(given, settings.core.max_conf_bytes, dag_id=dag.dag_id)
     params_.check(plan.params, given, dag_id=dag.dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
-    moment = logical_date or datetime.now(UTC)
-    start, end = data_interval or (moment, moment)
+    checks = Arguments(f"A run of DAG {dag.dag_id!r}", source.here())
+    zones.set_default(settings.core.default_timezone)
+    moment = datetime.now(UTC) if logical_date is None else checks.moment("logical_date", logical_date)
+    start, end = (checks.moment("data_interval", one) for one in data_interval or (moment, moment))
     dag_run = context.DagRun(
         dag_id=dag.dag_id,
         run_id=run_id or f"test__{moment.astimezone(UTC).isoformat()}",
@@ -118,10 +122,15 @@ def render_task(task: Any, settings: Settings | None = None, *, map_index: int =
 
 
 def operator_of(task: Any) -> AbstractOperator:
-    """The operator of a task, which may be given by its result. PacelineError if it is neither, or in no DAG."""
+    """The operator of a task, which may be given by its result. One that is in no DAG becomes the task of a new one.
+
+    PacelineError if it is neither.
+    """
     operator = getattr(task, "operator", task)
-    if not isinstance(operator, AbstractOperator) or not isinstance(operator.dag, DAG):
-        raise PacelineError(f"A task of a DAG is needed, not {task!r}; write dag.get_task('task_id').")
+    if not isinstance(operator, AbstractOperator):
+        raise PacelineError(f"A task is needed, not {task!r}; write dag.get_task('task_id').")
+    if operator.dag is None:
+        DAG("test_dag", schedule=None).add_task(operator)
     return operator
 
 

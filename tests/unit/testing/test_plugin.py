@@ -93,8 +93,35 @@ def test_one_task_runs_alone(dag_maker: DagMaker, run_task: RunTask) -> None:
     assert mapped.success and mapped.result == [14, 16] and mapped.xcoms == {"return_value": 14}
     with pytest.raises(NotFoundError, match="did you mean 'extract'"):
         run_task(dag, "load", xcoms={"extrakt": 1})
-    with pytest.raises(PacelineError, match="A task of a DAG is needed"):
+    with pytest.raises(PacelineError, match="A task is needed, not 'load'"):
         run_task("load")
+
+
+def test_an_operator_outside_of_a_dag_runs_alone(run_task: RunTask, render_task: Callable[..., Any]) -> None:
+    operator = BashOperator(task_id="echo", bash_command="echo {{ ds }} {{ params.p }}", params={"p": 1})
+
+    assert render_task(operator, logical_date=DATE)["bash_command"] == "echo 2026-03-04 1"
+    assert run_task(operator, logical_date=DATE).result == "2026-03-04 1"
+
+
+def test_a_date_without_a_time_zone_is_in_the_default_one(
+    dag_maker: DagMaker, task_context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in that of the machine."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        context = task_context(pipeline(dag_maker), "echo", logical_date=datetime(2026, 3, 4))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert (context["ds"], context["run_id"]) == ("2026-03-04", "test__2026-03-04T00:00:00+00:00")
+
+
+def test_a_date_that_is_no_datetime_is_refused(dag_maker: DagMaker, run_dag: Run) -> None:
+    with pytest.raises(DagError, match=r"A run of DAG 'etl': logical_date must be a datetime.*not '2026-03-04' \(str\)"):
+        run_dag(pipeline(dag_maker), logical_date="2026-03-04")
 
 
 def test_one_task_that_fails_branches_or_waits(dag_maker: DagMaker, run_task: RunTask) -> None:
@@ -193,6 +220,8 @@ def test_variables_and_connections(
         found = read()
 
     assert run_task(found).result == [{"a": 1}, "h"]
+    airflow_connections({"db": {"host": "h"}})  # of the type `generic`
+    assert run_task(found).success
     assert dict(airflow_variables) == {"depth": '{"a": 1}'}
     del airflow_variables["depth"]
     assert not run_task(found).success
@@ -329,6 +358,39 @@ def test_a_repository_tests_its_dags(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_shop=TESTS)
 
     pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=3)
+
+
+@pytest.mark.long
+def test_workers_of_xdist_test_their_parts(pytester: pytest.Pytester) -> None:
+    repository(pytester, shop=GOOD)
+    pytester.makepyfile(test_shop=TESTS)
+
+    pytester.runpytest_subprocess("--check-dags", "-n", "2").assert_outcomes(passed=3)
+
+
+def test_the_folder_is_found_from_where_pytest_starts(pytester: pytest.Pytester) -> None:
+    """Without a file of settings, the root of the tests is the folder that is the argument."""
+    repository(pytester, shop=GOOD)
+    pytester.mkdir("tests").joinpath("test_shop.py").write_text(TESTS)
+
+    pytester.runpytest_inprocess("tests").assert_outcomes(passed=2)
+
+
+def test_only_files_that_a_scheduler_reads_are_checked(pytester: pytest.Pytester) -> None:
+    repository(pytester, shop=GOOD, ignored="from scheduler import DAG\nraise ValueError", library="raise ValueError")
+    (pytester.path / "dags" / ".airflowignore").write_text("ignored.py\n")
+
+    pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=1)
+
+
+def test_a_failed_assertion_shows_why_the_run_failed(pytester: pytest.Pytester) -> None:
+    repository(pytester, shop=GOOD.replace("return 3", "raise KeyError('x')"))
+    pytester.makepyfile(test_shop="def test_shop(run_dag):\n    assert run_dag('shop').success\n")
+
+    done = pytester.runpytest_inprocess()
+
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*RunResult(dag_id='shop', state='failed', reasons={'sell': \"KeyError: 'x'\"})*"])
 
 
 def test_a_file_that_does_not_load_fails_its_check(pytester: pytest.Pytester) -> None:
