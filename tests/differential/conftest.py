@@ -19,8 +19,23 @@ from differential import examples
 if not os.environ.get("AIRFLOW_TESTS"):
     collect_ignore_glob = ["test_*.py"]
 
+FIGURES = pytest.StashKey[dict[str, Any]]()
 #: Seconds for one program in Airflow's environment. Importing Airflow takes several.
 PROGRAM_S = 240
+
+
+@pytest.fixture(scope="session")
+def figures(pytestconfig: pytest.Config) -> dict[str, Any]:
+    """What the tests counted, by part. pytest prints it at the end."""
+    return pytestconfig.stash.setdefault(FIGURES, {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the figures, one line a part."""
+    if counted := config.stash.get(FIGURES, {}):
+        terminalreporter.section("compared with Airflow")
+        for part, figure in counted.items():
+            terminalreporter.write_line(f"{part}: {json.dumps(figure)}")
 
 
 @pytest.fixture(scope="session")

@@ -26,10 +26,8 @@ def main(folder: str, limit_s: float) -> None:
     settings = Settings.load({**os.environ, "PACELINE_DAGS_FOLDER": folder})
     bag = load_folder(settings)
     with tempfile.TemporaryDirectory() as temporary:
-        found = {
-            dag_id: apart.answer(dag_id, functools.partial(run, dag, settings), folder=Path(temporary), limit_s=limit_s)
-            for dag_id, dag in sorted(bag.dags.items())
-        }
+        works = {dag_id: functools.partial(run, dag, settings) for dag_id, dag in sorted(bag.dags.items())}
+        found = apart.answers(works, folder=Path(temporary), limit_s=limit_s)
     print(json.dumps({"runs": found, "errors": bag.import_errors}))
 
 

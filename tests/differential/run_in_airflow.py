@@ -4,21 +4,25 @@
 migrate`), AIRFLOW_HOME set. A DAG that takes longer than SECONDS has no answer.
 """
 
+import asyncio
 import functools
 import json
 import os
 import shutil
 import sys
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apart
+import httpx
 from airflow import settings
 from airflow.dag_processing import dagbag
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.models.taskinstance import TaskInstance
 from airflow.sdk import timezone
+from airflow.sdk.api.datamodels._generated import API_VERSION
 from airflow.sdk.execution_time.supervisor import in_process_api_server
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.session import create_session
@@ -38,13 +42,22 @@ def main(folder: str, limit_s: float) -> None:
     dagbag.BundleDagBag = dagbag.sync_bag_to_db = lambda *_, **__: None
     # Retries follow without their delay, as in memory.
     TaskInstance.is_premature = property(lambda self: False)
-    # All children need it, and it takes seconds.
-    in_process_api_server().app  # noqa: B018
+    asyncio.run(first_request())
     with create_session() as session:
         session.connection().exec_driver_sql("pragma wal_checkpoint(truncate)")
     settings.dispose_orm()
-    found = {dag_id: ended(bag.dags[dag_id], limit_s) for dag_id in sorted(bag.dags)}
+    works = {dag_id: functools.partial(run, dag) for dag_id, dag in sorted(bag.dags.items())}
+    found = apart.answers(works, folder=HOME, limit_s=limit_s)
     print(json.dumps({"runs": found, "errors": {**errors, **{str(path): text for path, text in bag.import_errors.items()}}}))
+
+
+async def first_request() -> None:
+    """Let the server of tasks build its routes here: that takes seconds, and each child would do it again."""
+    transport = httpx.ASGITransport(in_process_api_server().app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://here", headers={"airflow-api-version": API_VERSION}
+    ) as client:
+        await client.patch(f"/task-instances/{uuid.UUID(int=0)}/run", json={})
 
 
 def problem(dag: Any) -> str:
@@ -55,17 +68,10 @@ def problem(dag: Any) -> str:
     return ""
 
 
-def ended(dag: Any, limit_s: float) -> Any:
+def run(dag: Any) -> Any:
     """The states of its run. Each run has a copy of the database, and so finds no other runs and no events of assets."""
-    copy = HOME / f"{dag.dag_id}.db"
-    shutil.copy(HOME / "airflow.db", copy)
-    found = apart.answer(dag.dag_id, functools.partial(run, dag, copy), folder=HOME, limit_s=limit_s)
-    for path in HOME.glob(f"{dag.dag_id}.db*"):
-        path.unlink()
-    return found
-
-
-def run(dag: Any, database: Path) -> Any:
+    database = HOME / f"{dag.dag_id}.db"
+    shutil.copy(HOME / "airflow.db", database)
     os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}"
     settings.configure_vars()
     settings.configure_orm()

@@ -58,12 +58,19 @@ def answers(
 
 # The limit includes the fixture: about 90 runs one after the other, of which those that wait for something take LIMIT_S each.
 @pytest.mark.timeout(1800)
-def test_the_runs_of_examples_end_as_in_airflow(answers: tuple[dict[str, States], dict[str, States]]) -> None:
+def test_the_runs_of_examples_end_as_in_airflow(
+    answers: tuple[dict[str, States], dict[str, States]], figures: dict[str, Any]
+) -> None:
     ours, theirs = answers
     both = sorted(ours.keys() & theirs.keys())
     different = {dag_id: (ours[dag_id], theirs[dag_id]) for dag_id in both if _shape(ours[dag_id]) != _shape(theirs[dag_id])}
     ran = [dag_id for dag_id in both if ours[dag_id] is not None and theirs[dag_id] is not None]
-    print(json.dumps({"DAGs": len(both), "ran in both": len(ran), "equal": len(both) - len(different), "different": different}))
+    unended = {"not ended here": ours, "not ended in Airflow": theirs}
+    figures["ends of the examples"] = {
+        "DAGs": len(both), "ended in both": len(ran), "equal": len(both) - len(different),
+        "different": {dag_id: examples.OTHER_RUNS.get(dag_id, "new") for dag_id in different},
+        **{words: sorted(dag_id for dag_id in both if runs[dag_id] is None) for words, runs in unended.items()},
+    }  # fmt: skip
 
     assert len(ran) >= WANTED
     assert different.keys() == examples.OTHER_RUNS.keys(), json.dumps(different, indent=1)

@@ -60,27 +60,29 @@ def ask(airflow_python: Path, airflow_home: Callable[[], dict[str, str]]) -> Ite
 
 
 @pytest.mark.timeout(1800)
-def test_random_dags_end_as_in_airflow(ask: Ask) -> None:
+def test_random_dags_end_as_in_airflow(ask: Ask, figures: dict[str, Any]) -> None:
     seed = os.environ.get("SEED") or str(random.randrange(10**9))
-    print(f"SEED={seed}")
     found: list[Case] = []
     classes: dict[str, int] = {}
+    counted: dict[str, Any] = {"seed": seed, "equal": 0, "of known classes": classes, "new": 0}
+    figures["random DAGs"] = counted
 
     for number in range(COUNT):
         case = random_case(f"{seed} {number}")
         answer = ask(case)
         if not _differ(answer):
+            counted["equal"] += 1
             continue
         known = _class_of(answer)
         if known is None:
             small = smallest(case, lambda one: _differ(one := ask(one)) and _class_of(one) is None)
             found.append(ask(small))
+            counted["new"] += 1
             if len(found) == MOST_FOUND:
                 break
         else:
             classes[known] = classes.get(known, 0) + 1
 
-    print(json.dumps(classes))
     if found:
         with KEPT.open("a") as file:
             file.writelines(json.dumps(one, separators=(",", ":")) + "\n" for one in found)

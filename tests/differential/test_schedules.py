@@ -165,9 +165,8 @@ def _smallest(case: Case, ask: Callable[[list[Case]], Any]) -> Case:
         case = found
 
 
-def test_random_schedules_have_the_same_runs(ask_airflow: Callable[..., Any], tmp_path: Path) -> None:
+def test_random_schedules_have_the_same_runs(ask_airflow: Callable[..., Any], figures: dict[str, Any], tmp_path: Path) -> None:
     seed = os.environ.get("SEED") or str(random.randrange(10**9))
-    print(f"SEED={seed}")
     dice = random.Random(seed)
     cases = [random_case(dice) for _ in range(SCHEDULES)]
 
@@ -179,7 +178,10 @@ def test_random_schedules_have_the_same_runs(ask_airflow: Callable[..., Any], tm
 
     different = [case for case, theirs in zip(cases, answers, strict=True) if _place(case, theirs) is not None]
     unequal = sum(runs(case, RUNS) != theirs for case, theirs in zip(cases, answers, strict=True))
-    print(json.dumps({"equal": len(cases) - unequal, "of known classes": unequal - len(different), "new": len(different)}))
+    figures["random schedules"] = {
+        "seed": seed, "runs of each": RUNS, "equal": len(cases) - unequal, "of known classes": unequal - len(different),
+        "new": len(different),
+    }  # fmt: skip
     found = [_smallest(case, ask) for case in different[:MOST_FOUND]]
     if found:
         with KEPT.open("a") as file:

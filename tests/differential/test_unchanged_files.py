@@ -40,9 +40,10 @@ def loaded(example_folders: list[Path], provider_packages: None, tmp_path_factor
     }
 
 
-def test_unchanged_examples_load_except_those_with_a_reason(loaded: dict[str, Loaded]) -> None:
+def test_unchanged_examples_load_except_those_with_a_reason(loaded: dict[str, Loaded], figures: dict[str, Any]) -> None:
     failed = {file: one.problem for file, one in loaded.items() if one.problem}
     print(json.dumps(failed, indent=2))
+    figures["example files unchanged"] = {"load": len(loaded) - len(failed), "not": sorted(failed)}
 
     assert len(loaded) == examples.COUNT
     assert len(loaded) - len(failed) >= WANTED, failed
