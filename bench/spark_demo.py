@@ -71,7 +71,7 @@ def _demo(home: Path) -> float:
             _wait(lambda: bool(transact(engine, reads.dags)) and _is_parsed(engine), PARSED_S)
             started = time.monotonic()
             run = transact(engine, runs.trigger, "flights", run_id=RUN_ID)
-            wakeups.wake("plan", f"run:{run.id}")
+            wakeups.wake(f"run:{run.id}")
             _wait(lambda: transact(engine, reads.run, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
             took = time.monotonic() - started
             if (state := transact(engine, reads.run, "flights", RUN_ID)["state"]) != "success":

@@ -172,7 +172,7 @@ class Stack:
         made = []
         for dag_id in dag_ids:
             run = transact(self.engine, runs.trigger, dag_id)
-            self._wakeups.wake("plan", f"run:{run.id}")
+            self._wakeups.wake(f"run:{run.id}")
             made.append(run.id)
         return made
 

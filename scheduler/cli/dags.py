@@ -150,7 +150,7 @@ def trigger(
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
-    options.wake("plan", f"run:{run.id}")
+    options.wake(f"run:{run.id}")
     _warn(dag)
     if wait:
         runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s)

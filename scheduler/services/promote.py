@@ -94,8 +94,8 @@ class Promote(Service):
         wake, log = self.follow_up(promoted)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in promoted.held_elsewhere if hinted[run_id] > 1}
         again_in_s = None
-        if promoted.closed or promoted.started or promoted.unfinished:
-            again_in_s = AT_ONCE  # a closed run may let a waiting one start
+        if promoted.closed or promoted.unfinished or len(promoted.started) >= runs.MOST_STARTS:
+            again_in_s = AT_ONCE  # a closed run may let a waiting one start, and more may wait than one pass starts
         elif self.hints:
             again_in_s = HELD_PAUSE_S
         elif promoted.next_due_s is not None and promoted.next_due_s < self.interval_s:

@@ -110,7 +110,7 @@ def trigger_dag_run(
 def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: str | None = None) -> dict[str, Any]:
     """Create a run and announce it."""
     row = api.write(_trigger, api, dag_id, body, idempotency_key)
-    api.wake("plan", runs={row["id"]})
+    api.wake(runs={row["id"]})
     return row
 
 

@@ -8,6 +8,7 @@ from support.waiting import eventually
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.promote import Promote, foremost
+from scheduler.services.service import AT_ONCE
 from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.runs import instances, runs
@@ -91,6 +92,17 @@ def test_several_schedulers_share_many_queued_runs(make_scenario: Callable[..., 
     rest = second.examine([]).started
 
     assert (started, rest) == (queued[: runs.MOST_STARTS], queued[runs.MOST_STARTS :])
+
+
+def test_a_pass_that_started_runs_is_repeated_only_if_more_may_wait(scenario: Scenario) -> None:
+    promote = scenario.schedulers[0].service(Promote)
+    scenario.add(dag("d", {"a": []}, max_active_runs=1000))
+    promote.hint([scenario.trigger("d", run_id="alone")])
+    assert promote.run_once().again_in_s is None
+    for number in range(runs.MOST_STARTS):
+        scenario.trigger("d", run_id=f"r{number}")
+
+    assert promote.run_once().again_in_s == AT_ONCE
 
 
 def test_schedulers_share_wakeups_that_are_sent_at_once(scenario: Scenario) -> None:
