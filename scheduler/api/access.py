@@ -154,8 +154,8 @@ TABLE: Mapping[str, Needs] = {
     "DELETE /connections/{connection_id:path}": ADMIN,
     f"GET {TI}/{{map_index}}/hitlDetails": VIEWER_OF_DAG,
     f"PATCH {TI}/{{map_index}}/hitlDetails": OPERATOR_OF_DAG,
-    # What Airflow has and Paceline does not
     f"GET {RUN}/hitlDetails": VIEWER_OF_DAG,
+    # What Airflow has and Paceline does not
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": VIEWER_OF_DAG,
     "POST /connections/test": ADMIN,
     "POST /connections/enqueue-test": ADMIN,

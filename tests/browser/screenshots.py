@@ -43,6 +43,8 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "flights-spark": (f"/dags/flights/runs/{FLIGHTS}/tasks/validate/-/details", None),
     "queues": ("/queues", None),
     "pools": ("/pools", None),
+    "actions": ("/actions", None),
+    "respond": ("/actions", ".list tbody .button"),
     "assets": ("/assets", None),
     "backfills": ("/backfills", None),
     "backfill": ("/backfills?new=orders", None),
@@ -82,6 +84,7 @@ def fill(installation: Installation) -> str:
     installation.cli("dags", "trigger", "thumbnails")
     installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
     eventually(lambda: not unfinished(installation), timeout=600)
+    installation.cli("dags", "trigger", "review")
     installation.cli("dags", "trigger", "long_import", "--run-id", "now")
     installation.cli("dags", "trigger", "orders", "--conf", '{"region": "us-east", "limit": 500}')
     runs = json.loads(installation.cli("runs", "list", "--dag", "orders", "--state", "success", "--json"))
@@ -106,7 +109,7 @@ def render(browser: Browser, installation: Installation, run_id: str, look: str,
                 page.locator(clicked).first.click()
                 settle(page)
             page.screenshot(path=OUT / look / f"{name}.png")
-            print(OUT / look / f"{name}.png")
+            print(OUT / look / f"{name}.png", flush=True)
     context.close()
 
 

@@ -13,6 +13,7 @@ PAGES = (
     "/",
     "/dags",
     "/runs",
+    "/actions",
     "/assets",
     "/backfills",
     "/queues",

@@ -154,6 +154,46 @@ def test_a_backfill_shows_its_runs_before_it_makes_them(page: Page, installation
     expect(page.get_by_role("cell", name="3 / 3")).to_be_visible()
 
 
+def test_a_person_answers_what_tasks_ask(page: Page, installation: Installation) -> None:
+    installation.cli("dags", "trigger", "review", "--run-id", "asked")
+    page.goto("/dags/review/runs/asked/tasks/approve/-/details")
+    page.locator(".note").get_by_role("button", name="Respond").click()
+    dialog = page.get_by_role("dialog", name="Publish the price list of week 48?")
+    expect(dialog).to_contain_text("412 prices change")
+    dialog.get_by_role("button", name="Cancel").click()
+
+    page.goto("/actions")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_role("img", name="2 tasks waiting for an answer")).to_be_visible()
+    page.locator("tbody tr", has_text="price list").get_by_role("button", name="Respond").click()
+    dialog.get_by_role("button", name="Respond").click()
+    expect(dialog).to_contain_text("Choose an answer.")
+    dialog.get_by_label("Approve").check()
+    dialog.get_by_role("button", name="Respond").click()
+    sure = page.get_by_role("dialog", name="Send this answer?")
+    sure.get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Respond").click()
+    expect(sure).to_contain_text("Approve")
+    sure.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("status").get_by_text("The answer is stored.")).to_be_visible()
+
+    page.locator("tbody tr", has_text="campaign").get_by_role("button", name="Respond").click()
+    dialog = page.get_by_role("dialog", name="Where is the campaign shown?")
+    dialog.get_by_label("Shop").check()
+    dialog.get_by_label("Newsletter").check()
+    dialog.get_by_label("Budget").fill("800")
+    dialog.get_by_role("button", name="Respond").click()
+    sure.get_by_role("button", name="Send").click()
+    expect(page.get_by_text("Nothing waits for an answer")).to_be_visible()
+    expect(page.get_by_role("img", name="waiting for an answer")).to_have_count(0)
+    page.get_by_role("button", name="Answered").click()
+    expect(page.locator("tbody tr", has_text="campaign")).to_contain_text("Shop, Newsletter")
+    page.goto("/dags/review/runs/asked")
+    expect(page.locator(".dag-facts .state")).to_have_text("success")
+    page.goto("/dags/review/runs/asked/tasks/channels/-/xcoms")
+    expect(page.get_by_text('"budget": 800')).to_be_visible()
+
+
 def test_the_theme_is_remembered(page: Page) -> None:
     page.goto("/")
     page.wait_for_selector(".tiles")

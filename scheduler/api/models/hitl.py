@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from scheduler.api.models.base import Body, Model
+from scheduler.api.models.base import Body, Model, Page
 from scheduler.api.models.task_instances import TaskInstance
 
 
@@ -49,3 +49,9 @@ class HitlDetail(Model):
     responded_at: datetime | None = None
     chosen_options: list[str] | None = None
     params_input: dict[str, Any] = Field(default_factory=dict)
+
+
+class HitlDetailPage(Page):
+    """A page of requests to people."""
+
+    hitl_details: list[HitlDetail]

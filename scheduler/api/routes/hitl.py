@@ -1,34 +1,74 @@
 """Requests of HITLOperator to a person, and the answers. Both are values in the state store of the task instance."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
+from pydantic import ValidationError
 
-from scheduler.api.access import TI
+from scheduler.api import params
+from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import hitl as models
-from scheduler.api.routes.task_instances import shown
+from scheduler.api.routes.task_instances import of_run, ours, shown, with_operators
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.db import clock
-from scheduler.store.lists import instances, states
-from scheduler.store.lists.listing import Row
+from scheduler.store.lists import instances, requests, states
+from scheduler.store.lists.listing import Filters, Row
+from scheduler.store.lists.requests import REQUEST, RESPONSE
 
 router = APIRouter(tags=["Task Instance"])
 
+#: The subject of a request that HITLOperator did not store.
+UNREADABLE, NO_OPTION = "The request cannot be read.", "none"
 PATH = f"{TI}/{{map_index}}/hitlDetails"
-#: The keys of scheduler/operators/hitl.py.
-REQUEST, RESPONSE = "hitl_request", "hitl_response"
+
+
+def _filters(
+    dag_id_pattern: str | None = None,
+    dag_id_prefix_pattern: str | None = None,
+    task_id: str | None = None,
+    task_id_pattern: str | None = None,
+    task_id_prefix_pattern: str | None = None,
+    map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
+    state: params.TaskStates = None,
+    subject_search: str | None = None,
+    body_search: str | None = None,
+) -> Filters:
+    found = requests.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
+    found.like("task_id", task_id_pattern, task_id_prefix_pattern).equals("map_index", map_index).one_of("state", ours(state))
+    return found.matches("subject", subject_search).matches("body", body_search)
+
+
+def _answers(
+    filters: Annotated[Filters, Depends(_filters)],
+    created_at: Annotated[dict[str, Any], Depends(params.range_of("created_at"))],
+    response_received: bool | None = None,
+    responded_by_user_id: params.Strings = None,
+    responded_by_user_name: params.Strings = None,
+) -> Filters:
+    filters.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
+    return requests.is_answered(filters.between("created_at", created_at), response_received)
+
+
+@router.get(f"{RUN}/hitlDetails", response_model=models.HitlDetailPage)
+def get_hitl_details(
+    api: Api, dag_id: str, dag_run_id: str, filters: Annotated[Filters, Depends(_answers)], page: params.Page
+) -> dict[str, Any]:
+    """List what task instances of a run ask people, with the answers; ~ stands for any DAG or any run."""
+    of_run(api, filters, dag_id, dag_run_id)
+    found = api.read(requests.requests, filters, page)
+    return {"hitl_details": [_detail(row) for row in with_operators(api, found.rows)], "total_entries": found.total}
 
 
 @router.get(PATH, response_model=models.HitlDetail)
-def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> models.HitlDetail:
     """Show what a task instance asks a person, and the answer if there is one."""
     place = (dag_id, dag_run_id, task_id, map_index)
     request, answer = _asked(api, *place), _value(api, *place, RESPONSE)
-    answered = {"response_received": True, **answer["value"]} if answer is not None else {}
-    return {"task_instance": shown(api, *place), "created_at": request["updated_at"], **request["value"], **answered}
+    own = {"request": request["value"], "created_at": request["updated_at"], "answer": answer and answer["value"]}
+    return _detail(shown(api, *place) | own)
 
 
 @router.patch(PATH, response_model=models.HitlAnswered)
@@ -37,6 +77,8 @@ def update_hitl_detail(
 ) -> dict[str, Any]:
     """Answer what a task instance asks. It goes on within seconds. A second answer is a conflict."""
     request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
+    if not isinstance(request, dict) or not isinstance(request.get("options"), list):
+        raise ConflictError(UNREADABLE)
     _check(api.account.name, request, body)
     answer = {
         "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": api.read(clock.now).isoformat(),
@@ -46,6 +88,16 @@ def update_hitl_detail(
     if not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
         raise ConflictError(f"Task {task_id!r} has been answered already.")
     return {**answer, "responded_by": answer["responded_by_user"]}
+
+
+def _detail(row: Row) -> models.HitlDetail:
+    """A request with its answer. Tasks and clients can store other values under the two keys."""
+    own = {"task_instance": row, "created_at": row["created_at"], "response_received": row["answer"] is not None}
+    request, answer = (value if isinstance(value, dict) else {} for value in (row["request"], row["answer"]))
+    try:
+        return models.HitlDetail.model_validate({**request, **answer, **own})
+    except ValidationError:
+        return models.HitlDetail.model_validate({"subject": UNREADABLE, "options": [NO_OPTION], **own})
 
 
 def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> None:

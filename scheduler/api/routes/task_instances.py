@@ -77,7 +77,7 @@ def get_task_instances(
     run_id_prefix_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List task instances of a run; ~ stands for any DAG or any run."""
-    _of_run(api, filters, dag_id, dag_run_id)
+    of_run(api, filters, dag_id, dag_run_id)
     filters.equals("task_id", task_id).like("task_id", task_display_name_pattern, task_display_name_prefix_pattern)
     filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("run_id", run_id_pattern, run_id_prefix_pattern)
     if task_group_id is not None:
@@ -91,7 +91,7 @@ def get_task_instances(
 def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: models.TaskInstancesFilter) -> dict[str, Any]:
     """List task instances by filters in the body. DAG and run in the path are ~."""
     filters = instances.filters()
-    _of_run(api, filters, dag_id, dag_run_id)
+    of_run(api, filters, dag_id, dag_run_id)
     filters.one_of("dag_id", body.dag_ids).one_of("run_id", body.dag_run_ids).one_of("task_id", body.task_ids)
     filters.one_of("state", ours(body.state)).one_of("pool", body.pool).one_of("queue", body.queue)
     for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
@@ -112,7 +112,7 @@ def get_mapped_task_instances(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, filters: Chosen, page: params.Page
 ) -> dict[str, Any]:
     """List the instances of a mapped task."""
-    _of_run(api, filters, dag_id, dag_run_id)
+    of_run(api, filters, dag_id, dag_run_id)
     own = instances.filters().equals("dag_id", dag_id).equals("run_id", dag_run_id).equals("task_id", task_id)
     if not api.read(instances.instances, own, Page(limit=1)).rows:
         raise NotFoundError(f"Run {dag_run_id!r} of DAG {dag_id!r} has no task {task_id!r}.")
@@ -182,7 +182,8 @@ def get_mapped_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: st
     return shown(api, dag_id, dag_run_id, task_id, map_index)
 
 
-def _of_run(api: Call, filters: Filters, dag_id: str, run_id: str) -> None:
+def of_run(api: Call, filters: Filters, dag_id: str, run_id: str) -> None:
+    """Only what belongs to this DAG and run, of which ~ stands for any that the account may see. NotFoundError."""
     if dag_id == "~":
         filters.visible(api.tags())
     else:

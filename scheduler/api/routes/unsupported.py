@@ -4,17 +4,16 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import TI
 from scheduler.api.call import Api
 from scheduler.api.errors import UnsupportedError
 
 router = APIRouter(include_in_schema=False)
 
-HITL = "Paceline lists no requests to people; ask each task instance with GET .../{task_id}/{map_index}/hitlDetails."
+HITL = "Paceline keeps the request of the newest try only: GET .../{task_id}/{map_index}/hitlDetails."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."
 #: Method and path, and why there is no such thing here.
 REASONS = {
-    f"GET {RUN}/hitlDetails": HITL,
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": HITL,
     "POST /connections/test": TEST,
     "POST /connections/enqueue-test": TEST,

@@ -3,7 +3,9 @@ import { useSignal } from '@preact/signals'
 import type { ComponentType } from 'preact'
 import { useEffect } from 'preact/hooks'
 import { loggedIn, message, reachable } from '../api/client'
-import { zone } from '../format'
+import { compact, zone } from '../format'
+import { useLive } from '../live/resource'
+import { WAITING, waitingCount } from '../pages/requests'
 import { Button, Empty, Note, Segments } from '../parts/basic'
 import { Icon, Logo } from '../parts/icons'
 import { Questions, Toasts } from '../parts/overlay'
@@ -31,6 +33,7 @@ const ROUTES: readonly (readonly [string, Loader])[] = [
   ['/dags/:dag/runs/:run/tasks/:task/:map', task],
   ['/dags/:dag/runs/:run/tasks/:task/:map/:tab', task],
   ['/runs', () => import('../pages/Runs')],
+  ['/actions', () => import('../pages/RequiredActions')],
   ['/assets', () => import('../pages/Assets')],
   ['/backfills', () => import('../pages/Backfills')],
   ['/queues', () => import('../pages/Queues')],
@@ -101,6 +104,7 @@ function Side({ open }: { open: boolean }) {
               <a key={link.path} class="side-link" href={href(link.path)} aria-current={is(link.path) ? 'page' : undefined}>
                 <Icon name={link.icon} />
                 {link.text}
+                {link.counts && <Waiting />}
               </a>
             ))}
           </>
@@ -115,6 +119,12 @@ function Side({ open }: { open: boolean }) {
       </div>
     </nav>
   )
+}
+
+/** How many requests wait for an answer. */
+function Waiting() {
+  const count = useLive(WAITING, waitingCount, { every: 20_000 }).data.value
+  return count ? <span class="count" role="img" aria-label={t.actions.count(count)}>{compact(count)}</span> : null
 }
 
 function Preferences() {

@@ -9,6 +9,8 @@ export interface Place {
   icon: IconName
   /** The role that an account needs. */
   role?: Role
+  /** Whether the number of waiting requests is shown beside it. */
+  counts?: boolean
 }
 
 export const PLACES: { title: string; links: Place[] }[] = [
@@ -18,6 +20,7 @@ export const PLACES: { title: string; links: Place[] }[] = [
       { path: '/', text: t.home, icon: 'home' },
       { path: '/dags', text: t.nav.dags, icon: 'dags' },
       { path: '/runs', text: t.nav.runs, icon: 'runs' },
+      { path: '/actions', text: t.nav.actions, icon: 'answer', counts: true },
       { path: '/assets', text: t.nav.assets, icon: 'assets' },
       { path: '/backfills', text: t.nav.backfills, icon: 'backfills' },
     ],

@@ -1,9 +1,9 @@
 /** The page of a task instance: log, why, XComs, events, details, with its tries and what can be done. */
-import { useRef } from 'preact/hooks'
+import { useRef, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { LogLines, TaskInstanceView } from '../../api/types'
 import { seed, useLive } from '../../live/resource'
-import { Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
+import { Button, Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
 import { Mark, State } from '../../parts/State'
@@ -11,6 +11,8 @@ import { go, href, query, setQuery, to } from '../../shell/router'
 import { may } from '../../shell/session'
 import { t } from '../../strings'
 import { TasksTab } from '../dag/TasksTab'
+import { asks } from '../requests'
+import { Respond } from '../Respond'
 import { LogView } from '../../log/LogView'
 import { Actions } from './Actions'
 import { TaskDetails } from './TaskDetails'
@@ -82,6 +84,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
         {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}
         {ti.reason && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}
       </p>
+      {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
         <nav class="tabs grow" aria-label={name}>
           {(['log', 'why', 'xcoms', 'details'] as Tab[]).map((one) => (
@@ -104,6 +107,20 @@ export default function Task({ params }: { params: Record<string, string> }) {
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
     </>
+  )
+}
+
+/** What the task asks a person, as long as nobody has answered. */
+function Request({ path, index }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number }) {
+  const [opened, open] = useState(false)
+  const live = useLive(`request ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/hitlDetails', { params: { path: { ...path, map_index: index } } })), { on: [`dag:${path.dag_id}`] })
+  const asked = live.data.value
+  if (!asked || asked.response_received) return null
+  return (
+    <div style={{ marginBottom: '10px' }}>
+      <Note kind="warn"><span class="row wrap"><span class="grow">{t.actions.taskWaits} {asked.subject}</span><Button onClick={() => open(true)}>{t.actions.respond}</Button></span></Note>
+      {opened && <Respond asked={asked} onClose={() => open(false)} onDone={() => void live.refresh()} />}
+    </div>
   )
 }
 

@@ -1,0 +1,24 @@
+/** Requests of tasks to people, and the answers. */
+import { api, ok } from '../api/client'
+import type { components } from '../api/schema'
+import type { TaskState } from '../api/types'
+
+export type Asked = components['schemas']['HitlDetail']
+export type AskedPage = components['schemas']['HitlDetailPage']
+/** The key of the number of waiting requests. */
+export const WAITING = 'requests waiting'
+/** States of a task instance that can still use an answer. */
+const OPEN: TaskState[] = ['scheduled', 'queued', 'running', 'up_for_reschedule', 'deferred', 'up_for_retry']
+export type Kind = 'waiting' | 'answered'
+
+export function requests(kind: Kind, limit: number, offset: number): Promise<AskedPage> {
+  const query = kind === 'answered' ? { response_received: true, order_by: ['-responded_at'] } : { response_received: false, order_by: ['created_at'], state: OPEN }
+  return ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/hitlDetails', { params: { path: { dag_id: '~', dag_run_id: '~' }, query: { ...query, limit, offset } } }))
+}
+
+export async function waitingCount(): Promise<number> {
+  return (await requests('waiting', 1, 0)).total_entries
+}
+
+/** Whether a task of this operator asks a person. */
+export const asks = (operator: string | null | undefined) => /^(HITL|Approval)/.test(operator ?? '')
