@@ -20,14 +20,35 @@ if not os.environ.get("AIRFLOW_TESTS"):
     collect_ignore_glob = ["test_*.py"]
 
 FIGURES = pytest.StashKey[dict[str, Any]]()
+#: Seconds for one test with its fixtures, which run about 90 DAGs in Airflow or install packages.
+TEST_S = 3600
 #: Seconds for one program in Airflow's environment. Importing Airflow takes several.
-PROGRAM_S = 240
+PROGRAM_S = 600
 
 
 @pytest.fixture(scope="session")
 def figures(pytestconfig: pytest.Config) -> dict[str, Any]:
     """What the tests counted, by part. pytest prints it at the end."""
     return pytestconfig.stash.setdefault(FIGURES, {})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test here its limit of time."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a worker of pytest-xdist send its figures to the process that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = json.dumps(session.config.stash.get(FIGURES, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the figures of a worker of pytest-xdist."""
+    node.config.stash.setdefault(FIGURES, {}).update(json.loads(getattr(node, "workeroutput", {}).get("figures", "{}")))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

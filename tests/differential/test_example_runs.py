@@ -56,8 +56,6 @@ def answers(
         return ours, theirs()["runs"]
 
 
-# The limit includes the fixture: about 90 runs one after the other, of which those that wait for something take LIMIT_S each.
-@pytest.mark.timeout(1800)
 def test_the_runs_of_examples_end_as_in_airflow(
     answers: tuple[dict[str, States], dict[str, States]], figures: dict[str, Any]
 ) -> None:

@@ -59,7 +59,6 @@ def ask(airflow_python: Path, airflow_home: Callable[[], dict[str, str]]) -> Ite
     answered.close()
 
 
-@pytest.mark.timeout(1800)
 def test_random_dags_end_as_in_airflow(ask: Ask, figures: dict[str, Any]) -> None:
     seed = os.environ.get("SEED") or str(random.randrange(10**9))
     found: list[Case] = []
