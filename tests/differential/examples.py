@@ -23,6 +23,8 @@ OTHER_RUNS = {
     # They wait for another DAG: `dag.test()` until someone ends it, a run in memory not at all.
     "example_external_task": Difference.RUNS_IN_MEMORY,
     "example_external_task_marker_child": Difference.RUNS_IN_MEMORY,
+    "example_task_state_store_async": Difference.COROUTINES_AND_STATE,
+    "read_asset_event": Difference.ASSETS_OF_ONE_URI,
 }
 
 #: The modules that the provider packages which come with Airflow need beside Paceline's.

@@ -20,8 +20,9 @@ from scheduler.migrate.folder import migrate
 from scheduler.settings import Settings
 
 HERE = Path(__file__).parent
-#: A run that takes longer has no answer, in neither system. One that waits for another DAG waits longer.
-LIMIT_S = 60
+#: A run that takes longer has no answer, in neither system. Those that wait for another DAG or a person do; the longest of the
+#: others create several virtual environments.
+LIMIT_S = 300
 WANTED = 70
 States = Mapping[str, Any]
 

@@ -14,6 +14,8 @@ class Difference(StrEnum):
     FAIL_FAST = "`fail_fast`"
     RUNS_IN_MEMORY = "Runs in memory"
     TEMPLATES = "Templates"
+    COROUTINES_AND_STATE = "Coroutines and `task_state_store`"
+    ASSETS_OF_ONE_URI = "Assets of one URI"
     CONDITIONS = "Results in conditions"
     GENERATORS = "Generators"
     CLOCK_CHANGES = "Clock changes"

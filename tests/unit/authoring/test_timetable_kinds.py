@@ -348,6 +348,10 @@ def test_what_a_timetable_or_asset_cannot_be_is_one_sentence_with_its_line(make:
     assert caught.value.file == __file__
 
 
+def test_a_schedule_counts_assets_of_one_uri_once() -> None:
+    assert AssetAny(Asset("s3://bucket/a"), Asset("a", uri="s3://bucket/a")).uris == ["s3://bucket/a"]
+
+
 def test_either_of_name_and_uri_stands_for_the_other() -> None:
     assert (Asset("x").uri, Asset(uri="s3://x").name) == ("x", "s3://x")
     assert Asset("x", "s3://x") == asset.from_spec({"name": "x", "uri": "s3://x"})
