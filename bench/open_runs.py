@@ -16,7 +16,7 @@ from scheduler.states import TaskState
 from scheduler.store.actions import mark
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.upkeep import processes
 
@@ -112,7 +112,7 @@ class Costs:
 
         def make() -> None:
             for _ in range(count):
-                run = transact(self._stack.engine, runs.trigger, self._dag_id)
+                run = transact(self._stack.engine, manual_runs.trigger, self._dag_id)
                 made[run.id] = run.run_id
 
         self._metered("make_ms", make)

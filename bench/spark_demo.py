@@ -26,7 +26,7 @@ from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 DAGS = Path(__file__).parents[1] / "dags"
 STEPS = Path(__file__).with_name("flights_steps.py")
@@ -70,7 +70,7 @@ def _demo(home: Path) -> float:
         try:
             _wait(lambda: bool(transact(engine, reads.dags)) and _is_parsed(engine), PARSED_S)
             started = time.monotonic()
-            run = transact(engine, runs.trigger, "flights", run_id=RUN_ID)
+            run = transact(engine, manual_runs.trigger, "flights", run_id=RUN_ID)
             wakeups.wake(f"run:{run.id}")
             _wait(lambda: transact(engine, reads.run, "flights", RUN_ID)["state"] in {"success", "failed"}, RUN_S)
             took = time.monotonic() - started

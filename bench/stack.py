@@ -24,7 +24,7 @@ from scheduler.settings import Settings
 from scheduler.settings.environment import PREFIX
 from scheduler.store.db import database, migrate
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 CONCURRENCY = 4
 START_S = 120.0
@@ -171,7 +171,7 @@ class Stack:
         """Create a manual run of each DAG, one after the other as the command line does, and return the IDs of the runs."""
         made = []
         for dag_id in dag_ids:
-            run = transact(self.engine, runs.trigger, dag_id)
+            run = transact(self.engine, manual_runs.trigger, dag_id)
             self._wakeups.wake(f"run:{run.id}")
             made.append(run.id)
         return made

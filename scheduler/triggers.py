@@ -55,7 +55,7 @@ class DateTimeTrigger(BaseTrigger):
 
     def _now(self) -> datetime:
         """The time by PostgreSQL's clock, which is the same for all waiters."""
-        now: datetime = datetime.now(UTC) if self.outside is None else self.outside.now()
+        now: datetime = datetime.now(UTC) if self.other_runs is None else self.other_runs.now()
         return now
 
 
@@ -146,7 +146,7 @@ class ExternalTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         allowed, skipped, failed = self.states.values()
         while True:
-            answers = await self.outside.states(self.targets)
+            answers = await self.other_runs.states(self.targets)
             verdict = judge(answers, allowed=allowed, skipped=skipped, failed=failed)
             if verdict is not Verdict.WAITING:
                 yield TriggerEvent({"verdict": verdict.value, "states": [dict(counts) for counts in answers]})

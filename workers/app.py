@@ -33,7 +33,7 @@ from workers import log_copies, logs, message_filter, remote_control, secrets_ba
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.guard import Guard
-from workers.heartbeat import Heart, Identity
+from workers.heartbeat import HeartbeatThread, Identity
 from workers.in_place import Continuing
 from workers.in_place_events import InPlaceEvents
 from workers.logs import worker_log
@@ -70,9 +70,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         killer = worker.killer
         killer.start()
         ending.callback(killer.end)
-        worker_id = worker.heart.register()
-        worker.heart.start()
-        ending.callback(worker.heart.finish)
+        worker_id = worker.heartbeat.register()
+        worker.heartbeat.start()
+        ending.callback(worker.heartbeat.finish)
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.restarts else None)
@@ -127,18 +127,19 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
     limits = settings.worker
     settings_drift = SettingsDrift(engine, settings, worker_log.warning, limits.heartbeat_timeout)
-    heart = Heart(engine, running_tasks, identity, Wakeups(settings), interval_s=limits.heartbeat_sec,
-                  silent_s=limits.heartbeat_timeout, pidfile=pidfile, settings_drift=settings_drift,
-                  settings=settings)  # fmt: skip
+    heartbeat = HeartbeatThread(
+        engine, running_tasks, identity, Wakeups(settings), interval_s=limits.heartbeat_sec, silent_s=limits.heartbeat_timeout,
+        pidfile=pidfile, settings_drift=settings_drift, settings=settings,
+    )  # fmt: skip
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     events = InPlaceEvents()
-    _add_task(app, settings, running_tasks, heart, events)
+    _add_task(app, settings, running_tasks, heartbeat, events)
     with warnings.catch_warnings():
         # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
-        worker = Worker(app=app, running_tasks=running_tasks, heart=heart, watchdog=watchdog, settings=settings, events=events,
-                        hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
-    heart.watch(stopper=worker.stopper, watchdog=watchdog, orphans=LostProcesses(), pool=worker.own_pids)
+        worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
+                        events=events, hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
+    heartbeat.watch(stopper=worker.stopper, watchdog=watchdog, orphans=LostProcesses(), pool=worker.own_pids)
     return worker
 
 
@@ -161,15 +162,17 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     """Celery's worker with Paceline's signal handlers and shutdown. It does not change the logging configuration."""
 
     def __init__(
-        self, *, running_tasks: RunningTasks, heart: Heart, watchdog: Watchdog, settings: Settings, events: InPlaceEvents,
-        **options: Any,
+        self, *, running_tasks: RunningTasks, heartbeat: HeartbeatThread, watchdog: Watchdog, settings: Settings,
+        events: InPlaceEvents, **options: Any,
     ) -> None:  # fmt: skip
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.watchdog = watchdog
         self.running_tasks = running_tasks
         self.in_place_events = events
         self.killer = TaskKiller(running_tasks)
-        self.stopper = TaskStopper(running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heart.abandon)
+        self.stopper = TaskStopper(
+            running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heartbeat.abandon
+        )
         #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
@@ -194,16 +197,16 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def health(self) -> Health:
         """The health of the worker. A missing broker only degrades it: running tasks continue, and the worker reconnects."""
         vital: dict[str, Complaint] = {
-            "heartbeat": self.heart.pulse,
-            "database": self.heart.database,
+            "heartbeat": self.heartbeat.pulse,
+            "database": self.heartbeat.database,
             "task_stopper": self.stopper.pulse,
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
         other: dict[str, Complaint] = {"broker": self.watchdog.broker}
-        if self.heart.settings_drift is not None:
-            other["settings"] = self.heart.settings_drift
-        return Health("worker", lambda: self.heart.worker_id, vital, other)
+        if self.heartbeat.settings_drift is not None:
+            other["settings"] = self.heartbeat.settings_drift
+        return Health("worker", lambda: self.heartbeat.worker_id, vital, other)
 
     def _loop_complaint(self, now: float) -> str | None:
         silent_s = now - self.stopper.loop_seen_at
@@ -234,7 +237,9 @@ class Worker(CeleryWorker):  # type: ignore[misc]
                 celery_state.should_stop = 0
 
 
-def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, heart: Heart, events: InPlaceEvents) -> None:
+def _add_task(
+    app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, events: InPlaceEvents
+) -> None:
     lock = ReportLock()
 
     def prepare(**_: Any) -> None:
@@ -245,7 +250,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
             if isinstance(result, Fail | Retry):
                 raise TryFailed(result.reason)
 
-        strategy.executes_with(execute, lambda: executor.continuing.worn_out)
+        strategy.executes_with(execute, lambda: executor.continuing.must_be_replaced)
 
     def end(**_: Any) -> None:
         session_pool = sys.modules.get("workers.spark.sessions.session_pool")
@@ -254,7 +259,7 @@ def _add_task(app: Celery, settings: Settings, running_tasks: RunningTasks, hear
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(end, weak=False)
-    request = strategy.request_class(heart.child_died, events.read, running_tasks.step)
+    request = strategy.request_class(heartbeat.child_died, events.read, running_tasks.step)
     app.task(name=TASK_NAME, shared=False, Strategy="workers.strategy:strategy", Request=request, ignore_result=True)(strategy.run)
 
 

@@ -60,7 +60,7 @@ class DatabaseStore:
             # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
             accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
-        if not accepted and self.patient(lambda: self.follower.obey(claim)):
+        if not accepted and self.patient(lambda: self.follower.end_as_requested(claim)):
             worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
         elif not accepted:
             worker_log.warning(

@@ -59,7 +59,7 @@ class Lost:
     exclusive: bool = False
 
 
-class Heart(threading.Thread):
+class HeartbeatThread(threading.Thread):
     """Writes a heartbeat every `interval_s` seconds and reports lost dispatches at once.
 
     While the database is unreachable, both wait. Reports are not lost.
@@ -70,7 +70,7 @@ class Heart(threading.Thread):
         silent_s: float = 10.0, pidfile: Pidfile | None = None, settings_drift: SettingsDrift | None = None,
         settings: Settings | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(name="heart", daemon=True)
+        super().__init__(name="heartbeat", daemon=True)
         self._engine = engine
         self._running_tasks = running_tasks
         self._identity = identity

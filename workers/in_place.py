@@ -32,7 +32,7 @@ class Continuing:
         self._until = self._began = 0.0
 
     @property
-    def worn_out(self) -> bool:
+    def must_be_replaced(self) -> bool:
         """Whether this process has run worker.max_tasks_per_child tasks, and has to be replaced."""
         return self._left <= 0
 
@@ -48,7 +48,7 @@ class Continuing:
             time.monotonic() >= self._until
             or ending.state not in ENDINGS
             or claim.task_no not in dag.in_place
-            or self.worn_out
+            or self.must_be_replaced
             or self._slot.draining
         ):
             return None

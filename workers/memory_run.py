@@ -28,7 +28,7 @@ from workers.in_place import Continuing
 from workers.memory_callbacks import MemoryCallbacks
 from workers.memory_store import Instance, MemoryStore
 from workers.running_tasks import RunningTasks, Slot
-from workers.waiter.triggers import Outside, Triggers
+from workers.waiter.triggers import OtherRuns, Triggers
 
 WORKER_ID = "this process"
 
@@ -210,7 +210,7 @@ class _Terminal:
         pass
 
 
-class _NoOtherRuns(Outside):
+class _NoOtherRuns(OtherRuns):
     """Other runs for triggers, of which a run in memory has none."""
 
     def __init__(self, store: MemoryStore) -> None:

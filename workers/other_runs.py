@@ -14,7 +14,7 @@ from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import external_runs
 from scheduler.store.worker.claims import Claim
@@ -42,7 +42,7 @@ def trigger(
     triggered_by = f"{claim.dag_id}.{claim.task_id}"
     # Chosen before the first attempt. An answer may be lost with its connection, and the next attempt must not create another run.
     logical_date = logical_date or now()
-    run_id = run_id or runs.manual_run_id(logical_date)
+    run_id = run_id or manual_runs.manual_run_id(logical_date)
     attempts = 0
 
     def create() -> str:
@@ -51,7 +51,7 @@ def trigger(
         try:
             return transact(
                 engine,
-                runs.trigger,
+                manual_runs.trigger,
                 dag_id,
                 run_id=run_id,
                 logical_date=logical_date,
@@ -63,7 +63,7 @@ def trigger(
                 max_conf_bytes=settings.core.max_conf_bytes,
             ).run_id
         except ConflictError:
-            if attempts > 1 and transact(engine, runs.triggered_by, dag_id, run_id) == triggered_by:
+            if attempts > 1 and transact(engine, manual_runs.triggered_by, dag_id, run_id) == triggered_by:
                 return run_id
             if not reset:
                 raise

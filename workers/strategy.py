@@ -34,27 +34,27 @@ Events = Callable[[], list[Step]]
 LastStep = Callable[[str], Step | None]
 
 _execute: Callable[[int, str], object] | None = None
-_worn_out: Callable[[], bool] = bool
+_must_be_replaced: Callable[[], bool] = bool
 
 
-class WornOutError(SystemExit):
+class ReplaceProcessError(SystemExit):
     """Ends a pool process after its last task. The argument is what `run` returns otherwise."""
 
 
-def executes_with(execute: Callable[[int, str], object], worn_out: Callable[[], bool] = bool) -> None:
+def executes_with(execute: Callable[[int, str], object], must_be_replaced: Callable[[], bool] = bool) -> None:
     """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed.
 
-    `worn_out` returns whether the process must end after this dispatch.
+    `must_be_replaced` returns whether the process must end after this dispatch.
     """
-    global _execute, _worn_out
-    _execute, _worn_out = execute, worn_out
+    global _execute, _must_be_replaced
+    _execute, _must_be_replaced = execute, must_be_replaced
 
 
 def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
     """Run a dispatch in a pool process. Returns a tuple for a Celery request: 1 on failure, the result or error, and seconds."""
     ended = _run(ti_id, dispatch_id)
-    if _worn_out():
-        raise WornOutError(ended)
+    if _must_be_replaced():
+        raise ReplaceProcessError(ended)
     return ended
 
 
@@ -142,7 +142,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Handle a failed try. If its process died or could not report, `child_died` reports it."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, WornOutError):
+        if isinstance(error, ReplaceProcessError):
             return self.on_success(error.args[0])
         self.catch_up()
         celery_state.task_ready(self)

@@ -45,7 +45,7 @@ class BaseTrigger:
     """
 
     #: Set by the waiter: reads the states of other runs, see scheduler/authoring/external, and the clock.
-    outside: Any = None
+    other_runs: Any = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The import path of the class, and the arguments that create this trigger again."""

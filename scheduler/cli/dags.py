@@ -11,8 +11,7 @@ from scheduler import states
 from scheduler.cli import options, output, run_actions
 from scheduler.cli import runs as runs_cli
 from scheduler.cli.late import dags as store
-from scheduler.cli.late import overview, reads, schedules
-from scheduler.cli.late import runs as runs_store
+from scheduler.cli.late import manual_runs, overview, reads, schedules
 
 
 @click.group()
@@ -141,7 +140,7 @@ def trigger(
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
     run = options.transact(
-        runs_store.trigger,
+        manual_runs.trigger,
         dag_id,
         run_id=run_id,
         logical_date=logical_date,

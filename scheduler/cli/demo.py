@@ -17,7 +17,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import output
-from scheduler.cli.late import database, progress, reads, runs, wakeups
+from scheduler.cli.late import database, manual_runs, progress, reads, wakeups
 from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     queue = settings.core.default_queue
-    created = database.transact(engine, runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
+    created = database.transact(engine, manual_runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
     with contextlib.closing(wakeups.Wakeups(settings)) as sender:
         sender.wake(f"run:{created.id}")
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from scheduler.store.dags import assets, dags, schedules
     from scheduler.store.db import database, migrate, roles
     from scheduler.store.queries import events, overview, reads, run_story
-    from scheduler.store.runs import runs, selection
+    from scheduler.store.runs import manual_runs, selection
     from scheduler.store.secrets import connections, variables
     from scheduler.store.upkeep import notices, retention
 
 __all__ = [
     "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete",
-    "events", "keys", "log_copies", "log_paths", "mark", "migrate", "notices", "overview", "passwords", "pools",
-    "progress", "prune", "reads", "retention", "roles", "run_story", "runs", "schedules", "selection", "variables",
+    "events", "keys", "log_copies", "log_paths", "manual_runs", "mark", "migrate", "notices", "overview", "passwords", "pools",
+    "progress", "prune", "reads", "retention", "roles", "run_story", "schedules", "selection", "variables",
     "wakeups",
 ]  # fmt: skip
 
@@ -34,7 +34,7 @@ _NAMES = {
     "scheduler.store.dags": ["assets", "dags", "schedules"],
     "scheduler.store.db": ["database", "migrate", "roles"],
     "scheduler.store.queries": ["events", "overview", "reads", "run_story"],
-    "scheduler.store.runs": ["runs", "selection"],
+    "scheduler.store.runs": ["manual_runs", "selection"],
     "scheduler.store.secrets": ["connections", "variables"],
     "scheduler.store.upkeep": ["notices", "retention"],
 }

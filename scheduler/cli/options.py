@@ -225,7 +225,7 @@ def _moment(text: str) -> datetime:
 
 def _run_id(text: str) -> str:
     """A run ID. It becomes the name of a folder, so its characters are limited."""
-    from scheduler.store.runs.runs import RUN_ID
+    from scheduler.store.runs.manual_runs import RUN_ID
 
     if not RUN_ID.fullmatch(text):
         raise ValueError(f"{text!r} may hold letters, digits, blanks and _.~:+- only, 1 to 250 of them.")

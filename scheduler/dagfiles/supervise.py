@@ -184,7 +184,7 @@ class DagFileManager:
             return None, (), ()
         listing = self._listing
         changes: dict[str, Any] = {"modules": listing.modules, "again": listing.again, "now": now}
-        room = self._room()
+        room = self._free_places()
         removed: tuple[str, ...] = ()
         claimed: list[files.Claimed] = []
         if listing.complete or room <= 0:
@@ -299,7 +299,7 @@ class DagFileManager:
         )
 
     def _start_due(self, now: datetime) -> tuple[str, ...]:
-        room = self._room()
+        room = self._free_places()
         if room <= 0:
             return ()
         claimed = transact(self._engine, files.claim, now=now, **self._claim(room, now))
@@ -310,7 +310,7 @@ class DagFileManager:
         """Query again when a parser is free or, if all due files were claimed, after the idle time."""
         self._ask_at = 0.0 if full else time.monotonic() + self._settings.scheduler.scheduler_idle_sleep_time
 
-    def _room(self) -> int:
+    def _free_places(self) -> int:
         return self._settings.scheduler.parsing_processes - self._parser.busy
 
     def _claim(self, room: int, now: datetime) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class Contention:
     """What held the limits of a task instance at a moment of its wait. The limits themselves are those of now."""
 
     pool_name: str
@@ -45,15 +45,15 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunCrowd:
+class RunContention:
     """What held up a queued run at a moment of its wait."""
 
     run_after: datetime
     running: LimitFacts
 
 
-def sentence(step: Step, before: Step | None, crowd: Crowd | None = None, last_upstream: str | None = None) -> str:
-    """What happened, and what was waited for before. `crowd` is that of the wait before a queued or a running step."""
+def sentence(step: Step, before: Step | None, contention: Contention | None = None, last_upstream: str | None = None) -> str:
+    """What happened, and what was waited for before. `contention` is that of the wait before a queued or a running step."""
     waited_s = 0.0 if before is None else (step.at - before.at).total_seconds()
     by = f" by {step.actor}" if step.actor else ""
     because = f": {step.reason.rstrip('.')}" if step.reason else ""
@@ -62,10 +62,10 @@ def sentence(step: Step, before: Step | None, crowd: Crowd | None = None, last_u
             because = f", because {last_upstream} ended"
         return f"Scheduled{by}{because}."
     if step.to_state == "queued":
-        return _capital(f"{_waited(waited_s, _for_slot(crowd))}queued{by}.")
+        return _capital(f"{_waited(waited_s, _for_slot(contention))}queued{by}.")
     if step.to_state == "running":
         number = f", try {step.try_number}" if step.try_number else ""
-        return _capital(f"{_waited(waited_s, _in_queue(crowd))}started{by}{number}.")
+        return _capital(f"{_waited(waited_s, _in_queue(contention))}started{by}{number}.")
     if step.to_state is None:
         return f"Cleared{by}." if step.reason == "cleared" else f"Undecided again{by}{because}."
     after = f" after {span(waited_s)}" if before is not None and before.to_state == "running" else ""
@@ -74,7 +74,7 @@ def sentence(step: Step, before: Step | None, crowd: Crowd | None = None, last_u
     return f"{ENDED.get(step.to_state, step.to_state)}{after}{who}{because}."
 
 
-def of_run(step: Step, before: Step | None, crowd: RunCrowd | None = None) -> str:
+def of_run(step: Step, before: Step | None, contention: RunContention | None = None) -> str:
     """What happened to a run."""
     by = f" by {step.actor}" if step.actor else ""
     because = f": {step.reason}" if step.reason else ""
@@ -82,7 +82,7 @@ def of_run(step: Step, before: Step | None, crowd: RunCrowd | None = None) -> st
         return f"Created as {step.to_state}{by}{because}."
     waited_s = (step.at - before.at).total_seconds()
     if step.to_state == "running":
-        return _capital(f"{_waited(waited_s, _for_run(crowd))}started{by}.")
+        return _capital(f"{_waited(waited_s, _for_run(contention))}started{by}.")
     if step.to_state == "queued":
         return f"Queued again{by}{because}."
     after = f" after {span(waited_s)}" if before.to_state == "running" else ""
@@ -107,42 +107,42 @@ def _waited(seconds: float, what: str) -> str:
     return f"waited {span(seconds)} {what}, then " if seconds >= SHORTEST_WAIT_S else ""
 
 
-def _for_slot(crowd: Crowd | None) -> str:
+def _for_slot(contention: Contention | None) -> str:
     """What a scheduled task instance waited for."""
-    if crowd is None:
+    if contention is None:
         return "in line"
-    pool = crowd.pool
+    pool = contention.pool
     if pool is None:
-        return f"for pool {crowd.pool_name!r}, which does not exist"
-    if pool.slots >= 0 and crowd.pool_slots > pool.slots - pool.used:
+        return f"for pool {contention.pool_name!r}, which does not exist"
+    if pool.slots >= 0 and contention.pool_slots > pool.slots - pool.used:
         return f"for pool {pool.name!r} with {pool.used} of {slots(pool.slots)} in use{holders(pool, ' by ')}"
-    reached = next((limit for limit in crowd.limits if limit.reached), None)
+    reached = next((limit for limit in contention.limits if limit.reached), None)
     if reached is not None:
         return f"for {reached.name}: {reached.active} of {reached.limit} were active"
-    return _for_queue(crowd)
+    return _for_queue(contention)
 
 
-def _for_queue(crowd: Crowd) -> str:
-    if crowd.workers == 0:
-        return f"for queue {crowd.queue!r}, which no worker listened to"
-    if crowd.queued + crowd.running >= crowd.places + crowd.prefetch:
-        places = many(crowd.places, "place", "places")
-        return f"for queue {crowd.queue!r} with {crowd.running} running and {crowd.queued} queued for {places}"
+def _for_queue(contention: Contention) -> str:
+    if contention.workers == 0:
+        return f"for queue {contention.queue!r}, which no worker listened to"
+    if contention.queued + contention.running >= contention.places + contention.prefetch:
+        places = many(contention.places, "place", "places")
+        return f"for queue {contention.queue!r} with {contention.running} running and {contention.queued} queued for {places}"
     return "in line"
 
 
-def _in_queue(crowd: Crowd | None) -> str:
+def _in_queue(contention: Contention | None) -> str:
     """What a queued task instance waited for."""
-    if crowd is None:
+    if contention is None:
         return "in its queue"
-    if crowd.workers == 0:
-        return f"in queue {crowd.queue!r}, which no worker listened to"
-    if crowd.running >= crowd.places:
-        return f"in queue {crowd.queue!r}, whose {many(crowd.places, 'place was', 'places were')} taken"
-    return f"in queue {crowd.queue!r}"
+    if contention.workers == 0:
+        return f"in queue {contention.queue!r}, which no worker listened to"
+    if contention.running >= contention.places:
+        return f"in queue {contention.queue!r}, whose {many(contention.places, 'place was', 'places were')} taken"
+    return f"in queue {contention.queue!r}"
 
 
-def _for_run(crowd: RunCrowd | None) -> str:
-    if crowd is not None and crowd.running.reached:
-        return f"for {crowd.running.name}: {crowd.running.active} of {crowd.running.limit} runs were running"
+def _for_run(contention: RunContention | None) -> str:
+    if contention is not None and contention.running.reached:
+        return f"for {contention.running.name}: {contention.running.active} of {contention.running.limit} runs were running"
     return "to start"

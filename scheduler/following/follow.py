@@ -66,12 +66,12 @@ class Follower:
             )  # fmt: skip
             return self._report_alone(claim, ending, continuation)
 
-    def obey(self, claim: Claim) -> bool:
+    def end_as_requested(self, claim: Claim) -> bool:
         """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
-        obeyed = dispatches.obey(self._hot, claim)
-        if obeyed:
+        ended = dispatches.end_as_requested(self._hot, claim)
+        if ended:
             self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")
-        return obeyed
+        return ended
 
     def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Plan and report; if a join may be ready, lock it, plan and report again; then announce."""

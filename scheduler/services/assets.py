@@ -114,7 +114,7 @@ def _of_outlet(uri: str, success: Success) -> list[Update]:
 
 @commit_point("asset")
 def _create_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
-    held = assets.hold(connection, dag_id)
+    held = assets.lock(connection, dag_id)
     if held is None:
         return None
     dag = versions.dag(connection, held.version_id)

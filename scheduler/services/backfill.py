@@ -77,7 +77,7 @@ class Backfilled:
 @commit_point("backfill", lambda step: step.runs or step.ended)
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
     """Process the next date if the limit allows a run; with no date left, end the backfill after its last run."""
-    held = steps.hold(connection, backfill_id)
+    held = steps.lock(connection, backfill_id)
     if held is None:
         return _Step([])
     open_runs = steps.open_runs(connection, held.id)
@@ -92,7 +92,9 @@ def _step(connection: Connection, backfill_id: int, versions: Versions, settings
     return _Step([] if run is None else [run], more=True)
 
 
-def _take(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
+def _take(
+    connection: Connection, held: steps.LockedBackfill, date: steps.Date, versions: Versions, settings: Settings
+) -> int | None:
     """Create the run of a date, or clear the existing one, and return its ID.
 
     None if the date is left out, or if the run was created or cleared concurrently; then the next step tries again.
@@ -114,7 +116,9 @@ def _take(connection: Connection, held: steps.Held, date: steps.Date, versions: 
     return None
 
 
-def _create(connection: Connection, held: steps.Held, date: steps.Date, versions: Versions, settings: Settings) -> int | None:
+def _create(
+    connection: Connection, held: steps.LockedBackfill, date: steps.Date, versions: Versions, settings: Settings
+) -> int | None:
     created = runs.create(
         connection,
         versions.dag(connection, held.version_id),

@@ -75,7 +75,7 @@ class Plan(TimedService):
 
 @commit_point("plan")
 def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings) -> list[runs.CreatedRun]:
-    due = schedules.hold(connection, dag_id)
+    due = schedules.lock(connection, dag_id)
     if due is None:
         return []
     dag = versions.dag(connection, due.version_id)

@@ -151,7 +151,7 @@ class Promote(Service):
             (run,) = batch
             results.undecided.add(run)
             reason = _reason(error)
-            if transact(self._engine, runs.set_aside, run, reason):
+            if transact(self._engine, runs.store_error, run, reason):
                 results.broken[run] = reason
 
 
@@ -222,7 +222,7 @@ def _examine(
     connection: Connection, ids: Sequence[int], versions: Versions, settings: Settings, *, sweeps: bool
 ) -> dict[int, _Examined]:
     """Lock, read, decide and write some runs in one short transaction. Returns the results of those that could be locked."""
-    held = runs.hold(connection, ids)
+    held = runs.lock(connection, ids)
     if not held:
         return {}
     states = instances.states_of(connection, held)
@@ -233,7 +233,7 @@ def _examine(
     failing = {run for run, each in decided.items() if each.dag.fail_fast and _failed(states.get(run, {}))}
     for run in sorted(failing & moves.keys()):
         # `_end` may change rows with lower IDs than the decisions before it, and rows are locked in the order of IDs.
-        instances.hold_open(connection, run)
+        instances.lock_open(connection, run)
     if moves:
         instances.decide(connection, moves)
     # Decisions that only end task instances may have been the last ones of the run.
@@ -244,7 +244,7 @@ def _examine(
         ended, more = _end(connection, run, each, states.get(run, {}), fails_fast=run in failing)
         examined[run] = _Examined(each.ready, ended, more, recovered=held[run].has_error)
     if recovered := [run for run, result in examined.items() if result.recovered]:
-        runs.decided_again(connection, recovered)
+        runs.clear_errors(connection, recovered)
     ended_runs = {run: result.closed for run, result in examined.items() if result.closed is not None}
     if ended_runs:
         runs.close(connection, ended_runs)
@@ -272,7 +272,7 @@ class _Decided:
 
 
 def _decide(
-    connection: Connection, dag_run_id: int, held: runs.Held, states: States, *, versions: Versions, settings: Settings
+    connection: Connection, dag_run_id: int, held: runs.LockedRun, states: States, *, versions: Versions, settings: Settings
 ) -> _Decided:
     """Decide one run, after creating the instances of mapped tasks and the tasks of a newer version."""
     started = time.monotonic()
@@ -285,7 +285,7 @@ def _decide(
     evaluation = evaluate(dag, states, known)
     if evaluation.expand:
         # Several statements follow that create and decide instances: lock all rows first, in one order.
-        instances.hold_open(connection, dag_run_id, only_undecided=True)
+        instances.lock_open(connection, dag_run_id, only_undecided=True)
     while evaluation.expand:
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)

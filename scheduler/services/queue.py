@@ -153,7 +153,7 @@ def _choose_and_queue(
 ) -> _Chosen:
     """Rounds of read, select and write under locks. The query of the next round excludes full limits before its LIMIT."""
     chosen = _Chosen(runs=set(full_runs))
-    waiting = capacity.hold_waiting_pools(connection)
+    waiting = capacity.lock_waiting_pools(connection)
     pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
     if not pools:
         return chosen
@@ -206,7 +206,7 @@ def _round(
         return free, False
     left, reserve = limit - len(chosen.messages), settings.scheduler.pool_reservation
     limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
-    ours = _hold(connection, batch)
+    ours = _lock(connection, batch)
     chosen.runs.update(one.dag_run_id for one in batch)
     # Counted again, now that no other process can add to these runs.
     counts = capacity.count(connection, chosen.runs, alive_s=settings.worker.heartbeat_timeout)
@@ -244,11 +244,11 @@ def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bo
     return {name: slots >= 0 <= parallelism and not with_slots - {name} for name, slots in free.items()}
 
 
-def _hold(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
+def _lock(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     """Lock the runs of `batch`, and the DAGs with a limit. Returns the task instances whose rows could be locked."""
     limited = {one.dag_id for one in batch if one.task_limit is not None}
-    dags = capacity.hold_dags(connection, limited) if limited else set()
-    runs = capacity.hold_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
+    dags = capacity.lock_dags(connection, limited) if limited else set()
+    runs = capacity.lock_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
     return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
 
 
@@ -280,7 +280,7 @@ def _largest(pools: Mapping[str, Pool], free: FreeCapacity, settings: Settings) 
 def in_queues(counts: Counts) -> Counter[str]:
     """The messages that each queue and its workers hold."""
     held: Counter[str] = Counter()
-    for one in counts.held:
+    for one in counts.used:
         held[one.queue] += one.instances
     return held
 
@@ -296,7 +296,7 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
         queues[name] = counts.places.get(name, 0) + window.of(name)
     active: Counter[Place] = Counter()
     most: dict[Place, int] = {}
-    for one in counts.held:
+    for one in counts.used:
         if one.pool in slots and pools[one.pool].slots >= 0:
             slots[one.pool] -= one.slots
         queues[one.queue] -= one.instances
@@ -312,5 +312,5 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
             active[place] += each.instances
             if limit is not None:
                 most[place] = limit
-    parallelism = settings.core.parallelism - sum(one.instances for one in counts.held)
+    parallelism = settings.core.parallelism - sum(one.instances for one in counts.used)
     return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=active, most=most)

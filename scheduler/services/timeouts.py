@@ -33,7 +33,7 @@ class Timeouts(Service):
 
 @commit_point("timeout")
 def _end(connection: Connection, dag_run_id: int) -> bool:
-    if not runs.hold_timed_out(connection, dag_run_id):
+    if not runs.lock_timed_out(connection, dag_run_id):
         return False
     instances.end_rest(connection, dag_run_id, running_becomes="skipped", reason=REASON)
     return runs.close(connection, {dag_run_id: RunState.FAILED}) == 1

@@ -43,13 +43,13 @@ class Batch:
 class Observer(Protocol):
     """Receives each batch, in the thread of the follower."""
 
-    def see(self, batch: Batch) -> None:
+    def observe_batch(self, batch: Batch) -> None:
         """Take what it needs of a batch. It may query the connection, which reads only, but it may not wait for another server."""
 
     def flush(self) -> None:
         """Called each second or so: pass on what waits, without waiting for long."""
 
-    def left(self) -> None:
+    def reader_left(self) -> None:
         """Another scheduler may read the next batches."""
 
     def close(self) -> None:

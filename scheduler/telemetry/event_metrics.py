@@ -24,7 +24,7 @@ class EventMetrics:
         self._settings = settings
         self._recorder = recorder
 
-    def see(self, batch: Batch) -> None:
+    def observe_batch(self, batch: Batch) -> None:
         def operator(event: Event) -> str:
             task = batch.task(event)
             return UNKNOWN if task is None else task.operator
@@ -44,7 +44,7 @@ class EventMetrics:
     def flush(self) -> None:
         self._recorder.flush()
 
-    def left(self) -> None:
+    def reader_left(self) -> None:
         self._recorder.add(CATALOG["paceline.events_behind_seconds"], (), 0.0)
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class Follower(threading.Thread):
         batch = Batch(connection, self._versions, events, starts, behind_s=max(feed.now - feed.until, 0.0))
         for observer in self._observers:
             try:
-                observer.see(batch)
+                observer.observe_batch(batch)
             except DBAPIError:
                 raise
             except Exception:  # the others must not miss the batch
@@ -131,7 +131,7 @@ class Follower(threading.Thread):
             with contextlib.suppress(DBAPIError):
                 connection.close()
             for observer in self._observers:
-                observer.left()
+                observer.reader_left()
 
     def _starts(self, events: Sequence[Event], running: Sequence[Started], since: float) -> list[Started | Event]:
         """The tries that started, each once: while they run, or else with the event that ends them."""

@@ -58,7 +58,7 @@ class Lineage:
         self._thread = threading.Thread(target=self._send_all, name="lineage", daemon=True)
         self._thread.start()
 
-    def see(self, batch: Batch) -> None:
+    def observe_batch(self, batch: Batch) -> None:
         runs = [event for event in batch.events if event.task_instance_id is None and event.dag_id is not None]
         times = observed.run_times(batch.connection, [event.dag_run_id for event in runs]) if runs else {}
         for event in runs:
@@ -73,7 +73,7 @@ class Lineage:
     def flush(self) -> None:
         """The thread sends."""
 
-    def left(self) -> None:
+    def reader_left(self) -> None:
         """What waits is sent anyway."""
 
     def close(self) -> None:

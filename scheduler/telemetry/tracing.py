@@ -90,7 +90,7 @@ class Tracing:
         self._resumed: dict[int, float] = {}
         self._versions: set[int] = set()
 
-    def see(self, batch: Batch) -> None:
+    def observe_batch(self, batch: Batch) -> None:
         ended: list[Event] = []
         for event in batch.events:
             if event.dag_id is None or event.run_id is None:
@@ -112,7 +112,7 @@ class Tracing:
     def flush(self) -> None:
         """The thread of the SDK sends."""
 
-    def left(self) -> None:
+    def reader_left(self) -> None:
         """What waits is sent anyway."""
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from scheduler.migrate.rewrite import rewrite
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 pytestmark = pytest.mark.stack
 
@@ -211,7 +211,7 @@ def test_they_end_as_airflow_documents(stack_factory: StackFactory) -> None:
             message=lambda: str([(one["file"], one["message"]) for one in transact(engine, reads.import_errors)]),
         )
         for dag_id in EXPECTED.keys() - FOLLOWS:
-            transact(engine, runs.trigger, dag_id, run_id="style", conf=CONF.get(dag_id, {}))
+            transact(engine, manual_runs.trigger, dag_id, run_id="style", conf=CONF.get(dag_id, {}))
         eventually(
             lambda: {run["dag_id"] for run in transact(engine, reads.runs) if run["ended_at"]} == EXPECTED.keys(),
             timeout=150,

@@ -19,7 +19,7 @@ from scheduler.embedded import stack as stacks
 from scheduler.messaging import wakeups
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -58,7 +58,7 @@ def known(stack: Stack, engine: Engine) -> None:
 
 
 def four_at_work(stack: Stack, engine: Engine) -> None:
-    transact(engine, runs.trigger, "long", run_id="r")
+    transact(engine, manual_runs.trigger, "long", run_id="r")
     running = "select count(*) from task_instance where state = 'running'"
     eventually(lambda: rows(engine, running) == [(4,)], timeout=120, message=stack.logs)
 
@@ -120,7 +120,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
         own = {"PACELINE_BROKER_URL": server.new_database(), "PACELINE_SCHEDULER_QUEUE_HEADROOM": "200"}
         stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 4)], env=default_times() | own)
         known(stack, engine)
-        transact(engine, runs.trigger, "short", run_id="r")
+        transact(engine, manual_runs.trigger, "short", run_id="r")
         queued = "select id from task_instance where state = 'queued'"
         ids = eventually(lambda: found if len(found := rows(engine, queued)) >= 50 else None, timeout=120, interval=0.01)
         broker = wakeups.client(settings.model_copy(update={"broker": settings.broker.model_copy(
@@ -145,7 +145,7 @@ def test_scale_down_under_load_spends_no_try(stack_factory: Any, engine: Engine)
     """What a worker has not begun when it is told to stop is run by another one, in the same try."""
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=1, workers=[("default", 2), ("default", 2)])
     known(stack, engine)
-    transact(engine, runs.trigger, "short", run_id="r")
+    transact(engine, manual_runs.trigger, "short", run_id="r")
     done = "select count(*) from task_instance where state = 'success'"
     eventually(lambda: rows(engine, done)[0][0] >= 10, timeout=120, interval=0.01, message=stack.logs)
 

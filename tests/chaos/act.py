@@ -13,7 +13,7 @@ from chaos.recovery import LIMIT_S, Meter, Recovery
 from chaos.stage import Stage
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 #: Seconds to look for a victim that is at work.
 LOOK_S = 5.0
@@ -37,7 +37,7 @@ class Act:
         run_id = f"{dag_id}-{uuid.uuid4().hex[:8]}"
         self.stage.book.asked_for(dag_id, run_id, sure=False)
         try:
-            transact(engine, runs.trigger, dag_id, run_id=run_id)
+            transact(engine, manual_runs.trigger, dag_id, run_id=run_id)
             self.stage.book.asked_for(dag_id, run_id, sure=True)
         finally:
             engine.dispose()

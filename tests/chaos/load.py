@@ -15,7 +15,7 @@ from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 #: Runs that may be unfinished at once: more would only wait.
 MOST_OPEN = 45
@@ -66,7 +66,7 @@ class Load(threading.Thread):
     def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
         self._book.asked_for(dag_id, run_id, sure=False)
         with contextlib.suppress(ConflictError):  # the request before got through, and its answer did not
-            transact(engine, runs.trigger, dag_id, run_id=run_id)
+            transact(engine, manual_runs.trigger, dag_id, run_id=run_id)
         self._book.asked_for(dag_id, run_id, sure=True)
 
     def end(self) -> None:

@@ -146,7 +146,7 @@ MUTANTS = (
         "ignores_parallelism",
         "parallelism_overruns",
         QUEUE,
-        "settings.core.parallelism - sum(one.instances for one in counts.held)",
+        "settings.core.parallelism - sum(one.instances for one in counts.used)",
         "999",
     ),
     _mutant("ignores_pools", "pool_overruns", QUEUE, "slots[one.pool] -= one.slots", "slots[one.pool] -= 0"),

@@ -35,7 +35,7 @@ from scheduler.operators import EmptyOperator
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings, log_paths
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 from workers import message_filter, remote_control
 
 LONGEST_SENTENCE = 3000
@@ -168,7 +168,7 @@ def check_id(ground: Ground, case: tuple[str, str, str]) -> None:
         with DAG(dag_id, schedule=None):
             EmptyOperator(task_id=task_id)
     try:
-        made = transact(ground.engine, runs.trigger, "fuzzed", run_id=run_id)
+        made = transact(ground.engine, manual_runs.trigger, "fuzzed", run_id=run_id)
     except PacelineError as error:
         sentence(error)
     else:

@@ -20,7 +20,7 @@ from scheduler.settings.model import environment_names
 from scheduler.store.actions import backfills
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 from support.ledger import Ledger
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
@@ -190,7 +190,7 @@ class FaultyStack:
     def trigger(self, dag_id: str, count: int, label: str) -> None:
         for _ in range(count):
             self.made += 1
-            transact(self.engine, runs.trigger, dag_id, run_id=f"{label}-{self.made}")
+            transact(self.engine, manual_runs.trigger, dag_id, run_id=f"{label}-{self.made}")
 
     def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with self.engine.connect() as connection:

@@ -56,7 +56,7 @@ def _lose(tools: Tools, one: Broken) -> None:
 
 def _end(tools: Tools, one: Broken) -> None:
     def end(connection: Connection, key: int) -> None:
-        run = selection.hold_run(connection, key)
+        run = selection.lock_run(connection, key)
         if run is not None and run.state in RUN_FINISHED:
             instances.end_rest(connection, run.id, running_becomes="skipped", reason="its run had ended")
 

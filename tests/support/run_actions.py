@@ -1,4 +1,4 @@
-"""Actions of users on the runs of a scenario (clear, mark), and the steps of its worker: claim, report, obey."""
+"""Actions of users on the runs of a scenario (clear, mark), and the steps of its worker: claim, report, end as requested."""
 
 from typing import Any
 
@@ -46,5 +46,5 @@ def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, 
     """Report as a worker does when user code ends. Returns False if the task was stopped; then its requested end is stored."""
     reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0, result=result))
     if not reported:
-        scenario.follower.obey(claim)
+        scenario.follower.end_as_requested(claim)
     return reported

@@ -18,7 +18,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
@@ -100,7 +100,7 @@ class Scenario:
         self.sql("insert into pool (name, slots, queue) values (%s, %s, %s)", name, slots, queue)
 
     def trigger(self, dag_id: str, **options: Any) -> int:
-        return transact(self.engine, runs.trigger, dag_id, **options).id
+        return transact(self.engine, manual_runs.trigger, dag_id, **options).id
 
     def turn(self, *, poll: bool = True) -> None:
         """Run one iteration of every scheduler, in random order. `poll` makes every service due, except retention after the first

@@ -35,7 +35,7 @@ from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import logs, secrets_backend, startup
-from workers.waiter.triggers import Outside, Triggers
+from workers.waiter.triggers import OtherRuns, Triggers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,8 +103,8 @@ class Waiter:
         others: dict[str, Complaint] = {"broker": self._broker, "settings": self._settings_drift}
         self.health = Health("waiter", lambda: self.waiter_id, vital, others)
         self.waiter_id = self._register()
-        self._outside = Outside(self._states, self._clock())
-        self._triggers = Triggers(settings, self._outside)
+        self._other_runs = OtherRuns(self._states, self._clock())
+        self._triggers = Triggers(settings, self._other_runs)
         self._versions = Versions()
         #: By dispatch ID: the claimed trigger, and the asyncio task that awaits it.
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
@@ -200,7 +200,7 @@ class Waiter:
 
     async def _answer(self) -> None:
         await asyncio.sleep(ANSWER_S)
-        await self._outside.answer()
+        await self._other_runs.answer()
 
     async def _beat(self) -> None:
         """Register again if declared lost, and end triggers whose tasks no longer wait for them."""
@@ -210,7 +210,7 @@ class Waiter:
             measures.count("{job_name}_heartbeat_failure", job_name="triggererjob")
             self._drop(list(self._running))
         await self._ask(lambda: self._settings_drift.look(self.waiter_id))
-        self._outside.set_clock(await self._ask(self._clock))
+        self._other_runs.set_clock(await self._ask(self._clock))
         waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
             awaited = await self._transact(deferrals.still_awaited, waiter, mine)

@@ -23,7 +23,7 @@ from workers import outcome
 AskStates = Callable[[Sequence[Target]], Awaitable[Sequence[Counts]]]
 
 
-class Outside:
+class OtherRuns:
     """The access of triggers to other runs. Their requests are collected and answered together once a second."""
 
     def __init__(self, ask: AskStates, now: datetime) -> None:
@@ -62,9 +62,9 @@ class Outside:
 class Triggers:
     """Creates and awaits triggers. Their classes are loaded in a separate thread, because DAG files may take long."""
 
-    def __init__(self, settings: Settings, outside: Outside) -> None:
+    def __init__(self, settings: Settings, other_runs: OtherRuns) -> None:
         self._settings = settings
-        self._outside = outside
+        self._other_runs = other_runs
         self._files = LoadedFiles(settings.dags_folder)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         if str(settings.dags_folder) not in sys.path:
@@ -88,7 +88,7 @@ class Triggers:
         kind = await self._class(row)
         trigger = kind(**deferral.decode(row.kwargs))
         if isinstance(trigger, deferral.BaseTrigger):
-            trigger.outside = self._outside
+            trigger.other_runs = self._other_runs
         try:
             return await deferral.first_event(trigger)
         finally:

@@ -28,7 +28,7 @@ from scheduler.states import RunState
 from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import dags, instances, records, runs
 from scheduler.store.lists.listing import Filters, Page
-from scheduler.store.runs import runs as store
+from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Change, Runs, Tasks
 
 router = APIRouter(tags=["DagRun"])
@@ -277,7 +277,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
             return found[0]
     core = api.settings.core
     interval = (body.data_interval_start, body.data_interval_end) if body.data_interval_start and body.data_interval_end else None
-    created = store.trigger(
+    created = manual_runs.trigger(
         connection,
         dag_id,
         run_id=body.dag_run_id,

@@ -20,7 +20,7 @@ PENDING = "exists (select from backfill where ended_at is null)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LockedBackfill:
     """An open backfill, whose row is locked by this process."""
 
     id: int
@@ -48,7 +48,7 @@ def unfinished(connection: Connection) -> list[int]:
     return list(connection.exec_driver_sql("select id from backfill where ended_at is null order by id").scalars())
 
 
-def hold(connection: Connection, backfill_id: int) -> Held | None:
+def lock(connection: Connection, backfill_id: int) -> LockedBackfill | None:
     """Lock one backfill; None if it has ended or is locked by another process. Its runs are counted under this lock."""
     held = connection.exec_driver_sql(
         """
@@ -59,7 +59,7 @@ def hold(connection: Connection, backfill_id: int) -> Held | None:
         """,
         (backfill_id,),
     )
-    return rows.first(Held, held)
+    return rows.first(LockedBackfill, held)
 
 
 def open_runs(connection: Connection, backfill_id: int) -> int:
@@ -109,12 +109,12 @@ def take(connection: Connection, backfill_id: int, ordinal: int, dag_run_id: int
     )
 
 
-def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, core: Core, versions: Versions) -> bool:
+def repeat(connection: Connection, held: LockedBackfill, date: Date, dag_run_id: int, *, core: Core, versions: Versions) -> bool:
     """success or failed -> queued, with all task instances cleared: the run belongs to the backfill from now on.
 
     False if the run was cleared concurrently.
     """
-    run = clear.hold(connection, dag_run_id)
+    run = clear.lock_run(connection, dag_run_id)
     if run is None or run.state not in RUN_FINISHED:
         return False
     connection.exec_driver_sql(
@@ -122,7 +122,7 @@ def repeat(connection: Connection, held: Held, date: Date, dag_run_id: int, *, c
         {"run": dag_run_id, "conf": None if held.conf is None else psycopg2.extras.Json(held.conf)},
     )
     take(connection, held.id, date.ordinal, dag_run_id)
-    if not clear.clear_held(connection, replace(run, is_backfill=True), Tasks(), core, versions):
+    if not clear.clear_locked(connection, replace(run, is_backfill=True), Tasks(), core, versions):
         # There was nothing to clear: all of its task instances are removed, or undecided as after a cancelled backfill.
         clear.queue_again(connection, run, versions.dag(connection, run.version_id))
     connection.exec_driver_sql(

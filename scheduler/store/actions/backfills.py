@@ -163,7 +163,7 @@ def resume(connection: Connection, backfill_id: int) -> bool:
 
 def cancel(connection: Connection, backfill_id: int) -> Row:
     """End a backfill: waiting dates are left out, queued runs fail, running ones continue. ConflictError if it has ended."""
-    _hold_open(connection, backfill_id)
+    _lock_open(connection, backfill_id)
     connection.exec_driver_sql(
         "update backfill_run set state = 'left_out', reason = 'cancelled' where backfill_id = %s and state = 'waiting'",
         (backfill_id,),
@@ -280,12 +280,12 @@ def _second(connection: Connection, dag_id: str) -> ConflictError:
 
 
 def _set_paused(connection: Connection, backfill_id: int, *, paused: bool) -> bool:
-    was_paused = _hold_open(connection, backfill_id)
+    was_paused = _lock_open(connection, backfill_id)
     connection.exec_driver_sql("update backfill set is_paused = %s where id = %s", (paused, backfill_id))
     return was_paused is not paused
 
 
-def _hold_open(connection: Connection, backfill_id: int) -> bool:
+def _lock_open(connection: Connection, backfill_id: int) -> bool:
     """Lock an open backfill, and return whether it is paused."""
     row = connection.exec_driver_sql(
         "select is_paused, ended_at, cancelled from backfill where id = %s for no key update", (backfill_id,)

@@ -79,21 +79,21 @@ def _clear_run(
     connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
     writer: Writer | None,
 ) -> list[Change]:  # fmt: skip
-    run = hold(connection, key)
+    run = lock_run(connection, key)
     if run is None:
         return []
-    changes = clear_held(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
-    fencing.hold(connection, writer)
+    changes = clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
+    fencing.lock(connection, writer)
     if dry_run:
         connection.rollback()
     return changes
 
 
-def clear_held(
+def clear_locked(
     connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None,
     dry_run: bool = False,
 ) -> list[Change]:  # fmt: skip
-    """Clear these task instances of a run that `hold` locked; a run that had ended is queued again. Returns the changes.
+    """Clear these task instances of a run that `lock_run` locked; a run that had ended is queued again. Returns the changes.
 
     A dry run writes nothing, unless the run switches to another version: then the caller must roll back.
     """
@@ -101,7 +101,7 @@ def clear_held(
     dag = versions.dag(connection, version_id)
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
     writes = switched or not dry_run
-    instances = selection.hold_instances(connection, run.id, lock=writes)
+    instances = selection.lock_instances(connection, run.id, lock=writes)
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
     if not writes:
         return planned(run, instances, picked)
@@ -153,7 +153,7 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
         _make_way(connection, run, past)
 
 
-def hold(connection: Connection, key: int) -> Run | None:
+def lock_run(connection: Connection, key: int) -> Run | None:
     """Lock the schedule of a run's DAG, so that no run of the DAG is started meanwhile, and then the run.
 
     A shared lock is enough, because clearing starts no run; so several runs of a DAG can be cleared at the same time.
@@ -161,7 +161,7 @@ def hold(connection: Connection, key: int) -> Run | None:
     connection.exec_driver_sql(
         "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for share", (key,)
     )
-    return selection.hold_run(connection, key)
+    return selection.lock_run(connection, key)
 
 
 def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:

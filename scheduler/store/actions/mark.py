@@ -61,10 +61,10 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
     if state not in RUN_FINISHED:
         raise PacelineError(f"A run cannot be marked {state}: choose success or failed.")
     (key,) = selection.run_keys(connection, Runs(dag_id=dag_id, run_id=run_id))
-    run = selection.hold_run(connection, key)
+    run = selection.lock_run(connection, key)
     if run is None:
         return []
-    instances = selection.hold_instances(connection, run.id)
+    instances = selection.lock_instances(connection, run.id)
     if state is RunState.SUCCESS:
         changes = _move(connection, run, [one for one in instances if one.state in NOT_GOOD], S.SUCCESS)
     else:
@@ -84,11 +84,11 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
 def _mark_tasks(
     connection: Connection, key: int, tasks: Tasks, state: S, versions: Versions, *, clear_downstream: bool, dry_run: bool
 ) -> list[Change]:
-    run = clear.hold(connection, key) if clear_downstream else selection.hold_run(connection, key)
+    run = clear.lock_run(connection, key) if clear_downstream else selection.lock_run(connection, key)
     if run is None:
         return []
     dag = versions.dag(connection, run.version_id)
-    instances = selection.hold_instances(connection, run.id, lock=not dry_run)
+    instances = selection.lock_instances(connection, run.id, lock=not dry_run)
     picked = selection.pick(dag, instances, tasks)
     changes = _move(connection, run, picked, state, dry_run=dry_run)
     if clear_downstream:

@@ -163,7 +163,7 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
     return [Collected(row.dag_id, row.version_id, frozenset(row.uris)) for row in rows]
 
 
-def hold(connection: Connection, dag_id: str) -> Collected | None:
+def lock(connection: Connection, dag_id: str) -> Collected | None:
     """Lock the DAG's dag_schedule row and read its collected updates again; None if it is locked elsewhere or paused."""
     version_id = connection.exec_driver_sql(
         """

@@ -62,7 +62,7 @@ def next_due(connection: Connection, now: datetime) -> datetime | None:
     ).scalar()
 
 
-def hold(connection: Connection, dag_id: str) -> Due | None:
+def lock(connection: Connection, dag_id: str) -> Due | None:
     """Lock the row of one DAG and read it again; None if it is locked elsewhere, paused, or not active any more.
 
     Two statements: a single one would count as of its start, without the runs that were committed under the previous lock.

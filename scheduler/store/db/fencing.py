@@ -50,7 +50,7 @@ def stale(writer: Writer) -> StaleTryError:
     )
 
 
-def hold(connection: Connection, writer: Writer | None) -> None:
+def lock(connection: Connection, writer: Writer | None) -> None:
     """Check at the end of a transaction of a task that its try is current, else StaleTryError. None means no task."""
     if writer is not None and connection.exec_driver_sql(CURRENT, writer.key).first() is None:
         raise stale(writer)

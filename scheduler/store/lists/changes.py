@@ -52,7 +52,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class ActiveInstance:
     """A task instance with a worker or on its way to one."""
 
     id: int
@@ -84,12 +84,12 @@ class Watch:
     open: dict[str, datetime] = field(default_factory=dict)
     last: datetime | None = None
     seen: set[Event] = field(default_factory=set)
-    flights: dict[int, Flight] = field(default_factory=dict)
+    flights: dict[int, ActiveInstance] = field(default_factory=dict)
 
     def look(self, connection: Connection) -> Changes | None:
         """What changed since the last look; None if nothing did, and at the first look."""
         now, open_, dags = connection.exec_driver_sql(LOOK).one()
-        flights = {flight.id: flight for flight in rows.of_result(Flight, connection.exec_driver_sql(IN_FLIGHT))}
+        flights = {flight.id: flight for flight in rows.of_result(ActiveInstance, connection.exec_driver_sql(IN_FLIGHT))}
         found = [] if self.since is None else rows.of_result(Event, connection.exec_driver_sql(EVENTS, (self.since,)))
         is_first, same_dags = self.since is None, self.dags == dags
         changed = {ti: flight.dag_run_id for ti, flight in flights.items() if self.flights.get(ti) != flight}

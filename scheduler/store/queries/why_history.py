@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
 from scheduler.deciding.situation import LimitFacts, PoolFacts
-from scheduler.deciding.why_past import SHORTEST_WAIT_S, Crowd, RunCrowd, Step, of_run, sentence
+from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContention, Step, of_run, sentence
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
@@ -71,9 +71,9 @@ def of_instance(connection: Connection, settings: Settings, ti_id: int, *, tags:
     upstream = _upstream(connection, own)
 
     def text(step: Step, before: Step | None, *, is_long: bool) -> str:
-        crowd = _crowd(connection, settings, own, _middle(before, step), tags) if is_long and before is not None else None
+        contention = _contention(connection, settings, own, _middle(before, step), tags) if is_long and before is not None else None
         last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
-        return sentence(step, before, crowd, last)
+        return sentence(step, before, contention, last)
 
     return _rows(steps, ("queued", "running"), text)
 
@@ -84,22 +84,22 @@ def of_dag_run(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
     steps = _steps([event for event in events.of_run(connection, run) if event["task_id"] is None])
 
     def text(step: Step, before: Step | None, *, is_long: bool) -> str:
-        return of_run(step, before, _run_crowd(connection, run, _middle(before, step)) if is_long and before else None)
+        return of_run(step, before, _run_contention(connection, run, _middle(before, step)) if is_long and before else None)
 
     return _rows(steps, ("running",), text)
 
 
-def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, int], before: Step, step: Step) -> Crowd:
+def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, int], before: Step, step: Step) -> Contention:
     """What held up a task instance, by its run, task and map index, between two of its steps. Names all DAGs: not for accounts."""
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
     own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
-    return _crowd(connection, settings, own, _middle(before, step), None)
+    return _contention(connection, settings, own, _middle(before, step), None)
 
 
-def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunCrowd:
+def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunContention:
     """What held up a queued run in the wait between two of its steps."""
-    return _run_crowd(connection, run, _middle(before, step))
+    return _run_contention(connection, run, _middle(before, step))
 
 
 def longest_waits(pairs: Sequence[tuple[Step | None, Step]], awaited: Collection[str] = ("queued", "running")) -> set[int]:
@@ -147,14 +147,14 @@ def _middle(before: Step | None, step: Step) -> datetime:
     return step.at if before is None else before.at + (step.at - before.at) / 2
 
 
-def _crowd(connection: Connection, settings: Settings, own: Row, at: datetime, tags: Collection[str] | None) -> Crowd:
+def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, tags: Collection[str] | None) -> Contention:
     parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
     held = [dict(row) for row in connection.exec_driver_sql(DISPATCHES, parameters).mappings()]
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
     workers = connection.exec_driver_sql(WORKERS, parameters).one()
     of_queue = [one for one in held if one["queue"] == own["queue"]]
     running = sum(one["is_running"] for one in of_queue)
-    return Crowd(
+    return Contention(
         pool_name=own["pool"],
         pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], tags),
         pool_slots=own["pool_slots"],
@@ -200,6 +200,6 @@ def _last_upstream(connection: Connection, own: Row, upstream: list[str], at: da
     return found
 
 
-def _run_crowd(connection: Connection, run: int, at: datetime) -> RunCrowd:
+def _run_contention(connection: Connection, run: int, at: datetime) -> RunContention:
     row = connection.exec_driver_sql(RUN_CROWD, {"run": run, "at": at}).one()
-    return RunCrowd(run_after=row.run_after, running=LimitFacts(name="max_active_runs", limit=row.limit, active=row.active))
+    return RunContention(run_after=row.run_after, running=LimitFacts(name="max_active_runs", limit=row.limit, active=row.active))

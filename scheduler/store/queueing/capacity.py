@@ -38,7 +38,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UsedPlaces:
     """The slots and places of queued and running task instances in one pool and queue."""
 
     pool: str
@@ -48,7 +48,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRun:
+class ActiveInRun:
     """The number of queued and running task instances of one run, and its max_active_tasks."""
 
     dag_run_id: int
@@ -57,7 +57,7 @@ class HeldRun:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTask:
+class ActiveOfTask:
     """The number of active instances of a task with limits of its own, in one run."""
 
     dag_id: str
@@ -90,7 +90,7 @@ class Pools:
     held_elsewhere: bool
 
 
-def hold_waiting_pools(connection: Connection) -> Pools:
+def lock_waiting_pools(connection: Connection) -> Pools:
     """Lock, in name order, the pools with waiting task instances, except those that another scheduler has locked."""
     found = connection.exec_driver_sql(
         """
@@ -122,9 +122,9 @@ class Counts:
     pool; and the pool processes of live workers by queue.
     """
 
-    held: list[Held]
-    runs: list[HeldRun]
-    tasks: list[HeldTask]
+    used: list[UsedPlaces]
+    runs: list[ActiveInRun]
+    tasks: list[ActiveOfTask]
     deferred: dict[str, int]
     places: dict[str, int]
 
@@ -167,11 +167,11 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
     counts = Counts([], [], [], {}, {})
     for row in rows.of_result(_Counted, found):
         if row.kind == "held":
-            counts.held.append(Held(row.name, row.other, row.slots, row.instances))
+            counts.used.append(UsedPlaces(row.name, row.other, row.slots, row.instances))
         elif row.kind == "run":
-            counts.runs.append(HeldRun(row.run, row.instances, row.most))
+            counts.runs.append(ActiveInRun(row.run, row.instances, row.most))
         elif row.kind == "task":
-            counts.tasks.append(HeldTask(row.name, row.run, row.other, row.instances, row.most, row.most_in_run))
+            counts.tasks.append(ActiveOfTask(row.name, row.run, row.other, row.instances, row.most, row.most_in_run))
         elif row.kind == "deferred":
             counts.deferred[row.name] = row.slots
         else:
@@ -202,7 +202,7 @@ def announce(connection: Connection, amounts: Mapping[str, int]) -> dict[str, in
     return {row.name: row.taken for row in found}
 
 
-def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
+def lock_runs(connection: Connection, ids: Collection[int]) -> set[int]:
     """Lock these runs in ID order, except those that another scheduler has locked; max_active_tasks is counted under this lock."""
     found = connection.exec_driver_sql(
         "select id from dag_run where id = any(%s) and state = 'running' order by id for no key update skip locked",
@@ -211,7 +211,7 @@ def hold_runs(connection: Connection, ids: Collection[int]) -> set[int]:
     return set(found.scalars())
 
 
-def hold_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
+def lock_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
     """Lock the schedules of these DAGs, except those locked elsewhere; max_active_tis_per_dag is counted under this lock."""
     rows = connection.exec_driver_sql(
         "select dag_id from dag_schedule where dag_id = any(%s) order by dag_id for no key update skip locked", (sorted(dag_ids),)

@@ -109,7 +109,7 @@ def next_due_s(connection: Connection) -> float | None:
     ).scalar()
 
 
-def hold_open(connection: Connection, dag_run_id: int, *, only_undecided: bool = False) -> None:
+def lock_open(connection: Connection, dag_run_id: int, *, only_undecided: bool = False) -> None:
     """Lock the unfinished task instances of a locked run, or only the undecided ones, before several statements change some."""
     connection.exec_driver_sql(
         f"""
@@ -271,7 +271,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     """
     parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
     which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
-    stopped = connection.exec_driver_sql(shutdown.OBEY.format(which=which), parameters).scalars().all()
+    stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which=which), parameters).scalars().all()
     lost = connection.exec_driver_sql(
         f"""
         with lost as (

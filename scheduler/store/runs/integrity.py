@@ -39,7 +39,7 @@ def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *
     ).scalar_one_or_none()
     if newer is None or not versions.dag(connection, newer).disable_bundle_versioning:
         return None
-    run = selection.hold_run(connection, dag_run_id)
+    run = selection.lock_run(connection, dag_run_id)
     if run is None:
         return None
     fit(connection, run, versions.dag(connection, newer), newer, default_queue=default_queue)
@@ -48,7 +48,7 @@ def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *
 
 def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *, default_queue: str) -> list[Change]:
     """Switch a locked run to `version_id`, whose DAG is `dag`, and fit its task instances. Returns the changes."""
-    instances = selection.hold_instances(connection, run.id)
+    instances = selection.lock_instances(connection, run.id)
     wanted = new_instances.wanted(dag, run.logical_date, is_backfill=run.is_backfill)
     plan = _plan(dag, instances, {dag.tasks[no].task_id for no in wanted})
     number = connection.exec_driver_sql(

@@ -1,29 +1,21 @@
 """DAG runs: creates them with their task instances, starts, examines and closes them."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import psycopg2.extras
 from sqlalchemy import Connection
-from sqlalchemy.exc import DataError
 
-from scheduler.authoring import params
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.serialized.dag import SerializedDag
 from scheduler.states import OPEN, RunState
-from scheduler.store.db import fencing
 from scheduler.store.db.database import commit_point
-from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import deadlines, new_instances
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
 TIMED_OUT = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
 RUNNING = "exists (select from dag_run where state = 'running')"
-#: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
-RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 
 #: The DAGs and backfills with queued runs, with their dag_schedule rows locked. It skips from DAG to DAG in an index, so that a
 #: DAG with many queued runs costs no more than one with a single queued run.
@@ -137,98 +129,6 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
     return CreatedRun(key, new.run_id)
 
 
-def trigger(
-    connection: Connection,
-    dag_id: str,
-    *,
-    run_id: str | None = None,
-    logical_date: datetime | None = None,
-    dated: bool = True,
-    conf: dict[str, Any] | None = None,
-    triggered_by: str = "cli",
-    default_queue: str = "default",
-    conf_overrides_params: bool = True,
-    writer: Writer | None = None,
-    max_conf_bytes: int | None = None,
-    data_interval: tuple[datetime, datetime] | None = None,
-    run_after: datetime | None = None,
-) -> CreatedRun:
-    """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
-
-    With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
-    The run waits until `run_after`.
-
-    NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
-    """
-    version_id, dag = _newest(connection, dag_id)
-    conf = conf or {}
-    params.check_size(conf, max_conf_bytes, dag_id=dag_id)
-    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
-    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    logical_date = logical_date or now if dated else None
-    run_id = run_id or manual_run_id(logical_date or run_after or now)
-    _check_manual(dag, run_id, logical_date)
-    start, end = (data_interval or next_timetable(dag).manual_interval(logical_date)) if logical_date else (None, None)
-    new = NewRun(
-        dag_id=dag_id,
-        run_id=run_id,
-        run_type="manual",
-        version_id=version_id,
-        logical_date=logical_date,
-        data_interval_start=start,
-        data_interval_end=end,
-        run_after=run_after or now,
-        conf=conf,
-        triggered_by=triggered_by,
-    )
-    try:
-        created = create(connection, dag, new, default_queue=default_queue)
-    except DataError as error:
-        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
-    if created is None:
-        what = f"run ID {run_id!r}" + (f" or logical date {logical_date.isoformat()}" if logical_date else "")
-        raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
-    fencing.hold(connection, writer)
-    return created
-
-
-def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
-    """The ID and the DAG of the newest version; PacelineError if the DAG allows no manual runs."""
-    version = connection.exec_driver_sql(
-        "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
-    ).first()
-    if version is None:
-        raise NotFoundError(
-            f"There is no DAG {dag_id!r}: `paceline dags list` lists all, `paceline dags errors` those that failed to load."
-        )
-    dag = SerializedDag.from_json(version.data)
-    if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
-        raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
-    return version.id, dag
-
-
-def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:
-    """PacelineError for a date before the start_date of the DAG, or an ID that is not valid."""
-    if dag.start is not None and logical_date is not None and logical_date < dag.start:
-        raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
-    if not RUN_ID.fullmatch(run_id):
-        raise PacelineError(
-            f"run ID {run_id!r} is not valid: use 1 to 250 letters, digits, blanks and _.~:+-, no blank first and not only dots."
-        )
-
-
-def manual_run_id(at: datetime) -> str:
-    """The default ID of a manual run, by its logical date; without one, by the time from which on it may run."""
-    return f"manual__{at.astimezone(UTC).isoformat()}"
-
-
-def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
-    """The origin of this run, as given at its creation; None if there is no such run."""
-    return connection.exec_driver_sql(
-        "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
-    ).scalar_one_or_none()
-
-
 @commit_point("start")
 def start_queued(connection: Connection) -> list[int]:
     """queued -> running, oldest first, within max_active_runs of each DAG and backfill. Returns the IDs of the runs.
@@ -297,7 +197,7 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedRun:
     """A running run that this transaction has locked: its version, the newest version of its DAG, and whether the last
     examination failed.
     """
@@ -313,7 +213,7 @@ def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
     return {row.id: row.version_id for row in rows}
 
 
-def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
+def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRun]:
     """Lock these runs in ID order, except those that have ended or that another process has locked."""
     rows = connection.exec_driver_sql(
         """
@@ -323,7 +223,7 @@ def hold(connection: Connection, ids: Collection[int]) -> dict[int, Held]:
         """,
         (list(ids),),
     )
-    return {row.id: Held(row.version_id, row.newest_id, row.has_error) for row in rows}
+    return {row.id: LockedRun(row.version_id, row.newest_id, row.has_error) for row in rows}
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:
@@ -334,7 +234,7 @@ def timed_out(connection: Connection, *, limit: int) -> list[int]:
     return list(rows.scalars())
 
 
-def hold_timed_out(connection: Connection, dag_run_id: int) -> bool:
+def lock_timed_out(connection: Connection, dag_run_id: int) -> bool:
     """Lock one such run; False if another process has it locked, or if it has ended or was started again."""
     row = connection.exec_driver_sql(
         "select 1 from dag_run where id = %s and state = 'running' and timeout_at < clock_timestamp()"
@@ -362,7 +262,7 @@ def mark_examined(connection: Connection, ids: Collection[int]) -> None:
     connection.exec_driver_sql("update dag_run set examined_at = clock_timestamp() where id = any(%s)", (list(ids),))
 
 
-def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
+def store_error(connection: Connection, dag_run_id: int, error: str) -> bool:
     """Store why a run cannot be decided, and mark it as examined; whether the reason is new.
 
     A run that another process has locked is left to that process.
@@ -382,7 +282,7 @@ def set_aside(connection: Connection, dag_run_id: int, error: str) -> bool:
     return bool(is_new)
 
 
-def decided_again(connection: Connection, ids: Collection[int]) -> None:
+def clear_errors(connection: Connection, ids: Collection[int]) -> None:
     """Delete the stored errors of these runs, which the caller has locked, because they can be decided again."""
     connection.exec_driver_sql("update dag_run set scheduling_error = null where id = any(%s)", (list(ids),))
 

@@ -125,7 +125,7 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
     return found
 
 
-def hold_run(connection: Connection, key: int) -> Run | None:
+def lock_run(connection: Connection, key: int) -> Run | None:
     """Lock a run in any state; None if it was deleted."""
     held = connection.exec_driver_sql(
         "select id, dag_id, run_id, state, version_id, logical_date, run_type = 'backfill' as is_backfill"
@@ -135,7 +135,7 @@ def hold_run(connection: Connection, key: int) -> Run | None:
     return rows.first(Run, held)
 
 
-def hold_instances(connection: Connection, dag_run_id: int, task_no: int | None = None, *, lock: bool = True) -> list[Instance]:
+def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None = None, *, lock: bool = True) -> list[Instance]:
     """Lock the task instances of a locked run, or of one of its tasks, in ID order, then read them: they cannot change until the
     commit.
     """

@@ -56,7 +56,7 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
 
 def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
     """Fit the instances of a task to `count`; with 0, the one with index -1 is skipped. The caller has the run locked."""
-    own = selection.hold_instances(connection, dag_run_id, task_no)
+    own = selection.lock_instances(connection, dag_run_id, task_no)
     stand_in = next(one for one in own if one.map_index == -1)
     # Below -1: instances that an earlier version of Paceline stopped.
     out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]

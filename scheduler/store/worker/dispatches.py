@@ -14,9 +14,11 @@ def label(connection: WorkerConnection, claim: Claim, text: str) -> None:
     connection.write(claim.writer, LABEL, (text,))
 
 
-def obey(connection: WorkerConnection, claim: Claim) -> bool:
+def end_as_requested(connection: WorkerConnection, claim: Claim) -> bool:
     """Move `shutdown` to the requested state, once the user code has ended. False if this dispatch is not being stopped."""
-    return bool(connection.read(shutdown.OBEY.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
+    return bool(
+        connection.read(shutdown.END_AS_REQUESTED.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id))
+    )
 
 
 def ended_as(connection: WorkerConnection, claim: Claim, state: TaskState) -> bool:

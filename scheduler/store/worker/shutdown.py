@@ -14,7 +14,7 @@ select t.id, t.try_number, t.dispatch_id, {state}, t.queued_by, t.worker, t.sche
 """
 STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
 #: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
-OBEY = f"""
+END_AS_REQUESTED = f"""
 with stopped as (
     select id from task_instance where state = 'shutdown' and {{which}} order by id for no key update
 ), kept as (

@@ -13,7 +13,7 @@ from scheduler.settings import Settings
 from scheduler.settings.model import shown
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def nested(depth: int) -> dict[str, Any]:
 
 def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
     with pytest.raises(ParamError, match="nested more than 100 levels deep"):
-        transact(scenario.engine, runs.trigger, "c", conf=nested(950))
-    transact(scenario.engine, runs.trigger, "c", conf=nested(nesting.MAX_DEPTH - 2))
+        transact(scenario.engine, manual_runs.trigger, "c", conf=nested(950))
+    transact(scenario.engine, manual_runs.trigger, "c", conf=nested(nesting.MAX_DEPTH - 2))
 
 
 def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
@@ -54,7 +54,7 @@ def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
 @pytest.mark.parametrize("run_id", [".", "..", "...", "../x", "a/b", "a\n", "a\0", "é", "a" * 251, " "])
 def test_a_run_id_that_names_another_folder_is_refused(scenario: Scenario, run_id: str) -> None:
     with pytest.raises(PacelineError, match="is not valid: use 1 to 250 letters"):
-        transact(scenario.engine, runs.trigger, "c", run_id=run_id)
+        transact(scenario.engine, manual_runs.trigger, "c", run_id=run_id)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])

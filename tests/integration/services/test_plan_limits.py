@@ -14,7 +14,7 @@ from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.runs import runs
+from scheduler.store.runs import manual_runs
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -181,7 +181,7 @@ def test_a_continuous_dag_runs_again_as_soon_as_its_run_has_ended(scenario: Scen
 
 def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, schedule=timetable.Continuous().to_spec(), start_date=START.isoformat(), max_active_runs=1))
-    manual = transact(scenario.engine, runs.trigger, "c").id
+    manual = transact(scenario.engine, manual_runs.trigger, "c").id
 
     scenario.turn()
     assert scenario.rows("select id from dag_run") == [(manual,)]
@@ -233,11 +233,11 @@ def test_room_is_counted_after_the_lock_is_held(scenario: Scenario) -> None:
     try:
         gate.exec_driver_sql("select pg_advisory_lock(4711)")
         slow.exec_driver_sql("set role pg_read_all_data")
-        reading = threading.Thread(target=lambda: found.append(schedules.hold(slow, "c")))
+        reading = threading.Thread(target=lambda: found.append(schedules.lock(slow, "c")))
         reading.start()
         eventually(lambda: gate.exec_driver_sql(WAITS).scalar_one() == 1)
 
-        other = schedules.hold(quick, "c")
+        other = schedules.lock(quick, "c")
         if other is not None and other.room > 0:
             quick.exec_driver_sql(
                 "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after)"

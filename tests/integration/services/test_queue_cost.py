@@ -10,7 +10,7 @@ from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
-from scheduler.store.queueing.capacity import Held, HeldRun
+from scheduler.store.queueing.capacity import ActiveInRun, UsedPlaces
 
 #: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are handed on; then
 #: the stamp with its setting.
@@ -56,8 +56,8 @@ def test_a_count_is_as_long_as_the_runs_that_it_is_asked_for(scenario: Scenario)
 
     counts = transact(scenario.engine, capacity.count, [first, 2**40], alive_s=60)
 
-    assert counts.held == [Held(one, "default", 40, 40)]
-    assert counts.runs == [HeldRun(first, 2, 7)]
+    assert counts.used == [UsedPlaces(one, "default", 40, 40)]
+    assert counts.runs == [ActiveInRun(first, 2, 7)]
 
 
 def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Callable[..., Scenario]) -> None:

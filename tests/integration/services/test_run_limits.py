@@ -166,7 +166,7 @@ def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Sce
     assert scenario.states(run) == {"done": "success", "running": "shutdown", "after": "skipped", "waits": "skipped"}
     claim = claims["running"]
     assert not scenario.follower.report(claim, Ending(TaskState.SUCCESS))
-    assert dispatches.obey(scenario.hot, claim)
+    assert dispatches.end_as_requested(scenario.hot, claim)
     assert scenario.states(run)["running"] == "skipped"
     ((ended_at,),) = scenario.rows("select ended_at from dag_run")
     scenario.turn()

@@ -223,7 +223,7 @@ def test_a_task_cleared_a_hundred_times_while_it_runs_ends_once_each_time(scenar
             assert reported is not before
             ends += reported
             stops += not reported
-            assert not scenario.follower.obey(claim), "it was stopped once"
+            assert not scenario.follower.end_as_requested(claim), "it was stopped once"
         if claims and after:
             clear_(scenario)
     scenario.run_to_end()

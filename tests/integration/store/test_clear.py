@@ -92,7 +92,7 @@ def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> 
 
     assert scenario.rows("select state, asked, max_tries from task_instance") == [("shutdown", "none", 3)]
     assert not scenario.follower.report(claim, Ending(state=S.SUCCESS)), "its own end does not count any more"
-    assert scenario.follower.obey(claim)
+    assert scenario.follower.end_as_requested(claim)
     assert scenario.states(run) == {"t000": "none"}
     assert scenario.rows("select try_number, state from task_try") == [(1, "shutdown")]
     scenario.run_to_end()
@@ -109,7 +109,7 @@ def test_clearing_what_is_being_stopped_changes_what_was_asked(scenario: Scenari
     assert brief(clear_(scenario)) == [("t000", -1, "shutdown", "shutdown")]
     assert clear_(scenario) == [], "it was asked for already"
 
-    scenario.follower.obey(claim)
+    scenario.follower.end_as_requested(claim)
     scenario.run_to_end()
     assert scenario.states() == {"t000": "success"}
 
@@ -287,10 +287,10 @@ def test_runs_of_a_dag_are_cleared_at_the_same_time_while_none_is_started(make_s
     waiting = scenario.trigger("d", run_id="waiting")
 
     with scenario.engine.begin() as connection:
-        assert clear.hold(connection, first) is not None
+        assert clear.lock_run(connection, first) is not None
         with other.engine.begin() as meanwhile:
             meanwhile.exec_driver_sql("set local lock_timeout = '2s'")
-            assert clear.hold(meanwhile, second) is not None
+            assert clear.lock_run(meanwhile, second) is not None
         other.turn()
         assert other.run_state(waiting) == "queued"
 

@@ -63,6 +63,10 @@ def report(state: S) -> Move:
     return lambda scenario, claim: scenario.follower.report(claim, Ending(state, delay_s=0.0, deferral=DEFERRAL))
 
 
+def end(scenario: Scenario, claim: Claim) -> object:
+    return scenario.follower.end_as_requested(claim)
+
+
 def lose(max_tries: int) -> Move:
     def move(scenario: Scenario, claim: Claim) -> None:
         scenario.sql("update task_instance set max_tries = %s", max_tries)
@@ -124,7 +128,7 @@ def fit(without_it: bool) -> Move:
         version = scenario.rows("select version_id from dag where dag_id = 'd'")[0][0]
 
         def work(connection: Connection) -> None:
-            run = selection.hold_run(connection, claim.dag_run_id)
+            run = selection.lock_run(connection, claim.dag_run_id)
             assert run is not None
             integrity.fit(connection, run, new, version, default_queue="default")
 
@@ -156,7 +160,7 @@ MOVES: dict[str, tuple[Actor, Move]] = {
         f"report {state}": (Actor.WORKER, report(state))
         for state in (S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED)
     },
-    **{f"obey {asked}": (Actor.WORKER, asked_for(asked, lambda scenario, claim: scenario.follower.obey(claim))) for asked in ASKED},
+    **{f"end as requested {asked}": (Actor.WORKER, asked_for(asked, end)) for asked in ASKED},
     "fire": (
         Actor.WAITER,
         lambda scenario, claim: transact(

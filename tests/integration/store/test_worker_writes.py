@@ -56,7 +56,7 @@ WRITES: Mapping[str, Write] = {
     "report a failure": lambda s, c: s.follower.report(c, Ending(TaskState.FAILED, reason="late")),
     "reschedule": lambda s, c: s.follower.report(c, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=9, resume={"late": 1})),
     "defer": lambda s, c: s.follower.report(c, Ending(TaskState.DEFERRED, resume={"late": 1}, deferral=DEFERRAL)),
-    "report the end of a stopped task": lambda s, c: s.follower.obey(c),
+    "report the end of a stopped task": lambda s, c: s.follower.end_as_requested(c),
     "claim": lambda s, c: s.hot.claim(c.id, c.dispatch_id),
     "repeat a claim": lambda s, c: dispatches.claim_again(s.hot, c),
     "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),

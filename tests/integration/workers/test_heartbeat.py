@@ -1,10 +1,11 @@
-"""The worker's heart against a real database, without a worker around it."""
+"""The heartbeat thread of a worker against a real database, without a worker around it."""
 
 import os
 import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
+from sqlalchemy import event
 from support.scenario import Scenario, chain, pool_process
 from support.servers import PostgresServer
 from support.waiting import eventually
@@ -14,30 +15,30 @@ from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers import heartbeat
 from workers.database_store import DatabaseStore
-from workers.heartbeat import Heart, Identity
+from workers.heartbeat import HeartbeatThread, Identity
 from workers.running_tasks import InPlace, Running, RunningTasks
 
 
-def test_a_heart_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
+def test_a_heartbeat_thread_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "paceline.worker")
     scenario = Scenario(settings)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
-    heart = Heart(scenario.engine, RunningTasks(1), identity, Wakeups(settings), interval_s=0.02)
-    heart.register()
+    beating = HeartbeatThread(scenario.engine, RunningTasks(1), identity, Wakeups(settings), interval_s=0.02)
+    beating.register()
     scenario.sql("alter table process rename to away")
-    heart.start()
+    beating.start()
     try:
-        eventually(lambda: heart.database.since is not None)
-        since, beats = heart.database.since, []
-        heart._attempt, attempt = lambda work: beats.append(attempt(work)), heart._attempt  # type: ignore[method-assign]
+        eventually(lambda: beating.database.since is not None)
+        since, beats = beating.database.since, []
+        event.listen(scenario.engine, "handle_error", beats.append)
         eventually(lambda: len(beats) >= 5)
-        assert heart.database.since == since
+        assert beating.database.since == since
         scenario.sql("alter table away rename to process")
-        eventually(lambda: heart.database.since is None)
+        eventually(lambda: beating.database.since is None)
     finally:
-        heart.finish()
+        beating.finish()
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
         "PostgreSQL does not answer", "PostgreSQL answers again",
     ]  # fmt: skip
@@ -56,8 +57,8 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
     scenario.trigger("c", run_id="offered")
     running_tasks = RunningTasks(2)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=2)
-    heart = Heart(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.1)
-    scenario.hot.worker_id = heart.register()
+    beating = HeartbeatThread(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.1)
+    scenario.hot.worker_id = beating.register()
     scenario.turn()
     lost, known, offered = (scenario.claim(message) for message in sorted(scenario.messages()))
     assert lost and known and offered
@@ -67,11 +68,11 @@ def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
         InPlace(message="m", ti_id=known.id, dispatch_id="before", next_dispatch_id=offered.dispatch_id)
     )
 
-    heart.start()
+    beating.start()
     try:
         eventually(lambda: scenario.rows("select state from task_instance where id = %s", lost.id) == [("up_for_retry",)])
     finally:
-        heart.finish()
+        beating.finish()
 
     assert "no process of that worker runs it" in scenario.rows("select reason from task_instance where id = %s", lost.id)[0][0]
     for running in (known, offered):
@@ -101,24 +102,24 @@ def test_a_report_that_waits_for_a_server_without_writes_is_not_lost(
     scenario.add(chain("c", 1, task={"retries": 1}))
     running_tasks = RunningTasks(1)
     identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
-    heart = Heart(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.02, settings=settings)
-    heart.register()
+    beating = HeartbeatThread(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.02, settings=settings)
+    beating.register()
     scenario.trigger("c", run_id="r")
     scenario.turn()
     (message,) = scenario.messages()
     process = pool_process(scenario, running=running_tasks)
     store = Interrupted(settings, scenario.hot, scenario.follower, server=postgres_server)
     thread = threading.Thread(target=replace(process, store=store).run, args=message)
-    heart.start()
+    beating.start()
     try:
         thread.start()
         assert store.ended.wait(20)
-        seen = heart._beats
-        eventually(lambda: heart._beats >= seen + 6 * heartbeat.BEATS_PER_SWEEP, timeout=20)
+        seen = beating._beats
+        eventually(lambda: beating._beats >= seen + 6 * heartbeat.BEATS_PER_SWEEP, timeout=20)
     finally:
         postgres_server.take_writes(True)
         thread.join(20)
-        heart.finish()
+        beating.finish()
 
     assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
     assert running_tasks.in_progress() == set()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
-from scheduler.deciding.why_past import Crowd, RunCrowd, Step, of_run, sentence, span
+from scheduler.deciding.why_past import Contention, RunContention, Step, of_run, sentence, span
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -16,16 +16,16 @@ def step(to: str | None, seconds: float = 0, *, before: str | None = None, **opt
     return Step(at=NOON + timedelta(seconds=seconds), from_state=before, to_state=to, **given)
 
 
-def crowd(**options: Any) -> Crowd:
+def contention(**options: Any) -> Contention:
     defaults: dict[str, Any] = {
         "pool_name": "x", "pool": PoolFacts(name="x", slots=10, used=0), "pool_slots": 1, "limits": (), "queue": "q", "workers": 1,
         "places": 4, "prefetch": 2, "queued": 0, "running": 0,
     }  # fmt: skip
-    return Crowd(**(defaults | options))
+    return Contention(**(defaults | options))
 
 
-def runs(limit: int, active: int) -> RunCrowd:
-    return RunCrowd(run_after=NOON, running=LimitFacts(name="max_active_runs", limit=limit, active=active))
+def runs(limit: int, active: int) -> RunContention:
+    return RunContention(run_after=NOON, running=LimitFacts(name="max_active_runs", limit=limit, active=active))
 
 
 FULL = PoolFacts(name="x", slots=2, used=2, holders=(Holder(name="etl.load", run_id="r1", slots=2),), holder_count=1)
@@ -43,41 +43,44 @@ MANY = PoolFacts(
     ("facts", "text"),
     [
         (
-            crowd(pool=FULL),
+            contention(pool=FULL),
             "Waited 40 s for pool 'x' with 2 of 2 slots in use by etl.load of run 'r1' (2 slots), then queued by s1#1.",
         ),
-        (crowd(pool=PoolFacts(name="x", slots=3, used=2), pool_slots=2), "Waited 40 s for pool 'x' with 2 of 3 slots in use"),
-        (crowd(pool=MANY), "and 1 more, then queued"),
-        (crowd(pool=None), "Waited 40 s for pool 'x', which does not exist, then queued by s1#1."),
-        (crowd(pool=PoolFacts(name="x", slots=-1, used=99), limits=REACHED), "for max_active_tasks: 2 of 2 were active,"),
-        (crowd(limits=REACHED), "Waited 40 s for max_active_tasks: 2 of 2 were active, then queued by s1#1."),
-        (crowd(pool=FULL, limits=REACHED), "for pool 'x'"),
-        (crowd(workers=0, places=0), "Waited 40 s for queue 'q', which no worker listened to, then queued by s1#1."),
-        (crowd(running=4, queued=2), "Waited 40 s for queue 'q' with 4 running and 2 queued for 4 places, then queued by s1#1."),
-        (crowd(running=4, queued=1), "Waited 40 s in line, then queued by s1#1."),
-        (crowd(limits=(LimitFacts(name="max_active_tasks", limit=2, active=1),)), "Waited 40 s in line, then queued by s1#1."),
+        (contention(pool=PoolFacts(name="x", slots=3, used=2), pool_slots=2), "Waited 40 s for pool 'x' with 2 of 3 slots in use"),
+        (contention(pool=MANY), "and 1 more, then queued"),
+        (contention(pool=None), "Waited 40 s for pool 'x', which does not exist, then queued by s1#1."),
+        (contention(pool=PoolFacts(name="x", slots=-1, used=99), limits=REACHED), "for max_active_tasks: 2 of 2 were active,"),
+        (contention(limits=REACHED), "Waited 40 s for max_active_tasks: 2 of 2 were active, then queued by s1#1."),
+        (contention(pool=FULL, limits=REACHED), "for pool 'x'"),
+        (contention(workers=0, places=0), "Waited 40 s for queue 'q', which no worker listened to, then queued by s1#1."),
+        (
+            contention(running=4, queued=2),
+            "Waited 40 s for queue 'q' with 4 running and 2 queued for 4 places, then queued by s1#1.",
+        ),
+        (contention(running=4, queued=1), "Waited 40 s in line, then queued by s1#1."),
+        (contention(limits=(LimitFacts(name="max_active_tasks", limit=2, active=1),)), "Waited 40 s in line, then queued by s1#1."),
         (None, "Waited 40 s in line, then queued by s1#1."),
     ],
 )
-def test_what_a_scheduled_task_instance_waited_for(facts: Crowd | None, text: str) -> None:
+def test_what_a_scheduled_task_instance_waited_for(facts: Contention | None, text: str) -> None:
     assert text in sentence(step("queued", 40), step("scheduled"), facts)
 
 
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        (crowd(workers=0, places=0), "Waited 12 s in queue 'q', which no worker listened to, then started by w1#1, try 2."),
-        (crowd(running=4), "Waited 12 s in queue 'q', whose 4 places were taken, then started by w1#1, try 2."),
-        (crowd(running=3), "Waited 12 s in queue 'q', then started by w1#1, try 2."),
+        (contention(workers=0, places=0), "Waited 12 s in queue 'q', which no worker listened to, then started by w1#1, try 2."),
+        (contention(running=4), "Waited 12 s in queue 'q', whose 4 places were taken, then started by w1#1, try 2."),
+        (contention(running=3), "Waited 12 s in queue 'q', then started by w1#1, try 2."),
         (None, "Waited 12 s in its queue, then started by w1#1, try 2."),
     ],
 )
-def test_what_a_queued_task_instance_waited_for(facts: Crowd | None, text: str) -> None:
+def test_what_a_queued_task_instance_waited_for(facts: Contention | None, text: str) -> None:
     assert sentence(step("running", 12, actor="w1#1", try_number=2), step("queued"), facts) == text
 
 
 def test_short_waits_have_no_cause() -> None:
-    assert sentence(step("queued", 0.4), step("scheduled"), crowd(pool=FULL)) == "Queued by s1#1."
+    assert sentence(step("queued", 0.4), step("scheduled"), contention(pool=FULL)) == "Queued by s1#1."
     assert sentence(step("running", 0.1, actor="w1#1", try_number=1), step("queued")) == "Started by w1#1, try 1."
 
 
@@ -121,7 +124,7 @@ def test_the_upstream_task_that_ended_last_is_a_cause() -> None:
         (step("queued", 2, actor="cli:ada"), step("success"), None, "Queued again by cli:ada."),
     ],
 )  # fmt: skip
-def test_the_steps_of_a_run(now: Step, before: Step | None, facts: RunCrowd | None, text: str) -> None:
+def test_the_steps_of_a_run(now: Step, before: Step | None, facts: RunContention | None, text: str) -> None:
     assert of_run(now, before, facts) == text
 
 

@@ -11,7 +11,7 @@ import pytest
 from scheduler.authoring import deferral
 from scheduler.authoring.running import current
 from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
-from workers.waiter.triggers import Outside
+from workers.waiter.triggers import OtherRuns
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
@@ -90,7 +90,7 @@ class Skewed:
 @pytest.mark.parametrize(("late", "fires"), [(timedelta(seconds=1), True), (-timedelta(hours=1), False)])
 def test_a_trigger_waits_by_the_clock_of_postgresql_whatever_that_of_its_waiter_shows(late: timedelta, fires: bool) -> None:
     trigger = DateTimeTrigger(datetime(2100, 1, 1, tzinfo=UTC))
-    trigger.outside = Skewed(trigger.moment + late)
+    trigger.other_runs = Skewed(trigger.moment + late)
 
     async def wait() -> bool:
         try:
@@ -106,11 +106,11 @@ def test_what_a_waiter_knows_of_the_clock_goes_on_with_time() -> None:
     async def nobody(targets: object) -> list[object]:
         return []
 
-    outside = Outside(nobody, datetime(2100, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    other_runs = OtherRuns(nobody, datetime(2100, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
 
-    first = outside.now()
+    first = other_runs.now()
 
-    assert datetime(2100, 1, 1, tzinfo=UTC) <= first <= outside.now() < first + timedelta(minutes=1)
+    assert datetime(2100, 1, 1, tzinfo=UTC) <= first <= other_runs.now() < first + timedelta(minutes=1)
 
 
 def test_a_delay_is_counted_on_the_clock_of_postgresql_from_inside_a_task() -> None:

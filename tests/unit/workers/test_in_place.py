@@ -94,10 +94,10 @@ def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() ->
     continuing.begin("message")
     for _ in range(2):
         assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
-        assert not continuing.worn_out
+        assert not continuing.must_be_replaced
         continuing.go_on(claim())
 
-    assert continuing.worn_out
+    assert continuing.must_be_replaced
     assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 

@@ -219,7 +219,7 @@ def test_a_process_ends_with_the_result_of_its_last_task(consumer: Consumer) -> 
     strategy.executes_with(lambda *_: None, lambda: True)
     consumer.receive()
 
-    with pytest.raises(strategy.WornOutError) as ended:
+    with pytest.raises(strategy.ReplaceProcessError) as ended:
         strategy.run(7, DISPATCH)
     strategy.executes_with(lambda *_: None)
     try:

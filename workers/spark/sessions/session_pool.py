@@ -72,7 +72,7 @@ class WarmJvm:
         """Whether the SparkContext was stopped."""
         return bool(self.context.isStopped())
 
-    def worn(self, limits: Spark) -> str | None:
+    def reason_to_end(self, limits: Spark) -> str | None:
         """Why it has served long enough; None if it can serve more tasks."""
         if self.unfit is not None or not self.jvm.alive:
             return self.unfit or "it has ended"
@@ -136,7 +136,7 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, opt
 def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
     """Whether a pooled JVM can serve another task. If so, it gets a SparkContext if it has none; if not, it is ended."""
     try:
-        why = warm.worn(limits)
+        why = warm.reason_to_end(limits)
         if why is None:
             with warm.jvm.must_answer(ANSWER_S):
                 activate(warm)
@@ -202,7 +202,7 @@ def release(warm: WarmJvm, limits: Spark) -> None:
         gc.collect()
     if JVM_ERROR.search(warm.jvm.recent_output()):
         warm.unfit = JVM_FAILED
-    why = warm.worn(limits)
+    why = warm.reason_to_end(limits)
     if why is None:
         try:
             with warm.jvm.must_answer(ANSWER_S):

@@ -1,0 +1,111 @@
+"""Manual runs: triggered by a person, a command, the REST API or a task."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from scheduler.authoring import params
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.store.db import fencing
+from scheduler.store.db.fencing import Writer
+from scheduler.store.runs import runs
+from scheduler.store.runs.runs import CreatedRun, NewRun
+
+#: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
+RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
+
+
+def trigger(
+    connection: Connection,
+    dag_id: str,
+    *,
+    run_id: str | None = None,
+    logical_date: datetime | None = None,
+    dated: bool = True,
+    conf: dict[str, Any] | None = None,
+    triggered_by: str = "cli",
+    default_queue: str = "default",
+    conf_overrides_params: bool = True,
+    writer: Writer | None = None,
+    max_conf_bytes: int | None = None,
+    data_interval: tuple[datetime, datetime] | None = None,
+    run_after: datetime | None = None,
+) -> CreatedRun:
+    """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
+
+    With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
+    The run waits until `run_after`.
+
+    NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
+    """
+    version_id, dag = _newest(connection, dag_id)
+    conf = conf or {}
+    params.check_size(conf, max_conf_bytes, dag_id=dag_id)
+    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
+    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    logical_date = logical_date or now if dated else None
+    run_id = run_id or manual_run_id(logical_date or run_after or now)
+    _check_manual(dag, run_id, logical_date)
+    start, end = (data_interval or next_timetable(dag).manual_interval(logical_date)) if logical_date else (None, None)
+    new = NewRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type="manual",
+        version_id=version_id,
+        logical_date=logical_date,
+        data_interval_start=start,
+        data_interval_end=end,
+        run_after=run_after or now,
+        conf=conf,
+        triggered_by=triggered_by,
+    )
+    try:
+        created = runs.create(connection, dag, new, default_queue=default_queue)
+    except DataError as error:
+        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
+    if created is None:
+        what = f"run ID {run_id!r}" + (f" or logical date {logical_date.isoformat()}" if logical_date else "")
+        raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
+    fencing.lock(connection, writer)
+    return created
+
+
+def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
+    """The ID and the DAG of the newest version; PacelineError if the DAG allows no manual runs."""
+    version = connection.exec_driver_sql(
+        "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
+    ).first()
+    if version is None:
+        raise NotFoundError(
+            f"There is no DAG {dag_id!r}: `paceline dags list` lists all, `paceline dags errors` those that failed to load."
+        )
+    dag = SerializedDag.from_json(version.data)
+    if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
+        raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
+    return version.id, dag
+
+
+def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:
+    """PacelineError for a date before the start_date of the DAG, or an ID that is not valid."""
+    if dag.start is not None and logical_date is not None and logical_date < dag.start:
+        raise PacelineError(f"DAG {dag.dag_id!r} starts on {dag.start.isoformat()}: choose a logical date from then on.")
+    if not RUN_ID.fullmatch(run_id):
+        raise PacelineError(
+            f"run ID {run_id!r} is not valid: use 1 to 250 letters, digits, blanks and _.~:+-, no blank first and not only dots."
+        )
+
+
+def manual_run_id(at: datetime) -> str:
+    """The default ID of a manual run, by its logical date; without one, by the time from which on it may run."""
+    return f"manual__{at.astimezone(UTC).isoformat()}"
+
+
+def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
+    """The origin of this run, as given at its creation; None if there is no such run."""
+    return connection.exec_driver_sql(
+        "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
+    ).scalar_one_or_none()
