@@ -11,10 +11,11 @@ from support.collector import Collector
 from support.standalone import START_S, STOP_S, ask, environment_of, standalone
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.on_demand, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.on_demand, pytest.mark.stack, pytest.mark.spark, pytest.mark.timeout(900)]
 
 DAGS = Path(__file__).parents[2] / "dags"
-RUN_S = 300.0
+#: On a machine that is busy with other work. Alone, the run takes a minute.
+RUN_S = 600.0
 
 
 def test_the_flights_run_is_one_trace_and_has_its_lineage(short_folder: Path) -> None:

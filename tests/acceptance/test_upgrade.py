@@ -119,6 +119,11 @@ class Installation:
         return "\n".join(f"--- {name}\n{self._supervisor.log_tail(name, 40)}" for name in self.names)
 
 
+def longest_gap(moments: list[float]) -> float:
+    """The longest time between two starts, in seconds."""
+    return max(after - before for before, after in itertools.pairwise(moments))
+
+
 def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatch(
     settings: Settings, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,11 +165,11 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatc
         logs = site.logs()
 
     moments = [at for (at,) in starts if begun <= at <= ended]
-    gap = max(after - before for before, after in itertools.pairwise(moments))
+    gap, usual = (longest_gap(part) for part in (moments, [at for (at,) in starts if at < begun]))
     with capsys.disabled():
         print(
             f"\nFrom {old.name[:12]} ({schemas[old.name]}) to the checkout ({schemas[new.name]}) and back in {ended - begun:.0f} s:"
-            f" {states.get('success', 0)} runs, {len(moments)} executions, longest gap {gap:.2f} s."
+            f" {states.get('success', 0)} runs, {len(moments)} executions, longest gap {gap:.2f} s (before: {usual:.2f} s)."
         )
     assert upgraded == {schemas[new.name]: set(site.names)}
     assert returned == {schemas[old.name]: set(site.names)}
