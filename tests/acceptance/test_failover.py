@@ -1,16 +1,20 @@
-"""PostgreSQL fails over to a standby under work, or takes no writes for a while: nothing is lost and nothing runs twice."""
+"""PostgreSQL fails over to a standby, or Redis to a replica that lags, under work: nothing is lost and nothing runs twice."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from support.faulty import faulty_stack
 from support.ledger import Ledger
+from support.replica import client, running_pair
 from support.servers import TEMPLATE, PostgresServer, running_postgres
 from support.stacks import StackFactory
 from support.standby import PRIMARY, lose, promote, running_standby
 from support.waiting import eventually
 
+from scheduler.messaging.publisher import broker_lists
 from scheduler.settings import Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -88,3 +92,46 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
     assert tries == [("success", 1)]
     assert seen == [("0",), ("1",)]
     assert verdict.ok and verdict.executions == 4 + 8 + 1 and not verdict.overtaken, verdict
+
+
+@pytest.mark.long
+def test_a_promoted_replica_that_lags_gets_missing_messages_again_and_old_ones_are_dropped(
+    short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    """What the replica lacks is sent again. What was delivered since it lags arrives again. Both run once, in the first try."""
+    files = {"one.py": ledger.dag("one", "task(task_id='t')(lambda: work(0.2))()", max_active_runs=1000)}
+    with running_pair(short_folder) as pair:
+        broker = settings.broker.model_copy(update={"url": pair.url})
+        with (
+            StackFactory(settings.model_copy(update={"broker": broker})) as factory,
+            faulty_stack(factory, ledger, tmp_path / "faults", files=files, workers=[("default", 2)] * 2, waiters=0) as faulty,
+        ):
+            faulty.trigger("one", 60, "before")
+            waiting = broker_lists("default")
+            with client(pair.replica) as replica:
+                eventually(lambda: sum(map(replica.llen, waiting)) >= 4, timeout=60, message=faulty.stack.logs)
+                pair.cut_off()
+                kept = messages(replica, waiting)
+            faulty.trigger("one", 60, "after")
+            with client(pair.primary) as primary:
+                eventually(lambda: not kept & messages(primary, waiting), timeout=60, message=faulty.stack.logs)
+                eventually(lambda: sum(map(primary.llen, waiting)) >= 4, timeout=60, message=faulty.stack.logs)
+                missing = messages(primary, waiting)
+
+            pair.fail_over()
+
+            faulty.settle(timeout=120)
+            verdict = ledger.judge(faulty.url)
+            tries = faulty.rows("select distinct state, try_number from task_instance")
+            dropped = sum(
+                faulty.stack.supervisor.log(name).read_text().count("dropped dispatch") for name in ("worker-1", "worker-2")
+            )
+    assert kept and missing
+    assert tries == [("success", 1)]
+    assert verdict.ok and verdict.executions == 120 and not verdict.overtaken, verdict
+    assert dropped >= len(kept), "the replica had messages that the primary had delivered"
+
+
+def messages(server: "redis.Redis", keys: Collection[str]) -> set[str]:
+    """The dispatch IDs of the messages that wait."""
+    return {json.loads(body)["headers"]["id"] for key in keys for body in server.lrange(key, 0, -1)}
