@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection
 
@@ -10,8 +11,9 @@ from scheduler.store.queries import gauges
 from scheduler.store.queries.event_feed import Event
 from scheduler.telemetry import from_events
 from scheduler.telemetry.batch import Batch
-from scheduler.telemetry.catalog import CATALOG
+from scheduler.telemetry.catalog import CATALOG, Kind
 from scheduler.telemetry.recorder import Recorder, Sample
+from scheduler.telemetry.totals import Labels
 
 FLUSH_S, STOP_S = 1.0, 5.0
 UNKNOWN = "unknown"
@@ -36,7 +38,7 @@ class EventMetrics:
                 found += from_events.of_new_run(_operators(batch, event))
         found.append((CATALOG["paceline.events_read"], (), len(batch.events)))
         found.append((CATALOG["paceline.events_behind_seconds"], (), batch.behind_s))
-        for metric, labels, value in found:
+        for metric, labels, value in _added_up(found):
             self._recorder.add(metric, labels, value)
         if self._recorder.statsd is not None:
             self._recorder.statsd.gauges(self._recorder.summed(read_gauges(batch.connection, self._settings)))
@@ -79,6 +81,20 @@ def read_gauges(connection: Connection, settings: Settings) -> list[Sample]:
         scheduler_s=settings.scheduler.scheduler_health_check_threshold,
     )
     return [(CATALOG[gauge.metric], tuple(gauge.labels), gauge.value) for gauge in found]
+
+
+def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The samples of a batch, with one for each counter and labels: recording is most of the CPU time of a task's metrics."""
+    counts: dict[tuple[str, Labels], float] = {}
+    for sample in samples:
+        metric, labels, value = sample
+        if metric.kind is Kind.COUNTER:
+            key = metric.name, labels
+            counts[key] = counts.get(key, 0.0) + value
+        else:
+            yield sample
+    for (name, labels), value in counts.items():
+        yield CATALOG[name], labels, value
 
 
 def _operators(batch: Batch, event: Event) -> Counter[str]:

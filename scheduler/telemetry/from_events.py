@@ -1,5 +1,6 @@
 """Turns events into samples. It reads nothing and writes nothing."""
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from scheduler.states import RunState, TaskState
@@ -115,4 +116,9 @@ def _exception(reason: str) -> str:
 
 
 def _celery(one: Started | Event) -> tuple[str, str, str]:
-    return f"{one.dag_id}.{one.task_id}", (one.worker or "").partition("#")[0], one.queue or ""
+    return _celery_labels(one.dag_id, one.task_id, one.worker, one.queue)
+
+
+@functools.lru_cache(maxsize=4096)
+def _celery_labels(dag_id: str | None, task_id: str | None, worker: str | None, queue: str | None) -> tuple[str, str, str]:
+    return f"{dag_id}.{task_id}", (worker or "").partition("#")[0], queue or ""
