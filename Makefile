@@ -58,7 +58,7 @@ test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-
 test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it once, or in TEST_AIRFLOW=folder; ARGS="-k name" selects
 	@AIRFLOW_TESTS=1 $(BIN)/python -m pytest tests/differential $(ARGS)
 
-test-metrics: setup ## Let a real Prometheus scrape every role, and replay what StatsD received
+test-metrics: setup ## Check metrics, traces, lineage and log copies with a real Prometheus, StatsD, collector and S3 server
 	@.make/metrics $(ARGS)
 
 test-upgrade: setup ## Run the release before beside this one under load: a rolling upgrade, and back; UPGRADE_FROM=v1.2.3
