@@ -50,22 +50,22 @@ export function relative(at: string | number, from = minute.value): string {
 
 /** A duration with one unit: 42 s, 3 min, 5 h, 12 d. */
 export function span(seconds: number): string {
-  if (seconds < 60) return `${Math.floor(seconds)} s`
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`
-  if (seconds < 86_400 * 2) return `${Math.floor(seconds / 3600)} h`
-  return `${Math.floor(seconds / 86_400)} d`
+  if (seconds < 60) return `${Math.floor(seconds)} ${t.units.s}`
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} ${t.units.min}`
+  if (seconds < 86_400 * 2) return `${Math.floor(seconds / 3600)} ${t.units.h}`
+  return `${Math.floor(seconds / 86_400)} ${t.units.d}`
 }
 
 /** A duration exactly enough to compare: 0.42 s, 42.1 s, 3:07, 1:02:03, 2 d 03:04. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–'
   const s = Math.max(0, seconds)
-  if (s < 10) return `${s.toFixed(2)} s`
-  if (s < 60) return `${s.toFixed(1)} s`
+  if (s < 10) return `${s.toFixed(2)} ${t.units.s}`
+  if (s < 60) return `${s.toFixed(1)} ${t.units.s}`
   const whole = Math.round(s)
   const h = Math.floor(whole / 3600)
   const m = Math.floor((whole % 3600) / 60)
-  if (h >= 48) return `${Math.floor(h / 24)} d ${pad(h % 24)}:${pad(m)}`
+  if (h >= 48) return `${Math.floor(h / 24)} ${t.units.d} ${pad(h % 24)}:${pad(m)}`
   return h ? `${h}:${pad(m)}:${pad(whole % 60)}` : `${m}:${pad(whole % 60)}`
 }
 
@@ -75,8 +75,8 @@ export function elapsed(start: string | null | undefined, end: string | null | u
   return ((end ? new Date(end).getTime() : now.value) - new Date(start).getTime()) / 1000
 }
 
-const numbers = new Intl.NumberFormat('en-US')
-const compacts = new Intl.NumberFormat('en-US', { notation: 'compact', maximumFractionDigits: 1 })
+const numbers = new Intl.NumberFormat(t.locale)
+const compacts = new Intl.NumberFormat(t.locale, { notation: 'compact', maximumFractionDigits: 1 })
 export const count = (value: number) => numbers.format(value)
 export const compact = (value: number) => (value < 10_000 ? numbers.format(value) : compacts.format(value))
 

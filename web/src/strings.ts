@@ -1,8 +1,12 @@
 /** Every text of the pages. A translation is a file of the same shape. */
-const many = (count: number, one: string, more = `${one}s`) => `${count.toLocaleString('en-US')} ${count === 1 ? one : more}`
+const locale = 'en-US'
+const many = (count: number, one: string, more = `${one}s`) => `${count.toLocaleString(locale)} ${count === 1 ? one : more}`
 
 export const t = {
   app: 'Paceline',
+  /** How numbers are written. */
+  locale,
+  units: { s: 's', min: 'min', h: 'h', d: 'd' },
   skip: 'Skip to content',
   menu: 'Menu',
   close: 'Close',
@@ -53,11 +57,11 @@ export const t = {
   },
   page: {
     of: (from: number, to: number, total: number | null) =>
-      total === 0 ? 'none' : `${from.toLocaleString('en-US')}–${to.toLocaleString('en-US')}${total === null ? '' : ` of ${total.toLocaleString('en-US')}`}`,
+      total === 0 ? 'none' : `${from.toLocaleString(locale)}–${to.toLocaleString(locale)}${total === null ? '' : ` of ${total.toLocaleString(locale)}`}`,
     previous: 'Previous', next: 'Next',
     selected: (count: number) => `${many(count, 'row')} selected`,
-    selectAll: (count: number) => `Select all ${count.toLocaleString('en-US')} that match the filters`,
-    allSelected: (count: number) => `All ${count.toLocaleString('en-US')} that match are selected`,
+    selectAll: (count: number) => `Select all ${count.toLocaleString(locale)} that match the filters`,
+    allSelected: (count: number) => `All ${count.toLocaleString(locale)} that match are selected`,
     clear: 'Clear the selection', row: 'Select the row', rows: 'Select all rows of this page',
   },
   overview: {
@@ -67,11 +71,11 @@ export const t = {
     parts_: { scheduler: 'Schedulers', worker: 'Workers', waiter: 'Waiter' } as Record<string, string>,
     unused: 'not started', heartbeat: (text: string) => `heartbeat ${text}`,
     atRisk: 'Deadlines at risk', importErrors: (count: number) => `${many(count, 'DAG file')} cannot be read`,
-    started: (text: string) => `started ${text}`,
+    started: (text: string) => `started ${text}`, waitingIn: (count: number) => (count ? `${count.toLocaleString(locale)} waiting` : ''),
   },
   dags: {
     title: 'DAGs', search: 'Filter by name', state: 'Last run', tags: 'Tags', active: 'Active', paused: 'Paused', favorites: 'Favorites', recent: 'Recent runs',
-    counts: 'All runs', next: 'Next run', schedule: 'Schedule', name: 'DAG', last: 'Last run', manual: 'only when triggered', emptyTitle: 'No DAG here yet',
+    counts: 'All runs', next: 'Next run', owner: 'Owner', schedule: 'Schedule', name: 'DAG', last: 'Last run', manual: 'only when triggered', emptyTitle: 'No DAG here yet',
     empty: 'Put a Python file with a DAG into the DAGs folder. It appears here within seconds.',
     noneFits: 'No DAG fits these filters', clearFilters: 'Remove the filters', trigger: 'Trigger', pause: (dag: string) => `Run ${dag} on its schedule`,
     favorite: (dag: string) => `Make ${dag} a favorite`, paused_: 'paused', importError: 'its file cannot be read', noRuns: 'no runs',
@@ -104,13 +108,13 @@ export const t = {
     at: 'Time', log: 'Log', why: 'Why', xcoms: 'XComs', events: 'Events', details: 'Details', mapped: 'Instances', try_: 'Try', tries: 'Tries', clear: 'Clear', markSuccess: 'Mark success', markFailed: 'Mark failed', markSkipped: 'Mark skipped',
     scope: 'What to include', upstream: 'Upstream tasks', downstream: 'Downstream tasks', past: 'Earlier runs', future: 'Later runs', onlyFailed: 'Only failed ones', latest: 'With the newest version of the DAG',
     preview: 'Preview', affected: (count: number) => `${many(count, 'task instance')} will be cleared`, marked: (count: number, state: string) => `${many(count, 'task instance')} will be marked ${state}`, nothing: 'No task instance fits this choice.',
-    cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString('en-US')} more`,
+    cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString(locale)} more`,
     whyNow: 'Now', whyHistory: 'How it got here', whyNothing: 'Nothing holds it back.', xcomNone: 'This task instance has no XComs', xcomNoneText: 'A value that the task returns, or pushes, appears here.', operator: 'Operator',
     pool: 'Pool', queue: 'Queue', worker: 'Worker', queuedBy: 'Queued by', priority: 'Priority', slots: (count: number) => many(count, 'slot'), host: 'Host', pid: 'Process', reason: 'Reason', scheduled: 'Waiting since', due: 'Due', rule: 'Trigger rule', retries: 'Retries',
     upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', note: 'Note', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.',
   },
   log: {
-    search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString('en-US')}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,
+    search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,
     none: 'no match', loading: 'Loading the log', waiting: 'The log appears here as soon as the task starts.', empty: 'The log is empty.', live: 'live', ended: 'end of log', searching: 'searching', previous: 'Previous match', next: 'Next match', cut: 'This line is longer than 10,000 characters; download the log for all of it.',
   },
   runsList: { title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run fits these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },

@@ -18,7 +18,7 @@ onmessage = (event: MessageEvent<Job>) => {
 
 function place(shown: Shown, direction: 'LR' | 'TB'): Placed {
   const graph = new Graph({ compound: true, multigraph: false })
-  graph.setGraph({ rankdir: direction, nodesep: shown.frames.length ? 28 : 14, ranksep: 44, edgesep: 8, marginx: 16, marginy: 16, ranker: shown.boxes.length > 400 ? 'longest-path' : 'network-simplex' })
+  graph.setGraph({ rankdir: direction, nodesep: shown.frames.length ? 40 : 14, ranksep: 44, edgesep: 8, marginx: 16, marginy: 16, ranker: shown.boxes.length > 400 ? 'longest-path' : 'network-simplex' })
   graph.setDefaultEdgeLabel(() => ({}))
   for (const frame of shown.frames) graph.setNode(`f:${frame.id}`, {})
   for (const frame of shown.frames) if (frame.parent) graph.setParent(`f:${frame.id}`, `f:${frame.parent}`)

@@ -143,6 +143,7 @@ export default function Dags() {
     },
     { key: 'counts', head: d.counts, class: 'hide-m', cell: (dag) => <RunCounts dag={dag.dag_id} counts={data?.counts.get(dag.dag_id)} /> },
     { key: 'schedule', head: d.schedule, class: 'hide-m', cell: (dag) => <span class="soft clip" style={{ display: 'block', maxWidth: '180px' }} title={dag.timetable_description ?? undefined}>{dag.timetable_summary ?? <span class="dim">{d.manual}</span>}</span> },
+    { key: 'owner', head: d.owner, class: 'hide-m', cell: (dag) => <span class="soft">{(dag.owners ?? []).join(', ')}</span> },
     { key: 'next', head: d.next, order: 'next_dagrun', class: 'hide-s', cell: (dag) => dag.is_paused ? <span class="dim">{d.paused_}</span> : <Time at={dag.next_dagrun_run_after} /> },
     { key: 'act', head: '', right: true, cell: (dag) => may('operator', dag.tags.map((tag) => tag.name)) && <Button icon="play" kind="plain" label={`${d.trigger}: ${dag.dag_id}`} onClick={() => trigger(dag)} /> },
   ]

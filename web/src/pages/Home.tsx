@@ -7,6 +7,7 @@ import { Note, Skeleton, Time, Took } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { Icon } from '../parts/icons'
 import { Mark } from '../parts/State'
+import { Use } from '../parts/Use'
 import { href, to } from '../shell/router'
 import { t } from '../strings'
 
@@ -58,6 +59,7 @@ export default function Home() {
           )}
         </section>
         {data.deadlines.length > 0 && <Deadlines data={data} />}
+        <Capacity />
         </div>
         <div class="stack">
         <section class="card">
@@ -96,6 +98,46 @@ export default function Home() {
         </section>
         </div>
       </div>
+    </>
+  )
+}
+
+/** How full queues and pools are. */
+function Capacity() {
+  const queues = useLive('queues', () => ok(api.GET('/api/v2/queues')), { every: 15_000 }).data.value?.queues ?? []
+  const pools = useLive('home pools', () => ok(api.GET('/api/v2/pools', { params: { query: { limit: 8, order_by: ['-slots'] } } })), { every: 15_000 }).data.value?.pools ?? []
+  return (
+    <>
+      {queues.length > 0 && (
+        <section class="card">
+          <header><h2>{t.queues.queues}</h2></header>
+          <ul class="rows">
+            {queues.slice(0, 8).map((one) => (
+              <li key={one.queue}>
+                <a class="grow clip" href={href('/queues')}>{one.queue}</a>
+                <span class="small soft">{o.waitingIn(one.waiting_in_postgresql)}</span>
+                <span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span>
+                <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.running} / {one.places}</span>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {pools.length > 0 && (
+        <section class="card">
+          <header><h2>{o.pools}</h2></header>
+          <ul class="rows">
+            {pools.map((one) => (
+              <li key={one.name}>
+                <a class="grow clip" href={href('/pools')}>{one.name}</a>
+                <span class="small soft">{o.waitingIn(one.scheduled_slots)}</span>
+                <Use pool={one} />
+                <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.slots < 0 ? count(one.occupied_slots) : `${count(one.occupied_slots)} / ${count(one.slots)}`}</span>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
     </>
   )
 }

@@ -10,6 +10,7 @@ import { Head } from '../parts/Head'
 import { attempt, confirm, Dialog } from '../parts/overlay'
 import { Mark } from '../parts/State'
 import { List, type Column } from '../parts/List'
+import { Use } from '../parts/Use'
 import { href, query } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -66,18 +67,6 @@ export default function Pools() {
       )}
       {line && <Line pool={line} onClose={() => showLine(null)} />}
     </>
-  )
-}
-
-function Use({ pool }: { pool: Pool }) {
-  if (pool.slots < 0) return <span class="dim small">{p.unlimited}</span>
-  const part = (slots: number) => `${Math.min(100, (slots / Math.max(1, pool.slots)) * 100)}%`
-  return (
-    <span class="use" role="img" aria-label={`${pool.occupied_slots} / ${pool.slots}`} title={`${pool.occupied_slots} / ${pool.slots}`}>
-      <i style={{ width: part(pool.running_slots), background: 'var(--s-running)' }} />
-      <i style={{ width: part(pool.queued_slots), background: 'var(--s-queued)' }} />
-      {pool.include_deferred && <i style={{ width: part(pool.deferred_slots), background: 'var(--s-deferred)' }} />}
-    </span>
   )
 }
 

@@ -53,7 +53,7 @@ export default function Queues() {
           <List label={u.queues} columns={columns} rows={queues.data.value?.queues} rowKey={(one) => one.queue} skeleton={3} empty={<Empty title={u.noQueues} />} />
         </section>
         <section class="card">
-          <header><h2>{u.depth}</h2><span class="end"><Segments label={u.depth} value={String(hours)} options={[['1', '1 h'], ['6', '6 h'], ['24', '24 h'], ['168', '7 d']]} onChange={(value) => setQuery({ hours: value === '1' ? null : value })} /></span></header>
+          <header><h2>{u.depth}</h2><span class="end"><Segments label={u.depth} value={String(hours)} options={[['1', `1 ${t.units.h}`], ['6', `6 ${t.units.h}`], ['24', `24 ${t.units.h}`], ['168', `7 ${t.units.d}`]]} onChange={(value) => setQuery({ hours: value === '1' ? null : value })} /></span></header>
           <div class="pad"><Lazy key={hours} load={() => import('./Depth')} props={{ hours }} /></div>
         </section>
         <section>

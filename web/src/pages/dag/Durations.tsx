@@ -37,7 +37,7 @@ export default function Durations({ dagId }: { dagId: string }) {
         </select>
         <span class="soft small num">{t.dag.median} {duration(half)}</span>
       </div>
-      {data.length < 2 ? <Empty title={t.dag.noRuns} /> : (
+      {data.length === 0 ? <Empty title={t.dag.noRuns} /> : (
         <>
           <div class="card">
             <header><h3>{t.dag.duration}</h3></header>
