@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 
 from scheduler.api import asgi, errors, pages, routes
-from scheduler.api.call import PREFIX, Service, admitted, ended
+from scheduler.api.call import Service, ended, new_router, operation_id
 from scheduler.process import measures
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings
@@ -42,7 +41,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=operation_id,
         redirect_slashes=False,
         max_body_size=settings.web.max_request_bytes,
     )
@@ -51,15 +50,15 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     errors.install(app)
     for router in (*routes.PUBLIC, *routes.OUTSIDE):
         app.include_router(router)
-    api = APIRouter(prefix=PREFIX, dependencies=[Depends(admitted)], responses=errors.documented())
-    for router in routes.ROUTERS:
-        api.include_router(router)
+    api = new_router()
 
     @api.get("/openapi.json", include_in_schema=False)
     def openapi(request: Request) -> JSONResponse:
         return JSONResponse(request.app.openapi())
 
-    app.include_router(api)
+    for router in (*routes.ROUTERS, api):
+        # In one list. A request would be compared with the routes of an included router once for each level.
+        app.router.routes.extend(router.routes)
     pages.install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.EntityTags)
@@ -75,10 +74,6 @@ def _measured(service: Service) -> Page | None:
     from scheduler.telemetry import parts
 
     return parts.start_web(service.settings, service.engine)
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 class _Audited:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
 from sqlalchemy import Connection, Engine
 
 from scheduler.api import access, database
 from scheduler.api.broker import Broker
-from scheduler.api.errors import ForbiddenError
+from scheduler.api.errors import ForbiddenError, documented
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
 from scheduler.messaging import wakeups
@@ -84,7 +85,7 @@ class Call:
 
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`."""
-        return transact(self.service.engine, work, *args, **kwargs)
+        return database.read(self.service.engine, work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`, whose state changes name the account."""
@@ -218,6 +219,22 @@ async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> C
 
 #: What each route receives.
 Api = Annotated[Call, Depends(admitted)]
+
+
+def new_router(prefix: str = "", **options: Any) -> APIRouter:
+    """The router of paths below /api/v2, which need a login. `options` are those of APIRouter."""
+    return APIRouter(
+        prefix=PREFIX + prefix,
+        dependencies=[Depends(admitted)],
+        responses=documented(),
+        generate_unique_id_function=operation_id,
+        **options,
+    )
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of a route in the OpenAPI document."""
+    return route.name
 
 
 def ended(service: Service, entry: int, status: int) -> None:

@@ -11,6 +11,7 @@ import jwt
 from fastapi import Request
 from sqlalchemy import Engine
 
+from scheduler.api import database
 from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
 from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
@@ -101,7 +102,7 @@ class Logins:
     def account(self, request: Request) -> Account:
         """The account of a request. UnauthenticatedError; ForbiddenError for a change without the CSRF token."""
         key, kind = self.key(request)
-        found = transact(self._engine, keys.account, key, kind)
+        found = database.read(self._engine, keys.account, key, kind)
         if found is None:
             again = "log in again" if kind == "session" else "get one from POST /auth/token"
             raise UnauthenticatedError(f"The {'session' if kind == 'session' else 'token'} has ended: {again}.")

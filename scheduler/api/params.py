@@ -1,6 +1,7 @@
 """Parameters that many routes share: pages, ranges, and how a list is asked for."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -16,60 +17,66 @@ LONGEST_PAGE = 1000
 LARGEST = 2**63 - 1
 #: Columns of one order, as in Airflow.
 MOST_ORDERS = 10
+#: The comparisons of a range filter, in the order of their parameters.
+SIGNS = ("gte", "gt", "lte", "lt")
 
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
-def page(
-    limit: Annotated[int, Query(ge=0, le=LARGEST)] = 50,
-    offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
-    order_by: Annotated[list[str] | None, Query()] = None,
-) -> listing.Page:
-    """A page by limit and offset; with limit 0, only the number of entries. `order_by` may be repeated, and - reverses it."""
+def page(limit: int = 50, offset: int = 0, order_by: list[str] | None = None) -> listing.Page:
+    """A page by limit and offset. UsageError for too many columns of an order."""
     if order_by and len(order_by) > MOST_ORDERS:
         raise UsageError(f"order_by has {len(order_by)} columns: {MOST_ORDERS} are allowed.")
     return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()))
 
 
-def cursor_page(at: Annotated[listing.Page, Depends(page)], cursor: Annotated[str | None, Query()] = None) -> listing.Page:
+# The dependencies below only compute, so they are coroutines: FastAPI runs each function that is none in a thread of its own.
+
+Limit = Annotated[int, Query(ge=0, le=LARGEST)]
+
+
+async def _page(limit: Limit = 50, offset: Limit = 0, order_by: Annotated[list[str] | None, Query()] = None) -> listing.Page:
+    """A page by limit and offset; with limit 0, only the number of entries. `order_by` may be repeated, and - reverses it."""
+    return page(limit, offset, order_by)
+
+
+async def _cursor_page(
+    limit: Limit = 50,
+    offset: Limit = 0,
+    order_by: Annotated[list[str] | None, Query()] = None,
+    cursor: Annotated[str | None, Query()] = None,
+) -> listing.Page:
     """A page by limit and offset, or by cursor, which costs the same however far it is."""
+    at = page(limit, offset, order_by)
     return listing.Page(at.limit, at.offset, at.order_by, cursor)
 
 
-def range_of(name: str, kind: Any = Moment) -> Callable[..., dict[str, Any]]:
-    """The four comparisons of a range filter, by the name of each."""
+def ranges(*names: str) -> Callable[..., Coroutine[Any, Any, dict[str, dict[str, Any]]]]:
+    """A dependency with the four comparisons of each of these range filters, by name. `duration` is in seconds.
 
-    def bounds(
-        gte: Annotated[kind | None, Query(alias=f"{name}_gte")] = None,
-        gt: Annotated[kind | None, Query(alias=f"{name}_gt")] = None,
-        lte: Annotated[kind | None, Query(alias=f"{name}_lte")] = None,
-        lt: Annotated[kind | None, Query(alias=f"{name}_lt")] = None,
-    ) -> dict[str, Any]:
-        return {"gte": gte, "gt": gt, "lte": lte, "lt": lt}
+    The parameters of one function cost less for each request than a function for each of them.
+    """
 
+    async def bounds(**given: Any) -> dict[str, dict[str, Any]]:
+        return {name: {sign: given[f"{name}_{sign}"] for sign in SIGNS} for name in names}
+
+    bounds.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(f"{name}_{sign}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_bound(name))
+            for name in names
+            for sign in SIGNS
+        ]
+    )
     return bounds
 
 
-def ranges(*names: str) -> Callable[..., dict[str, dict[str, Any]]]:
-    """Several range filters, by name. `duration` is in seconds."""
-    if not names:
-        return _no_ranges
-
-    def first(
-        own: Annotated[dict[str, Any], Depends(range_of(names[0], float if names[0] == "duration" else Moment))],
-        others: Annotated[dict[str, Any], Depends(ranges(*names[1:]))],
-    ) -> dict[str, dict[str, Any]]:
-        return {names[0]: own, **others}
-
-    return first
+def _bound(name: str) -> Any:
+    kind: Any = float if name == "duration" else Moment
+    return Annotated[kind | None, Query()]
 
 
-def _no_ranges() -> dict[str, dict[str, Any]]:
-    return {}
-
-
-Page = Annotated[listing.Page, Depends(page)]
-CursorPage = Annotated[listing.Page, Depends(cursor_page)]
+Page = Annotated[listing.Page, Depends(_page)]
+CursorPage = Annotated[listing.Page, Depends(_cursor_page)]
 Strings = Annotated[list[str] | None, Query()]
 TaskStates = Annotated[list[str] | None, Query(), known.TaskStates]
 RunStates = Annotated[list[str] | None, Query(), known.RunStates]
@@ -89,4 +96,4 @@ def masked(values: dict[str, Any], mask: list[str] | None, allowed: set[str]) ->
 
 def bounds_in(body: Any, *names: str) -> dict[str, dict[str, Any]]:
     """Range filters in a body, by name."""
-    return {name: {sign: getattr(body, f"{name}_{sign}") for sign in ("gte", "gt", "lte", "lt")} for name in names}
+    return {name: {sign: getattr(body, f"{name}_{sign}") for sign in SIGNS} for name in names}

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from scheduler.api import database
 from scheduler.exceptions import UnreachableError
 from scheduler.store.accounts import keys
 from scheduler.store.accounts.accounts import Account
-from scheduler.store.db.database import transact
 from scheduler.store.lists.changes import Changes, Watch
 
 log = logging.getLogger("paceline.web")
@@ -147,7 +147,7 @@ class Stream:
                 self.looks += 1
                 is_due = started - checked_at >= LOGINS_S
                 opened = {page.session.digest for page in self._pages}
-                changes, logins = await anyio.to_thread.run_sync(transact, self._engine, _read, watch, opened, is_due)
+                changes, logins = await anyio.to_thread.run_sync(database.read, self._engine, _read, watch, opened, is_due)
                 if logins is not None:
                     self._end_without(logins, opened)
                     checked_at = started

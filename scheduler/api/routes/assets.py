@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query
+from fastapi import Body, Depends, Query
 
 from scheduler.api import params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
 from scheduler.api.models.dag_runs import DagRun, TriggerBody
@@ -16,7 +16,7 @@ from scheduler.store.dags import assets as store
 from scheduler.store.lists import dags, records
 from scheduler.store.lists.listing import in_memory
 
-router = APIRouter(tags=["Asset"])
+router = new_router(tags=["Asset"])
 
 ORDERS = {"id", "name", "uri", "created_at", "updated_at"}
 BeforeParam = Annotated[Moment | None, Query()]

@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Number, Page
 from scheduler.exceptions import UsageError
 from scheduler.store.actions import backfills as actions
 from scheduler.store.lists import records
 
-router = APIRouter(prefix="/backfills", tags=["Backfill"])
+router = new_router(prefix="/backfills", tags=["Backfill"])
 
 
 @router.get("", response_model=models.BackfillPage)

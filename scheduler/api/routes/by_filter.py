@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fastapi import APIRouter
-
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
 from scheduler.api.routes.task_instances import ours
@@ -17,7 +15,7 @@ from scheduler.store.lists import instances, runs
 from scheduler.store.lists.listing import Filters
 from scheduler.store.runs.selection import Change
 
-router = APIRouter(tags=["Paceline"])
+router = new_router(tags=["Paceline"])
 
 RANGES = ("run_after", "logical_date", "start_date", "end_date")
 #: Runs that are changed at the same time, each in a transaction of its own.

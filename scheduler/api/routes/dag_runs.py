@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler import states
 from scheduler.api import bulk, other_dags, params
-from scheduler.api.call import Api, Call, check_again
+from scheduler.api.call import Api, Call, check_again, new_router
 from scheduler.api.errors import ForbiddenError, UnauthenticatedError
 from scheduler.api.models import dag_runs as models
 from scheduler.api.models.assets import AssetEventPage
@@ -31,7 +31,7 @@ from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Change, Runs, Tasks
 
-router = APIRouter(tags=["DagRun"])
+router = new_router(tags=["DagRun"])
 
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at")
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"

@@ -4,11 +4,11 @@ import contextlib
 import inspect
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from scheduler.api import params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import dags as models
 from scheduler.api.models import known
 from scheduler.api.models.base import Version
@@ -22,14 +22,14 @@ from scheduler.store.lists import dags as lists
 from scheduler.store.lists import listing, records, runs
 from scheduler.store.lists.listing import Filters, in_memory
 
-router = APIRouter(tags=["DAG"])
+router = new_router(tags=["DAG"])
 #: The name of the only bundle, which is the DAGs folder.
 BUNDLE = "dags-folder"
 RANGES = ("dag_run_start_date", "dag_run_end_date")
 TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "queue", "retries", "trigger_rule", "operator_name"}
 
 
-def _filters(
+async def _filters(
     api: Api,
     ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
     tags: Strings = None,

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from scheduler.api import other_dags
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
 from scheduler.api.params import Number, Page, Strings
@@ -13,7 +13,7 @@ from scheduler.exceptions import NotFoundError
 from scheduler.store.lists import listing, records
 from scheduler.store.lists.listing import Filters
 
-router = APIRouter(prefix="/eventLogs", tags=["Event Log"])
+router = new_router(prefix="/eventLogs", tags=["Event Log"])
 
 
 @router.get("", response_model=models.EventLogPage)

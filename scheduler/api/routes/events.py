@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from scheduler.api.call import Api
+from scheduler.api.call import Api, new_router
 from scheduler.api.stream import Session, Wanted
 from scheduler.store.accounts import keys
 
-router = APIRouter(tags=["Paceline"])
+router = new_router(tags=["Paceline"])
 
 TYPE = "text/event-stream"
 #: Without these, nginx would collect events, and a cache could keep them.

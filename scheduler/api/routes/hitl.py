@@ -3,12 +3,12 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import ValidationError
 
 from scheduler.api import params
 from scheduler.api.access import RUN, TI
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import hitl as models
 from scheduler.api.routes.task_instances import of_run, ours, shown, with_operators
@@ -18,14 +18,14 @@ from scheduler.store.lists import instances, requests, states
 from scheduler.store.lists.listing import Filters, Row
 from scheduler.store.lists.requests import REQUEST, RESPONSE
 
-router = APIRouter(tags=["Task Instance"])
+router = new_router(tags=["Task Instance"])
 
 #: The subject of a request that HITLOperator did not store.
 UNREADABLE, NO_OPTION = "The request cannot be read.", "none"
 PATH = f"{TI}/{{map_index}}/hitlDetails"
 
 
-def _filters(
+async def _filters(
     dag_id_pattern: str | None = None,
     dag_id_prefix_pattern: str | None = None,
     task_id: str | None = None,
@@ -41,15 +41,15 @@ def _filters(
     return found.matches("subject", subject_search).matches("body", body_search)
 
 
-def _answers(
+async def _answers(
     filters: Annotated[Filters, Depends(_filters)],
-    created_at: Annotated[dict[str, Any], Depends(params.range_of("created_at"))],
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(params.ranges("created_at"))],
     response_received: bool | None = None,
     responded_by_user_id: params.Strings = None,
     responded_by_user_name: params.Strings = None,
 ) -> Filters:
     filters.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
-    return requests.is_answered(filters.between("created_at", created_at), response_received)
+    return requests.is_answered(filters.between("created_at", ranges_["created_at"]), response_received)
 
 
 @router.get(f"{RUN}/hitlDetails", response_model=models.HitlDetailPage)

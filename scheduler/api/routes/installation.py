@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from scheduler.api.call import PREFIX, Api
+from scheduler.api.call import PREFIX, Api, new_router
 from scheduler.api.models.installation import Config, JobPage
 from scheduler.api.params import Page, ranges
 from scheduler.exceptions import NotFoundError
@@ -14,7 +14,7 @@ from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
 from scheduler.store.lists import records
 
-router = APIRouter()
+router = new_router()
 #: Airflow's client sends no token with these.
 public = APIRouter(prefix=PREFIX)
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
 from scheduler.api import log_lines, logs
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST
 from scheduler.exceptions import NotFoundError
 from scheduler.store.lists import instances
 
-router = APIRouter(tags=["Task Instance"])
+router = new_router(tags=["Task Instance"])
 
 TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
 NDJSON = "application/x-ndjson"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection
 
 from scheduler.api import bulk, params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
 from scheduler.exceptions import NotFoundError, UsageError
@@ -44,7 +44,7 @@ class Kind:
 
 def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
     """The routes of a kind of things; `new` and `change` are the models of bodies that create and change one."""
-    router = APIRouter(prefix=f"/{kind.noun}s", tags=[kind.noun.capitalize()])
+    router = new_router(prefix=f"/{kind.noun}s", tags=[kind.noun.capitalize()])
     path = f"/{{{kind.parameter}:path}}"
 
     @router.get("", response_model=kind.page, name=f"get_{kind.noun}s", description=f"List {kind.noun}s.")

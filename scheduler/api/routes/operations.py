@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
+from scheduler.api.routes.task_instances import asker
 from scheduler.exceptions import UnreachableError
 from scheduler.store.lists import home, instances, records, timeline, workers
 from scheduler.store.queries import overview, why, why_history
 
-router = APIRouter(tags=["Paceline"])
+router = new_router(tags=["Paceline"])
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: Points in one chart.
@@ -23,7 +24,7 @@ MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 @router.get(f"{RUN}/why", response_model=models.Why)
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
-    now = api.read(why.why_run, api.settings, dag_id, dag_run_id, tags=api.tags())
+    now = api.read(why.why_run, api.settings, dag_id, dag_run_id, asker=asker(api))
     return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
 
 
@@ -31,9 +32,9 @@ def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
 def get_task_instance_why(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
     """Explain what a task instance waits for, and what it waited for before each step."""
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    tags = api.tags()
-    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index, tags=tags)
-    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], tags=tags)}
+    person = asker(api)
+    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index, asker=person)
+    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], asker=person)}
 
 
 @router.get("/queues", response_model=models.QueueList)

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from scheduler.api import params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import pictures as models
 from scheduler.api.params import RunStates, RunTypes, ranges
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
@@ -15,7 +15,7 @@ from scheduler.exceptions import NotFoundError, UnreadableVersionError
 from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
 from scheduler.store.lists.listing import Page
 
-router = APIRouter(tags=["Paceline"])
+router = new_router(tags=["Paceline"])
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: The most runs in one grid.

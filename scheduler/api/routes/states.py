@@ -3,17 +3,17 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 
 from scheduler.api.access import TI
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page
 from scheduler.api.routes.assets import known
 from scheduler.exceptions import UsageError
 from scheduler.store.lists import instances, states
 
-router = APIRouter()
+router = new_router()
 
 TASK, ASSET = f"{TI}/state-store", "/assets/{asset_id}/state-store"
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from scheduler import states
 from scheduler.api import bulk, params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import UpdateMask
@@ -20,7 +20,7 @@ from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Page
 from scheduler.store.runs.selection import Change, Runs, Tasks
 
-router = APIRouter(tags=["Task Instance"])
+router = new_router(tags=["Task Instance"])
 
 MARKABLE = frozenset({TaskState.SUCCESS, TaskState.FAILED, TaskState.SKIPPED})
 

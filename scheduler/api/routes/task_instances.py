@@ -3,18 +3,19 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from scheduler.api import logs, params
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.params import CursorPage, Number, Strings, TaskStates, ranges
 from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.queries import why
+from scheduler.store.queries.holders import Asker
 
-router = APIRouter(tags=["Task Instance"])
+router = new_router(tags=["Task Instance"])
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 TI = f"{RUN}/taskInstances/{{task_id}}"
@@ -26,7 +27,7 @@ Numbers = Annotated[list[int] | None, Query()]
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
-def _filters(
+async def _filters(
     ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
     state: TaskStates = None,
     pool: Strings = None,
@@ -248,8 +249,13 @@ def _try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, numb
 
 def _dependencies(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
     shown(api, dag_id, run_id, task_id, map_index)
-    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index, tags=api.tags())
+    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index, asker=asker(api))
     return {"dependencies": [{"name": answer["state"] or "none", "reason": reason} for reason in answer["waiting_for"]]}
+
+
+def asker(api: Call) -> Asker:
+    """The account of a request, as one that asks why something waits."""
+    return Asker(api.tags(), api.service.versions)
 
 
 def of_group(api: Call, dag_id: str, run_id: str, group_id: str) -> list[str]:

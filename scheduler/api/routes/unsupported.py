@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 
-from fastapi import APIRouter
-
 from scheduler.api.access import TI
-from scheduler.api.call import Api
+from scheduler.api.call import Api, new_router
 from scheduler.api.errors import UnsupportedError
 
-router = APIRouter(include_in_schema=False)
+router = new_router(include_in_schema=False)
 
 HITL = "Paceline keeps the request of the newest try only: GET .../{task_id}/{map_index}/hitlDetails."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."

@@ -3,14 +3,14 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
-from scheduler.api.call import Api, Call
+from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Page, ranges
 from scheduler.store.lists import instances, records, runs
 
-router = APIRouter(tags=["XCom"])
+router = new_router(tags=["XCom"])
 
 TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
 #: Levels of a value that a response can have; pydantic writes no more than 255.

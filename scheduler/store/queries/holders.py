@@ -1,23 +1,33 @@
-"""Task instances that hold slots of a pool, named for the person who asks."""
+"""Who asks why something waits, and the task instances that hold slots of a pool, named for that person."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.deciding.situation import Holder
+from scheduler.store.dags.versions import Versions
 from scheduler.store.lists import dags
 
 Row = dict[str, Any]
 
 
-def named(connection: Connection, rows: Sequence[Row], tags: Collection[str] | None) -> tuple[Holder, ...]:
-    """These task instances (dag_id, run_id, task_id, map_index, pool_slots) as holders.
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks. Of other DAGs, only those that have one of `tags` are named; None names all.
 
-    Only DAGs that have one of `tags` are named; None names all.
+    `versions` are those of its process, which need not be read again.
     """
+
+    tags: Collection[str] | None = None
+    versions: Versions = field(default_factory=Versions)
+
+
+def named(connection: Connection, rows: Sequence[Row], asker: Asker) -> tuple[Holder, ...]:
+    """These task instances (dag_id, run_id, task_id, map_index, pool_slots) as holders."""
     found = {row["dag_id"] for row in rows}
-    seen = found if tags is None else set(dags.visible(connection, found, tags))
+    seen = found if asker.tags is None else set(dags.visible(connection, found, asker.tags))
     return tuple(_holder(row) if row["dag_id"] in seen else Holder(name=None, run_id=None, slots=row["pool_slots"]) for row in rows)
 
 

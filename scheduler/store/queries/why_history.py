@@ -15,8 +15,8 @@ from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContenti
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
-from scheduler.store.dags.versions import Versions
 from scheduler.store.queries import events, holders, reads
+from scheduler.store.queries.holders import Asker
 
 Row = dict[str, Any]
 #: Steps in one history: the newest ones.
@@ -61,17 +61,17 @@ select r.run_after, coalesce(b.max_active_runs, v.max_active_runs) as "limit", (
 """
 
 
-def of_instance(connection: Connection, settings: Settings, ti_id: int, *, tags: Collection[str] | None = None) -> list[Row]:
-    """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`.
-
-    Of other DAGs, only those that have one of `tags` are named; None names all.
-    """
+def of_instance(connection: Connection, settings: Settings, ti_id: int, *, asker: Asker | None = None) -> list[Row]:
+    """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
     own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
     steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
-    upstream = _upstream(connection, own)
+    asker = asker or Asker()
+    upstream = _upstream(connection, own, asker)
 
     def text(step: Step, before: Step | None, *, is_long: bool) -> str:
-        contention = _contention(connection, settings, own, _middle(before, step), tags) if is_long and before is not None else None
+        contention = (
+            _contention(connection, settings, own, _middle(before, step), asker) if is_long and before is not None else None
+        )
         last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
         return sentence(step, before, contention, last)
 
@@ -94,7 +94,7 @@ def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, 
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
     own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
-    return _contention(connection, settings, own, _middle(before, step), None)
+    return _contention(connection, settings, own, _middle(before, step), Asker())
 
 
 def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunContention:
@@ -147,7 +147,7 @@ def _middle(before: Step | None, step: Step) -> datetime:
     return step.at if before is None else before.at + (step.at - before.at) / 2
 
 
-def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, tags: Collection[str] | None) -> Contention:
+def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, asker: Asker) -> Contention:
     parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
     held = [dict(row) for row in connection.exec_driver_sql(DISPATCHES, parameters).mappings()]
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
@@ -156,7 +156,7 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
     running = sum(one["is_running"] for one in of_queue)
     return Contention(
         pool_name=own["pool"],
-        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], tags),
+        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], asker),
         pool_slots=own["pool_slots"],
         limits=_limits(own, held, settings),
         queue=own["queue"],
@@ -168,8 +168,8 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
     )
 
 
-def _pool(connection: Connection, own: Row, held: list[Row], tags: Collection[str] | None) -> PoolFacts:
-    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), tags)
+def _pool(connection: Connection, own: Row, held: list[Row], asker: Asker) -> PoolFacts:
+    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), asker)
     used = sum(one.slots for one in found)
     return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=found, holder_count=len(found))
 
@@ -186,9 +186,9 @@ def _limits(own: Row, held: list[Row], settings: Settings) -> tuple[LimitFacts, 
     return tuple(LimitFacts(name=name, limit=limit, active=active) for name, limit, active in counted if limit is not None)
 
 
-def _upstream(connection: Connection, own: Row) -> list[str]:
+def _upstream(connection: Connection, own: Row, asker: Asker) -> list[str]:
     try:
-        dag = Versions().dag(connection, own["version_id"])
+        dag = asker.versions.dag(connection, own["version_id"])
     except UnreadableVersionError:
         return []
     return list(dag.tasks[dag.number[own["task_id"]]].upstream) if own["task_id"] in dag.number else []

@@ -14,8 +14,7 @@ from support.waiting import eventually
 
 from scheduler.api import stream
 from scheduler.api.call import PREFIX
-from scheduler.store.accounts import accounts
-from scheduler.store.accounts.accounts import Account
+from scheduler.store.accounts import accounts, keys
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
@@ -160,9 +159,12 @@ def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) ->
 
 def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web: Web) -> None:
     followed = stream.Stream(web.engine, threading.Event())
+    token = web.account("ada", "viewer")
+    account = transact(web.engine, keys.account, token, "token")
+    assert account is not None
 
     async def listen() -> list[str]:
-        messages = followed.follow(stream.Wanted(), stream.Session(b"", Account(1, "ada", "viewer")))
+        messages = followed.follow(stream.Wanted(), stream.Session(keys.digest(token), account))
         await anext(messages)
         for number in range(stream.MOST_BEHIND + 1):
             followed._tell(stream.event("changes", {"number": number}))

@@ -159,21 +159,18 @@ def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., We
         web = make_web(settings.model_copy(update={"broker": settings.broker.model_copy(update={"url": url})}))
         with web.http() as http:
 
-            def health(_: int = 0) -> tuple[str, float]:
-                began = time.monotonic()
-                found = http.get("/health").json()["parts"]["broker"]
-                return found["status"], time.monotonic() - began
+            def health(_: int = 0) -> str:
+                return str(http.get("/health").json()["parts"]["broker"]["status"])
 
-            assert health()[0] == "unhealthy"
-            connected = len(opened)
+            assert health() == "unhealthy"
+            connected, began = len(opened), time.monotonic()
             with ThreadPoolExecutor(20) as pool:
-                found = list(pool.map(health, range(60)))
-            assert {status for status, _ in found} == {"unhealthy"} and max(took_s for _, took_s in found) < 8
-            assert sum(took_s > 1 for _, took_s in found) <= 5, "the others have the result of the last check"
-            began = time.monotonic()
+                assert set(pool.map(health, range(60))) == {"unhealthy"}
+            # A check takes two attempts, each with a connection of its own, and the next one begins a second later.
+            assert len(opened) - connected <= 2 * (time.monotonic() - began) / 3 + 4
+            connected = len(opened)
             assert http.get(f"{PREFIX}/monitor/health").json()["metadatabase"]["status"] == "healthy"
-            assert time.monotonic() - began < 1
-            assert len(opened) <= connected + 10
+            assert len(opened) == connected
     for one in opened:
         one.close()
 
