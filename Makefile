@@ -71,7 +71,7 @@ screenshots: setup ## Render every page to build/screenshots: light, dark and na
 	@.make/browser -m browser.screenshots
 
 test-deploy: setup ## Check the chart, the kustomize folders, the unit files and the wheel; ARGS="-k chart" selects
-	@.make/deploy -m pytest -n 2 tests/deploy $(ARGS)
+	@.make/deploy -m pytest -n 2 --dist loadgroup tests/deploy $(ARGS)
 
 chaos: setup ## Inject faults for ten minutes and judge the result; prints one JSON line; SEED=3, ARGS="--minutes 2 --quick --keep"
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)

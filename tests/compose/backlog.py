@@ -38,6 +38,8 @@ def check_backlog(stack: Stack) -> dict[str, Any]:
     )
     seconds = time.monotonic() - began
     result = judge(stack, runs, killed["worker"][:12])
+    left_alone = stack.number_of("scheduler") == 1
+    expect(left_alone, "Docker restarted a container after `docker kill`; README.md says that it does not")
     say("Starting the scheduler that was killed")
     stack.compose("up", "-d", "--no-deps", "--no-recreate", "scheduler")
     eventually("all containers are healthy again", stack.is_healthy, within_s=600)

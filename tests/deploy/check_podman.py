@@ -131,7 +131,7 @@ def pods() -> tuple[list[Object], list[Object], list[Object]]:
             claim["metadata"]["name"] = f"{name}-{claim['metadata']['name']}"
             target.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
             spec["volumes"].append({"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}})
-        # Init containers run before each start of the pod, as in a cluster. By default, Podman runs them once and removes them.
+        # Init containers run before each start of the pod, as in a cluster.
         annotations = {"io.podman.annotations.init.container.type": "always"}
         metadata = {"name": name, "labels": one["metadata"]["labels"], "annotations": annotations}
         target.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": for_podman(name, spec)})
@@ -146,6 +146,8 @@ def secret(name: str) -> str:
 def for_podman(pod: str, spec: Object) -> Object:
     spec["hostNetwork"] = True
     spec.pop("topologySpreadConstraints", None)
+    # With "Always", Podman would start an init container again whenever it has ended.
+    spec["restartPolicy"] = "OnFailure"
     owned: list[Object] = []
     # To Podman, an emptyDir is a volume with the name that it has in the pod, and pods would share it.
     own = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}

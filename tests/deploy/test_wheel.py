@@ -10,6 +10,8 @@ import pytest
 from support import wheels
 from support.waiting import eventually
 
+# One process of xdist runs all, so that the wheel is built and installed once.
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(1200)]
 #: Modules of a user that have the names of ours.
 HOSTILE = ("scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
 
@@ -21,9 +23,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel."""
+    """A new environment into which pip installs the wheel with the extra `standalone`, as docs/how-to/install.md says."""
     folder = tmp_path_factory.mktemp("environment")
-    wheels.install(wheel, folder)
+    wheels.install_from_index(wheel, folder, extras="standalone", packages=["pytest"])
     return folder
 
 

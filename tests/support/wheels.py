@@ -34,3 +34,10 @@ def install(wheel: Path, folder: Path) -> None:
     for path in own.iterdir():
         if not path.name.startswith(OWN) and not (packages / path.name).exists():
             (packages / path.name).symlink_to(path)
+
+
+def install_from_index(wheel: Path, folder: Path, *, extras: str, packages: list[str]) -> None:
+    """Create an environment into which pip installs the wheel with extras, its dependencies and more packages."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--constraint", CONSTRAINTS]
+    subprocess.run([*command, f"{wheel}[{extras}]", *packages], check=True)
