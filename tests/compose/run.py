@@ -9,6 +9,7 @@ stack and its volumes are removed; the last line on stdout is one JSON object.
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,25 +42,33 @@ NODES = ["worker", "worker", "worker", "worker-spark", "worker-spark-heavy"]
 
 def main() -> int:
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, stopped)
+    result: dict[str, Any] = {"ok": False}
     try:
-        result = run_stack(sys.argv[1:] or DEFAULT)
+        run_stack(sys.argv[1:] or DEFAULT, result)
+        result["ok"] = True
     except (CheckError, subprocess.CalledProcessError) as error:
         say(f"FAILED: {error}")
-        result = {"ok": False, "error": str(error)}
+        result["error"] = str(error)
     print(json.dumps(result | {"seconds": round(time.monotonic() - started, 1)}))
     return 0 if result["ok"] else 1
 
 
-def run_stack(parts: list[str]) -> dict[str, Any]:
+def stopped(*_: object) -> None:
+    raise CheckError("stopped by SIGTERM")
+
+
+def run_stack(parts: list[str], result: dict[str, Any]) -> None:
+    """Run the parts, and put what each has shown into `result`."""
     expect(set(parts) <= PARTS.keys(), f"{parts}: the parts are {', '.join(PARTS)}.")
     require_engine()
     with tempfile.TemporaryDirectory(prefix="paceline-compose-") as folder:
-        return run_stack_in(Path(folder), parts)
+        run_stack_in(Path(folder), parts, result)
 
 
-def run_stack_in(folder: Path, parts: list[str]) -> dict[str, Any]:
+def run_stack_in(folder: Path, parts: list[str], result: dict[str, Any]) -> None:
     stack = Stack(compose_command(), folder)
-    result: dict[str, Any] = {"ok": True, "image_mb": {IMAGE: build(IMAGE), SLIM_IMAGE: build(SLIM_IMAGE, "--target", "slim")}}
+    result["image_mb"] = {IMAGE: build(IMAGE), SLIM_IMAGE: build(SLIM_IMAGE, "--target", "slim")}
     try:
         if "flights" in parts:
             stack.compose("--profile", "spark", "up", "-d", "--scale", "worker=3")
@@ -74,7 +83,6 @@ def run_stack_in(folder: Path, parts: list[str]) -> dict[str, Any]:
     finally:
         say("Removing the stack")
         stack.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", "--timeout", "60")
-    return result
 
 
 def build(image: str, *options: str) -> int:

@@ -16,6 +16,7 @@ it cannot run. So, here:
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,8 @@ def secret(name: str) -> str:
 def for_podman(pod: str, spec: Object) -> Object:
     spec["hostNetwork"] = True
     spec.pop("topologySpreadConstraints", None)
+    # A JVM starts only if the name of its host has an address. In a cluster, the kubelet sees to that.
+    spec["hostname"] = socket.gethostname()
     # With "Always", Podman would start an init container again whenever it has ended.
     spec["restartPolicy"] = "OnFailure"
     owned: list[Object] = []
