@@ -2,7 +2,7 @@
 """Run the pods of the chart with Podman, which needs no cluster, and the flights pipeline in them.
 
 usage: check_podman.py [PODMAN]. Needs the images localhost/paceline and localhost/paceline-slim in Podman, with the DAG files of
-dags/ in /opt/paceline/dags, and localhost/postgres:17 and localhost/redis:7. Prints one JSON object; exits 1 if the run fails.
+dags/ in /opt/paceline/dags, and localhost/postgres:17 and localhost/redis:7. $HELM may name helm. Prints one JSON object; exits 1 if the run fails.
 
 Podman runs Pods, ConfigMaps and PersistentVolumeClaims, with one replica of each Deployment; docs/how-to/kubernetes.md names what
 it cannot run. So, here:
@@ -47,7 +47,7 @@ VALUES: Object = {
 NOT_RUN = {"Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"}
 POD_OF = {"Deployment", "StatefulSet", "Job"}
 SCHEDULER = "paceline-scheduler-pod-scheduler"
-RUN_WITHIN_S = 1200
+RUN_WITHIN_S = 1800
 
 
 def main() -> int:
@@ -74,13 +74,13 @@ def main() -> int:
 def run_pods(file: Path, servers: list[Object], migrate: list[Object], rest: list[Object]) -> dict[str, Any]:
     play(file, servers)
     postgres = "paceline-postgres-pod-postgres"
-    eventually(lambda: succeeds("exec", postgres, "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(POSTGRES)), 180)
+    eventually(lambda: succeeds("exec", postgres, "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(POSTGRES)), 300)
     play(file, migrate)
     code = output("wait", "paceline-migrate-migrate")
     if code != "0":
         raise RuntimeError(f"the migration exited with {code}")
     play(file, rest)
-    eventually(lambda: succeeds("exec", SCHEDULER, "paceline", "dags", "show", "flights", "--json"), 300)
+    eventually(lambda: succeeds("exec", SCHEDULER, "paceline", "dags", "show", "flights", "--json"), 600)
     print("running flights", file=sys.stderr, flush=True)
     said = output("exec", SCHEDULER, "paceline", "dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), "--json")
     run = json.loads(said)
