@@ -2,7 +2,8 @@
 """Run the pods of the chart with Podman, which needs no cluster, and the flights pipeline in them.
 
 usage: check_podman.py [PODMAN]. Needs the images localhost/paceline and localhost/paceline-slim in Podman, with the DAG files of
-dags/ in /opt/paceline/dags, and localhost/postgres:17 and localhost/redis:7. $HELM may name helm. Prints one JSON object; exits 1 if the run fails.
+dags/ in /opt/paceline/dags, localhost/postgres:17 and localhost/redis:7, and helm, or its path in HELM. Prints one JSON object;
+exits 1 if the run fails.
 
 Podman runs Pods, ConfigMaps and PersistentVolumeClaims, with one replica of each Deployment; docs/how-to/kubernetes.md names what
 it cannot run. So, here:
