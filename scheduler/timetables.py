@@ -1,30 +1,90 @@
-"""Timetables for `schedule=`, with the names and arguments that they have in Airflow. TimetableError if one is wrong."""
+"""Timetables for `schedule=` and the mappers of partitions, with their names and arguments in Airflow."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from scheduler.authoring import asset, source, zones
 from scheduler.authoring.timetable import checked
+from scheduler.authoring.timetables import mapper_specs
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
+from scheduler.authoring.timetables.mappers import (
+    AllowedKeyMapper,
+    ChainMapper,
+    FixedKeyMapper,
+    IdentityMapper,
+    PartitionMapper,
+    ProductMapper,
+    RollupMapper,
+)
+from scheduler.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned, mappers_by_uri
+from scheduler.authoring.timetables.temporal_mappers import (
+    FanOutMapper,
+    StartOfDayMapper,
+    StartOfHourMapper,
+    StartOfMonthMapper,
+    StartOfQuarterMapper,
+    StartOfWeekMapper,
+    StartOfYearMapper,
+)
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
 from scheduler.authoring.timetables.trivial import Never, UpdatedOrTime
+from scheduler.authoring.timetables.windows import (
+    DayWindow,
+    HourWindow,
+    MinimumCount,
+    MonthWindow,
+    QuarterWindow,
+    SegmentWindow,
+    WaitForAll,
+    WeekWindow,
+    Window,
+    YearWindow,
+)
 from scheduler.exceptions import TimetableError
 
 __all__ = [
+    "AllowedKeyMapper",
     "AssetOrTimeSchedule",
+    "ChainMapper",
     "CronDataIntervalTimetable",
+    "CronPartitionTimetable",
     "CronTriggerTimetable",
+    "DayWindow",
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "EventsTimetable",
+    "FanOutMapper",
+    "FixedKeyMapper",
+    "HourWindow",
+    "IdentityMapper",
+    "MinimumCount",
+    "MonthWindow",
     "MultipleCronTriggerTimetable",
+    "PartitionMapper",
+    "PartitionedAssetTimetable",
+    "PartitionedAtRuntime",
+    "ProductMapper",
+    "QuarterWindow",
+    "RollupMapper",
+    "SegmentWindow",
+    "StartOfDayMapper",
+    "StartOfHourMapper",
+    "StartOfMonthMapper",
+    "StartOfQuarterMapper",
+    "StartOfWeekMapper",
+    "StartOfYearMapper",
+    "WaitForAll",
+    "WeekWindow",
+    "Window",
+    "YearWindow",
 ]
 
 Zone = str | tzinfo
 NO_TIME = timedelta(0)
+IDENTITY = IdentityMapper()
 
 
 def CronTriggerTimetable(
@@ -62,6 +122,28 @@ def CronDataIntervalTimetable(cron: str, timezone: Zone) -> Timetable:
     return CronInterval(_cron(cron, zone), zone)
 
 
+def CronPartitionTimetable(
+    cron: str,
+    *,
+    timezone: Zone,
+    run_offset: int | None = None,
+    run_immediately: bool | timedelta | None = False,
+    key_format: str = "%Y-%m-%dT%H:%M:%S",
+) -> Timetable:
+    """A run at each tick of `cron` for a partition: `dag_run.partition_key` is the tick, written with `key_format`.
+
+    With `run_offset`, it is the tick so many ticks later, or with a negative one earlier. `timezone` and `run_immediately` are
+    as in CronTriggerTimetable. The updates of its tasks' outlets have the partition key of the run.
+    """
+    zone = _zone(timezone)
+    if run_offset is not None and type(run_offset) is not int:
+        raise _refusal(f"run_offset of CronPartitionTimetable must be a whole number of ticks, not {run_offset!r}.")
+    if not isinstance(key_format, str) or "%" not in key_format:
+        raise _refusal(f"key_format of CronPartitionTimetable must be a format such as '%Y-%m-%d', not {key_format!r}.")
+    first = run_immediately.total_seconds() if isinstance(run_immediately, timedelta) else run_immediately
+    return CronPartition(_cron(cron, zone), zone, run_immediately=first, offset=run_offset or 0, key_format=key_format)
+
+
 def DeltaTriggerTimetable(delta: timedelta, *, interval: timedelta = NO_TIME) -> Timetable:
     """A run at start_date and then every `delta` (a timedelta or relativedelta).
 
@@ -96,11 +178,42 @@ def AssetOrTimeSchedule(*, timetable: Timetable, assets: object) -> Timetable:
     """
     if not isinstance(timetable, Timetable) or timetable.condition is not None or isinstance(timetable, Never):
         raise _refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {timetable!r}.")
+    return UpdatedOrTime(timetable, _condition(assets, "AssetOrTimeSchedule"))
+
+
+def PartitionedAssetTimetable(
+    *,
+    assets: object,
+    partition_mapper_config: Mapping[asset.Asset | asset.AssetRef, PartitionMapper] | None = None,
+    default_partition_mapper: PartitionMapper = IDENTITY,
+) -> Timetable:
+    """A run for each partition of which the assets have been updated: `dag_run.partition_key` names it.
+
+    `assets` is as in AssetOrTimeSchedule. `default_partition_mapper` gives the keys of the runs for the key of an update, by
+    default the same key; `partition_mapper_config` gives some assets another mapper. Updates without a key create no run.
+    """
+    condition = _condition(assets, "PartitionedAssetTimetable")
+    config = partition_mapper_config or {}
+    for mapper in (default_partition_mapper, *config.values()):
+        if not isinstance(mapper, PartitionMapper):
+            raise _refusal(f"PartitionedAssetTimetable needs mappers such as StartOfDayMapper(), not {mapper!r}.")
+        mapper_specs.to_spec(mapper)
+    if other := [one for one in config if not isinstance(one, asset.Asset | asset.AssetRef) or one.uri not in condition.uris]:
+        raise _refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
+    return WhenPartitioned(condition, default_partition_mapper, mappers_by_uri(config))
+
+
+def PartitionedAtRuntime() -> Timetable:
+    """Only manual runs. Their partition is given with the run, or by its tasks: `outlet_events[asset].add_partitions(key)`."""
+    return AtRuntime()
+
+
+def _condition(assets: object, name: str) -> asset.Condition:
     if isinstance(assets, list | tuple) and assets and all(isinstance(part, asset.Condition) for part in assets):
         assets = assets[0] if len(assets) == 1 else asset.AssetAll(*assets)
     if not isinstance(assets, asset.Condition):
-        raise _refusal(f"AssetOrTimeSchedule: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
-    return UpdatedOrTime(timetable, assets)
+        raise _refusal(f"{name}: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
+    return assets
 
 
 def _cron(expression: object, zone: str) -> str:

@@ -231,6 +231,8 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
             run_after=claim.run_after,
             # A claim in place shares its conf with the task before, whose code may have changed it.
             conf=copy.deepcopy(claim.conf),
+            partition_key=claim.partition_key,
+            partition_date=claim.partition_date,
         ),
         previous=ti.previous(),
         backend=store.secrets(claim),

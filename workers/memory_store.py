@@ -175,6 +175,7 @@ class MemoryStore:
             resume=one.resume, dag_run_id=NO_NUMBER, dag_id=run.dag_id, run_id=run.run_id, run_type=run.run_type,
             logical_date=run.logical_date, data_interval_start=run.data_interval_start, data_interval_end=run.data_interval_end,
             run_after=run.run_after or one.started_at, run_started_at=run.start_date, conf=dict(run.conf), version_id=NO_NUMBER,
+            partition_key=run.partition_key, partition_date=run.partition_date,
         )  # fmt: skip
 
     def max_tries(self, task: SerializedTask) -> int:

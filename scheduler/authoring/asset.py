@@ -14,6 +14,8 @@ from scheduler.exceptions import PacelineError
 MAX_LENGTH = 1500
 #: The URI of an alias is its name after this.
 ALIAS = "alias:"
+#: The URI of an asset in a schedule that is only known by its name is that name after this.
+NAMED = "name:"
 _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
@@ -30,7 +32,7 @@ class Condition:
         """Whether updates of the assets with the URIs `updated` meet the condition."""
         raise NotImplementedError
 
-    def assets(self) -> Iterator[Asset]:
+    def assets(self) -> Iterator[Asset | AssetRef]:
         """Every asset in the condition."""
         raise NotImplementedError
 
@@ -85,7 +87,7 @@ class Asset(Condition):
 
     @classmethod
     def ref(cls, *, name: str | None = None, uri: str | None = None) -> Any:
-        """An asset of another DAG file by its name or its URI. By its name it can only be an inlet."""
+        """An asset of another DAG file by its name or its URI. By its name it can be in a schedule or an inlet, not an outlet."""
         if (name is None) == (uri is None):
             raise fault("Asset.ref() takes either a name or a URI.")
         return AssetRef(name) if name is not None else cls(uri=uri)
@@ -140,11 +142,28 @@ class AssetAlias(Asset):
         raise fault("AssetAlias has no ref(); write AssetAlias(name).")
 
 
-@dataclass(frozen=True, slots=True)
-class AssetRef:
-    """An asset by its name. Its URI, which another DAG file may define, is looked up when a task runs."""
+class AssetRef(Condition):
+    """An asset by its name, in the schedule of a DAG or among the inlets of a task. Another DAG file may define its URI."""
 
-    name: str
+    #: As of an Asset; the file that defines the asset has its watchers.
+    watchers: tuple[AssetWatcher, ...] = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked("name", name)
+        self.uri = NAMED + self.name
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        return self.uri in updated
+
+    def assets(self) -> Iterator[AssetRef]:
+        yield self
+
+    def to_spec(self) -> dict[str, Any]:
+        return {"uri": self.uri, "name": self.name}
+
+    @property
+    def summary(self) -> str:
+        return self.name
 
 
 class _Several(Condition):
@@ -158,7 +177,7 @@ class _Several(Condition):
             raise fault(f"{type(self).__name__} needs one or more assets, not {parts!r}.")
         self.parts = parts
 
-    def assets(self) -> Iterator[Asset]:
+    def assets(self) -> Iterator[Asset | AssetRef]:
         for part in self.parts:
             yield from part.assets()
 
@@ -195,6 +214,8 @@ def from_spec(spec: Mapping[str, Any]) -> Condition:
     for kind in (AssetAll, AssetAny):
         if kind.key in spec:
             return kind(*(from_spec(part) for part in spec[kind.key]))
+    if spec["uri"].startswith(NAMED):
+        return AssetRef(spec["uri"].removeprefix(NAMED))
     return Asset(name=spec.get("name"), uri=spec["uri"])
 
 

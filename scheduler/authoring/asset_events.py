@@ -10,6 +10,7 @@ from scheduler.authoring.asset import Asset, AssetAlias
 from scheduler.exceptions import PacelineError
 
 E = TypeVar("E")
+MOST_KEY_CHARACTERS = 250
 #: The key in the extra of an alias with the assets that a task updated through it.
 ADDED = "__assets__"
 
@@ -25,6 +26,8 @@ class AssetEvent:
     source_run_id: str | None
     source_task_id: str | None
     source_map_index: int | None
+    #: The key of the partition that was updated; None without partitions.
+    partition_key: str | None = None
 
     @property
     def uri(self) -> str:
@@ -102,6 +105,8 @@ class OutletEvent:
         self.extra: dict[str, Any] = {}
         #: Of an alias: the assets that this task updates through it.
         self.added: list[tuple[Asset, Mapping[str, Any]]] = []
+        #: The partitions that this task updates, in place of that of its run.
+        self.partition_keys: set[str] = set()
 
     def add(self, asset: Asset | Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> None:
         """Of an alias: update `asset`, with this extra. Of an asset: add the keys of a dict to `extra`."""
@@ -111,6 +116,15 @@ class OutletEvent:
             self.added.append((asset, {**self.extra, **(extra or {})}))
         else:
             self.extra |= asset
+
+    def add_partitions(self, keys: str | Iterable[str]) -> None:
+        """Update the partitions with these keys, in place of that of the run. Each has 1 to 250 characters. Not of an alias."""
+        if isinstance(self.asset, AssetAlias):
+            raise PacelineError(f"add_partitions() works only for an asset; {self.asset.name!r} is an alias.")
+        given = [keys] if isinstance(keys, str) else list(keys)
+        for key in given:
+            check_partition_key(key)
+        self.partition_keys.update(given)
 
 
 @dataclass(eq=False, repr=False)
@@ -124,11 +138,27 @@ class OutletEvents(_ByAsset[OutletEvent]):
         return {asset.uri: (asset, OutletEvent(asset)) for asset in self._outlets}
 
     def to_xcom(self) -> dict[str, Any]:
-        """{uri: {"extra": ...}} for the outlets that have an extra, see store/dags/assets. That of an alias has its assets."""
+        """{uri: {"extra": ..., "partitions": [...]}} for the outlets that have one, see store/dags/assets.
+
+        The extra of an alias has its assets.
+        """
         extras = {uri: dict(event.extra) for uri, (_, event) in self._events.items() if event.extra}
         extras |= {
             uri: {ADDED: [{"uri": one.uri, "name": one.name, "extra": dict(extra)} for one, extra in event.added]}
             for uri, (_, event) in self._events.items()
             if event.added
         }
-        return {uri: {"extra": extra} for uri, extra in extras.items()}
+        stored: dict[str, dict[str, Any]] = {uri: {"extra": extra} for uri, extra in extras.items()}
+        for uri, (_, event) in self._events.items():
+            if event.partition_keys:
+                stored.setdefault(uri, {})["partitions"] = sorted(event.partition_keys)
+        return stored
+
+
+def check_partition_key(key: object) -> str:
+    """The key of a partition; PacelineError if it is not one."""
+    if not isinstance(key, str) or not key.strip() or len(key) > MOST_KEY_CHARACTERS or not key.isprintable():
+        raise PacelineError(
+            f"A partition key must have 1 to {MOST_KEY_CHARACTERS} printable characters and not only blanks, not {key!r}."
+        )
+    return key

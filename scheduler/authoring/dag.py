@@ -127,7 +127,7 @@ class DAG(Graph[AbstractOperator]):
         """{uri: name} of the assets of its schedule and tasks whose name is not their URI."""
         used = (asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets))
         assets = [asset for asset in used if isinstance(asset, Asset)]
-        assets += self.timetable.condition.assets() if self.timetable.condition else ()
+        assets += (one for one in self.timetable.condition.assets() if isinstance(one, Asset)) if self.timetable.condition else ()
         return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
 
     @property

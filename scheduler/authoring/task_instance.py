@@ -103,3 +103,6 @@ class DagRun:
     start_date: datetime | None = None
     run_after: datetime | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
+    #: The partition of the run, and the start of its period; None without one.
+    partition_key: str | None = None
+    partition_date: datetime | None = None

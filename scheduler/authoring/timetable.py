@@ -6,8 +6,10 @@ from typing import Any
 
 from scheduler.authoring import asset, cron
 from scheduler.authoring.arguments import Arguments, near
+from scheduler.authoring.timetables import partitioned
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.authoring.timetables.intervals import CronInterval, DeltaInterval
+from scheduler.authoring.timetables.partitioned import AtRuntime, CronPartition
 from scheduler.authoring.timetables.ticks import fields_of
 from scheduler.authoring.timetables.triggers import Cron, Delta, Events
 from scheduler.authoring.timetables.trivial import Continuous, Never, Once, UpdatedOrTime, WhenUpdated
@@ -26,7 +28,7 @@ PRESETS: Mapping[str, str] = {
 }
 #: The kinds whose spec contains exactly their arguments.
 _PLAIN: Mapping[str, type[Timetable]] = {
-    one.kind: one for one in (Never, Once, Continuous, Cron, CronInterval, Delta, DeltaInterval, Events)
+    one.kind: one for one in (Never, Once, Continuous, Cron, CronInterval, CronPartition, AtRuntime, Delta, DeltaInterval, Events)
 }
 
 
@@ -52,6 +54,8 @@ def configured(schedule: object, table: Timetable, *, cron_intervals: bool, delt
 def from_spec(spec: Mapping[str, Any]) -> Timetable:
     """The timetable whose `to_spec` this is."""
     kind = spec["kind"]
+    if kind == partitioned.WhenPartitioned.kind:
+        return partitioned.from_spec(spec, asset.from_spec(spec["condition"]))
     if kind in {"assets", "asset_or_time"}:
         condition = asset.from_spec(spec["condition"])
         return WhenUpdated(condition) if kind == "assets" else UpdatedOrTime(from_spec(spec["timetable"]), condition)

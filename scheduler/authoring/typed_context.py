@@ -47,6 +47,9 @@ class Context(TypedDict):
     outlet_events: OutletEvents
     outlets: list[Asset]
     params: Params
+    #: Of the run; None without partitions.
+    partition_date: DateTime | None
+    partition_key: str | None
     prev_data_interval_end_success: DateTime | None
     prev_data_interval_start_success: DateTime | None
     prev_end_date_success: DateTime | None

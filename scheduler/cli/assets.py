@@ -29,9 +29,10 @@ def list_() -> None:
 @click.option(
     "--extra", type=options.JSON_OBJECT, help="A JSON object that is attached to the event and available in the triggered runs."
 )
+@click.option("--partition", metavar="KEY", help="The partition of the asset that is updated.")
 @options.as_json
-def update(uri: str, extra: dict[str, Any] | None) -> None:
+def update(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
-    event = options.transact(store.update, uri, extra, "cli")
+    event = options.transact(store.update, uri, extra, "cli", partition)
     options.wake("plan")
     output.result(event, f"Asset {event['uri']} is updated.")

@@ -120,6 +120,7 @@ def unpause(dag_id: str) -> None:
 @click.option("--run-id", type=options.RUN_ID, help="ID of the run. Default: manual__ and the current time.")
 @click.option("--logical-date", type=options.MOMENT, help="Logical date, such as 2025-01-31T00:00:00+00:00. Default: now.")
 @click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
+@click.option("--partition", metavar="KEY", help="The partition of the run, available to tasks as `dag_run.partition_key`.")
 @click.option("--wait", is_flag=True, help="Watch the run until it ends. Exit 0 on success, 1 on failure.")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this time."
@@ -131,6 +132,7 @@ def trigger(
     run_id: str | None,
     logical_date: datetime | None,
     conf: dict[str, Any] | None,
+    partition: str | None,
     wait: bool,
     timeout_s: float | None,
 ) -> None:
@@ -148,6 +150,7 @@ def trigger(
         default_queue=options.settings().core.default_queue,
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
+        partition_key=partition,
     )
     options.wake(f"run:{run.id}")
     _warn(dag)

@@ -16,7 +16,7 @@ from scheduler.authoring.dag import DAG
 from scheduler.authoring.deadline import SyncCallback
 from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
-MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after")
+MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after", "partition_date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,8 @@ def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_over
         "params": params.of_run(dag.params, run.conf, conf_overrides=conf_overrides),
         "data_interval_start": run.data_interval_start,
         "data_interval_end": run.data_interval_end,
+        "partition_key": run.partition_key,
+        "partition_date": run.partition_date,
         "ti": ti,
         "task_instance": ti,
     }

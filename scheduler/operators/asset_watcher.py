@@ -38,7 +38,8 @@ def watching_dags(dags: Iterable[DAG]) -> dict[str, DAG]:
     """A DAG by its ID for each watcher of the assets in the schedules of `dags`."""
     found: dict[str, DAG] = {}
     for dag in dags:
-        for asset in dag.timetable.condition.assets() if dag.timetable.condition is not None else ():
+        assets = dag.timetable.condition.assets() if dag.timetable.condition is not None else ()
+        for asset in (one for one in assets if isinstance(one, Asset)):
             for watcher in asset.watchers:
                 dag_id = watch_id(asset, watcher)
                 if dag_id not in found:

@@ -1,6 +1,7 @@
 """assets: stores updates of assets for the DAGs that wait for them, and creates a run of each DAG whose condition is met."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -9,12 +10,15 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.authoring.asset import ALIAS, Condition
 from scheduler.authoring.asset_events import ADDED
+from scheduler.authoring.timetables.base import Partition
+from scheduler.authoring.timetables.partitioned import WhenPartitioned
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each
 from scheduler.settings import Settings
-from scheduler.store.dags import assets
+from scheduler.store.dags import assets, partitions
 from scheduler.store.dags.assets import Success, Update
+from scheduler.store.dags.partitions import Pending
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import commit_point, transact
@@ -62,8 +66,19 @@ class Assets(TimedService):
         dag_ids, unreadable = transact(self._engine, _candidates, self._versions, list(self._set_aside))
         created, failed = each(dag_ids, lambda dag_id: transact(self._engine, _create_run, dag_id, self._versions, self._settings))
         broken = unreadable | failed
+        partitioned, unread = self._trigger_partitions(without={*self._set_aside, *broken})
+        broken |= unread
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
-        return Triggered([run for run in created.values() if run is not None], broken, more=taken == BATCH)
+        runs_ = [run for run in [*created.values(), *partitioned] if run is not None]
+        return Triggered(runs_, broken, more=taken == BATCH)
+
+    def _trigger_partitions(self, without: Collection[str]) -> tuple[list[runs.CreatedRun | None], dict[str, str]]:
+        """Create the runs of partitions of which all updates that they wait for have arrived."""
+        ready, unreadable = transact(self._engine, _ready_partitions, self._versions, without)
+        created, failed = each(
+            ready, lambda place: transact(self._engine, _create_partition_run, *place, self._versions, self._settings)
+        )
+        return list(created.values()), unreadable | {dag_id: why for (dag_id, _), why in failed.items()}
 
 
 @commit_point("update", lambda stored: stored[0])
@@ -94,6 +109,50 @@ def _candidates(connection: Connection, versions: Versions, without: list[str]) 
     return candidates, broken
 
 
+def _ready_partitions(
+    connection: Connection, versions: Versions, without: Collection[str]
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """The DAG and key of partitions to create a run of; and unreadable DAGs, with the reason. It locks nothing."""
+    ready, broken = [], {}
+    for pending in partitions.pending(connection, without=without):
+        try:
+            if _is_due(versions.dag(connection, pending.version_id), pending):
+                ready.append((pending.dag_id, pending.key))
+        except DBAPIError:
+            raise
+        except Exception as error:
+            broken[pending.dag_id] = f"{type(error).__name__}: {error}"
+    return ready, broken
+
+
+def _is_due(dag: SerializedDag, pending: Pending) -> bool:
+    """Whether the partition has its updates, or the DAG has no partitions any more, so that they must be deleted."""
+    table = next_timetable(dag)
+    return not isinstance(table, WhenPartitioned) or (_condition(dag) is not None and table.is_met(pending.key, pending.arrived))
+
+
+@commit_point("asset")
+def _create_partition_run(
+    connection: Connection, dag_id: str, key: str, versions: Versions, settings: Settings
+) -> runs.CreatedRun | None:
+    held = assets.lock(connection, dag_id)
+    pending = partitions.read(connection, dag_id, key) if held is not None else None
+    if held is None or pending is None:
+        return None
+    dag = versions.dag(connection, held.version_id)
+    table = next_timetable(dag)
+    if not isinstance(table, WhenPartitioned):
+        partitions.forget(connection, dag_id, key)
+        return None
+    if not _is_due(dag, pending):
+        return None
+    date = table.date_of(key, sorted(pending.arrived), pending.date)
+    created = _create(connection, dag, held.version_id, settings, Partition(key, date))
+    if created is not None:
+        assets.consume(connection, dag_id, created.id, key)
+    return created
+
+
 def _updates(dag: SerializedDag, success: Success) -> list[Update]:
     # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
     no = dag.number.get(success.task_id)
@@ -105,11 +164,18 @@ def _of_outlet(uri: str, success: Success) -> list[Update]:
     """The update of an asset. For an alias, those of the assets that the task added, and one of the alias for each of them."""
     extra = success.extras.get(uri, {})
     if not uri.startswith(ALIAS):
-        return [Update(uri=uri, extra=extra, by=success)]
+        return [Update(uri=uri, extra=extra, by=success, partition=one) for one in _partitions(uri, success)]
     added = [(one["uri"], one["extra"]) for one in extra.get(ADDED, ())]
-    return [Update(uri=asset, extra=own, by=success) for asset, own in added] + [
-        Update(uri=uri, extra={**own, "asset": asset}, by=success) for asset, own in added
+    return [Update(uri=asset, extra=own, by=success, partition=success.partition) for asset, own in added] + [
+        Update(uri=uri, extra={**own, "asset": asset}, by=success, partition=success.partition) for asset, own in added
     ]
+
+
+def _partitions(uri: str, success: Success) -> list[Partition | None]:
+    """Those that the task named for the asset, else that of its run. Only the partition of the run has its date."""
+    own = success.partition
+    named = success.partitions.get(uri, ())
+    return [own if own is not None and own.key == key else Partition(key, None) for key in named] or [own]
 
 
 @commit_point("asset")
@@ -121,23 +187,30 @@ def _create_run(connection: Connection, dag_id: str, versions: Versions, setting
     assets.forget(connection, dag_id, but=_named(dag))
     if not _is_met(dag, held.uris):
         return None
-    now = clock.now(connection)
-    created = runs.create(
-        connection,
-        dag,
-        runs.NewRun(
-            dag_id=dag_id,
-            run_id=f"asset_triggered__{now.astimezone(UTC).isoformat()}",
-            run_type="asset_triggered",
-            version_id=held.version_id,
-            run_after=now,
-            triggered_by="asset",
-        ),
-        default_queue=settings.core.default_queue,
-    )
+    created = _create(connection, dag, held.version_id, settings)
     if created is not None:
         assets.consume(connection, dag_id, created.id)
     return created
+
+
+def _create(
+    connection: Connection, dag: SerializedDag, version_id: int, settings: Settings, partition: Partition | None = None
+) -> runs.CreatedRun | None:
+    now = clock.now(connection)
+    return runs.create(
+        connection,
+        dag,
+        runs.NewRun(
+            dag_id=dag.dag_id,
+            run_id=f"asset_triggered__{now.astimezone(UTC).isoformat()}",
+            run_type="asset_triggered",
+            version_id=version_id,
+            run_after=now,
+            triggered_by="asset",
+            partition=partition,
+        ),
+        default_queue=settings.core.default_queue,
+    )
 
 
 def _is_met(dag: SerializedDag, uris: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ the service to that list.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeVar
@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.settings import Settings
 
-K = TypeVar("K", int, str)
+K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 AT_ONCE = 0.0

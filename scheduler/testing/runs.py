@@ -35,6 +35,7 @@ def prepare(
     run_type: str = "manual",
     data_interval: tuple[datetime, datetime] | None = None,
     retries: bool = False,
+    partition_key: str | None = None,
 ) -> MemoryRun:
     """A run that has not begun. The logical date is by default now, and the data interval that moment. `params` add to `conf`.
 
@@ -60,6 +61,7 @@ def prepare(
         start_date=datetime.now(UTC),
         run_after=moment,
         conf=given,
+        partition_key=partition_key,
     )
     return MemoryRun(settings, dag, plan, dag_run, retries=retries)
 

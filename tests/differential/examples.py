@@ -10,7 +10,6 @@ COUNT = 68
 #: Examples that do not load after `paceline migrate-airflow`, each with words of the message that names the reason.
 NOT_MIGRATED = {
     "example_workday_timetable.py": "schedulers never run user code",
-    "example_asset_partition.py": "partitions are not supported",
 }
 #: Examples that load after the rewrite with core.airflow_imports only, since they use provider packages for Airflow.
 WITH_PROVIDERS = {"example_analytics.py"}

@@ -84,10 +84,10 @@ def get_asset_events(
 @router.post("/assets/events", response_model=models.AssetEvent)
 def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     """Record an update of an asset. This can trigger the DAGs scheduled on it."""
-    if body.partition_key is not None or body.access_control is not None:
-        raise UsageError("Paceline has no partitions and no access control of asset events: leave out both.")
+    if body.access_control is not None:
+        raise UsageError("Paceline has no access control of asset events: leave out access_control.")
     asset = known(api, body.asset_id)
-    made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}")
+    made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}", body.partition_key)
     api.wake("plan")
     return api.read(records.asset_events, records.event_filters().equals("id", made["id"]), params.page(1)).rows[0]
 

@@ -68,7 +68,9 @@ def get_dag_runs(
         filters.between(name, ranges_[name])
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("dag_id", dag_id_pattern, dag_id_prefix_pattern)
     filters.matches("conf", conf_contains)
-    if bundle_version or partition_key_pattern or partition_key_prefix_pattern or any(ranges_["partition_date"].values()):
+    filters.like("partition_key", partition_key_pattern, partition_key_prefix_pattern)
+    filters.between("partition_date", ranges_["partition_date"])
+    if bundle_version:
         filters.nothing()
     runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)
     runs.consumed(filters, consuming_asset_pattern)
@@ -102,8 +104,6 @@ def trigger_dag_run(
     """Create a run now. A request with the Idempotency-Key of an earlier one returns the run that the earlier one created."""
     if (body.data_interval_start is None) != (body.data_interval_end is None):
         raise UsageError("data_interval_start and data_interval_end belong together: give both or neither.")
-    if body.partition_key is not None:
-        raise UsageError("Paceline has no partitions: leave out partition_key.")
     return trigger(api, dag_id, body, idempotency_key)
 
 
@@ -290,6 +290,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
         max_conf_bytes=core.max_conf_bytes,
         data_interval=interval,
         run_after=body.run_after,
+        partition_key=body.partition_key,
     )
     if key:
         runs.made_for(connection, api.account.id, key, created.id)

@@ -27,6 +27,14 @@ class RunTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """The partition of a run: its key, and its date in UTC if it has one."""
+
+    key: str
+    date: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The arguments of Timetable.next_run, which describes them."""
 
@@ -90,6 +98,10 @@ class Timetable(ABC):
     @property
     def condition(self) -> Condition | None:
         """The condition on updates of assets that creates a run, if there is one."""
+        return None
+
+    def partition(self, tick: datetime) -> Partition | None:
+        """The partition of the scheduled run at `tick`; None if the schedule has no partitions."""
         return None
 
     def runs_between(self, first: datetime, last: datetime, *, anchor: datetime | None = None) -> Iterator[RunTimes]:

@@ -11,8 +11,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.authoring import asset
-from scheduler.authoring.asset_events import AssetEvent
+from scheduler.authoring.asset_events import AssetEvent, check_partition_key
+from scheduler.authoring.timetables.base import Partition
 from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.store.dags import partitions
 
 #: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
@@ -20,7 +22,7 @@ PENDING = "exists (select from notice where kind = 'asset' and ended_at is null)
 XCOM_KEY = "outlet_events"
 #: The newest events of one inlet that a task can read.
 MAX_EVENTS = 1000
-EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index"
+EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index, e.partition_key"
 OF_RUN = f"""
 select {EVENT_COLUMNS}
   from dag_run_asset_event c join asset_event e on e.id = c.event_id join asset a on a.uri = e.uri
@@ -64,6 +66,10 @@ class Success:
     map_index: int
     at: datetime
     extras: Mapping[str, Mapping[str, Any]]
+    #: That of its run.
+    partition: Partition | None = None
+    #: Those that the task gave its updates, by URI.
+    partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ class Update:
     extra: Mapping[str, Any] = field(default_factory=dict)
     by: Success | None = None
     created_by: str = "task"
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,8 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
             update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
             returning n.id, n.task_instance_id, n.created_at
         )
-        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as extras
+        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
+               r.partition_key, r.partition_date
           from ended e
           join task_instance t on t.id = e.task_instance_id
           join dag_run r on r.id = t.dag_run_id
@@ -104,11 +112,14 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
         """,
         {"limit": limit, "key": XCOM_KEY},
     )
-    return [Success(**{**row, "extras": _extras(row["extras"])}) for row in rows.mappings()]
+    return [_success(dict(row)) for row in rows.mappings()]
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
-    """Store the updates, and collect them for every active DAG whose schedule has these assets, paused or not."""
+    """Store the updates, and collect them for every active DAG whose schedule has these assets, paused or not.
+
+    Those with a partition are only for schedules of partitions, and the others for all other schedules.
+    """
     if not updates:
         return
     # In one order, so that two schedulers with the same new assets cannot deadlock.
@@ -117,25 +128,35 @@ def store(connection: Connection, updates: Sequence[Update], names: Mapping[str,
             "insert into asset (uri, name) values (%s, %s) on conflict do nothing", (uri, (names or {}).get(uri, uri))
         )
     rows = psycopg2.extras.Json([_values(update) for update in updates])
-    connection.exec_driver_sql(
+    stored = connection.exec_driver_sql(
         """
         with given as (
             select n.* from jsonb_to_recordset(%(rows)s::jsonb) as
-                   n (uri text, extra jsonb, dag_id text, run_id text, task_id text, map_index int, created_by text, at timestamptz)
+                   n (uri text, extra jsonb, dag_id text, run_id text, task_id text, map_index int, created_by text, at timestamptz,
+                      partition_key text, partition_date timestamptz)
         ), stored as (
-            insert into asset_event (uri, extra, dag_id, run_id, task_id, map_index, created_by, created_at)
-            select uri, extra, dag_id, run_id, task_id, map_index, created_by, coalesce(at, clock_timestamp()) from given
-            returning id, uri
+            insert into asset_event (uri, extra, dag_id, run_id, task_id, map_index, created_by, created_at,
+                                     partition_key, partition_date)
+            select uri, extra, dag_id, run_id, task_id, map_index, created_by, coalesce(at, clock_timestamp()),
+                   partition_key, partition_date from given
+            returning id, uri, partition_key
+        ), named as (  -- Schedules have an asset by its URI, or by its name.
+            select s.id, s.partition_key, n.uri
+              from stored s join asset a on a.uri = s.uri cross join lateral (values (s.uri), (%(named)s || a.name)) n (uri)
+        ), waiting as (
+            insert into asset_waiting (dag_id, uri, event_id)
+            select d.dag_id, s.uri, s.id
+              from named s
+              join dag_version v on v.asset_uris @> to_jsonb(s.uri) and v.data->'schedule'->>'kind' <> 'partitioned_assets'
+              join dag d on d.version_id = v.id and d.is_active
+             where s.partition_key is null
+             order by d.dag_id, s.id
         )
-        insert into asset_waiting (dag_id, uri, event_id)
-        select d.dag_id, s.uri, s.id
-          from stored s
-          join dag_version v on v.asset_uris @> to_jsonb(s.uri)
-          join dag d on d.version_id = v.id and d.is_active
-         order by d.dag_id, s.id
+        select id, uri, partition_key from named where partition_key is not null order by id
         """,
-        {"rows": rows},
+        {"rows": rows, "named": asset.NAMED},
     )
+    partitions.collect(connection, stored.all())
 
 
 def collected(connection: Connection, *, without: Collection[str] = ()) -> list[Collected]:
@@ -143,12 +164,12 @@ def collected(connection: Connection, *, without: Collection[str] = ()) -> list[
     rows = connection.exec_driver_sql(
         """
         with recursive waiting (dag_id, uri) as (  -- one index probe for each pair, however many updates it collected
-            (select dag_id, uri from asset_waiting order by dag_id, uri limit 1)
+            (select dag_id, uri from asset_waiting where partition_key = '' order by dag_id, uri limit 1)
             union all
             select n.dag_id, n.uri
               from waiting w
              cross join lateral (
-                   select dag_id, uri from asset_waiting a where (a.dag_id, a.uri) > (w.dag_id, w.uri)
+                   select dag_id, uri from asset_waiting a where partition_key = '' and (a.dag_id, a.uri) > (w.dag_id, w.uri)
                     order by dag_id, uri limit 1) n
         )
         select w.dag_id, d.version_id, array_agg(w.uri) as uris
@@ -176,18 +197,20 @@ def lock(connection: Connection, dag_id: str) -> Collected | None:
     if version_id is None:
         return None
     # A separate statement, so that it sees what was consumed under the previous lock.
-    uris = connection.exec_driver_sql("select distinct uri from asset_waiting where dag_id = %s", (dag_id,)).scalars()
+    uris = connection.exec_driver_sql(
+        "select distinct uri from asset_waiting where dag_id = %s and partition_key = ''", (dag_id,)
+    ).scalars()
     return Collected(dag_id, version_id, frozenset(uris))
 
 
-def consume(connection: Connection, dag_id: str, dag_run_id: int) -> None:
-    """Move all collected updates of the DAG to its new run."""
+def consume(connection: Connection, dag_id: str, dag_run_id: int, partition: str = "") -> None:
+    """Move all collected updates of the DAG, or of one of its partitions, to its new run."""
     connection.exec_driver_sql(
         """
-        with consumed as (delete from asset_waiting where dag_id = %(dag_id)s returning event_id)
+        with consumed as (delete from asset_waiting where dag_id = %(dag_id)s and partition_key = %(partition)s returning event_id)
         insert into dag_run_asset_event (dag_run_id, event_id) select distinct %(run)s::bigint, event_id from consumed
         """,
-        {"dag_id": dag_id, "run": dag_run_id},
+        {"dag_id": dag_id, "run": dag_run_id, "partition": partition},
     )
 
 
@@ -196,7 +219,13 @@ def forget(connection: Connection, dag_id: str, *, but: Collection[str]) -> None
     connection.exec_driver_sql("delete from asset_waiting where dag_id = %s and uri <> all(%s::text[])", (dag_id, list(but)))
 
 
-def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = None, created_by: str = "cli") -> dict[str, Any]:
+def update(
+    connection: Connection,
+    uri: str,
+    extra: Mapping[str, Any] | None = None,
+    created_by: str = "cli",
+    partition_key: str | None = None,
+) -> dict[str, Any]:
     """Store an update by a person of the asset with this URI or name, and return the event. NotFoundError if it is unknown."""
     known = _all(connection)
     found = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
@@ -205,11 +234,14 @@ def update(connection: Connection, uri: str, extra: Mapping[str, Any] | None = N
         hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` lists all."
         raise NotFoundError(f"No DAG uses the asset {uri!r}; {hint}")
     try:
-        store(connection, [Update(uri=found["uri"], extra=extra or {}, created_by=created_by)], {found["uri"]: found["name"]})
+        partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
+        one = Update(uri=found["uri"], extra=extra or {}, created_by=created_by, partition=partition)
+        store(connection, [one], {found["uri"]: found["name"]})
     except DataError as error:
         raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
     row = connection.exec_driver_sql(
-        "select id, uri, extra, created_by, created_at from asset_event where uri = %s order by id desc limit 1", (found["uri"],)
+        "select id, uri, extra, created_by, created_at, partition_key from asset_event where uri = %s order by id desc limit 1",
+        (found["uri"],),
     )
     return dict(row.mappings().one())
 
@@ -237,7 +269,7 @@ def named(read: Read, name: str) -> asset.Asset:
 
 
 def _event(row: tuple[Any, ...]) -> AssetEvent:
-    uri, name, extra, at, dag_id, run_id, task_id, map_index = row
+    uri, name, extra, at, dag_id, run_id, task_id, map_index, partition_key = row
     return AssetEvent(
         asset=asset.Asset(name=name, uri=uri),
         extra=extra,
@@ -246,6 +278,7 @@ def _event(row: tuple[Any, ...]) -> AssetEvent:
         source_run_id=run_id,
         source_task_id=task_id,
         source_map_index=map_index,
+        partition_key=partition_key,
     )
 
 
@@ -264,7 +297,8 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
     )
     for dag_id, condition in waiting:
         for one in asset.from_spec(condition).assets():
-            row = found.setdefault(one.uri, _row(one.uri, one.name, None))
+            known = next((row for row in found.values() if row["name"] == one.name), None)
+            row = known if isinstance(one, asset.AssetRef) and known else found.setdefault(one.uri, _row(one.uri, one.name, None))
             row["name"] = one.name
             if dag_id not in row["waited_for_by"]:
                 row["waited_for_by"].append(dag_id)
@@ -299,11 +333,18 @@ def _values(update: Update) -> dict[str, Any]:
         "map_index": by and by.map_index,
         "created_by": update.created_by,
         "at": by and by.at.isoformat(),
+        "partition_key": update.partition and update.partition.key,
+        "partition_date": update.partition and update.partition.date and update.partition.date.isoformat(),
     }
 
 
-def _extras(stored: object) -> dict[str, dict[str, Any]]:
-    """The extras of a task by URI; any other content of that XCom is ignored."""
-    events = stored if isinstance(stored, dict) else {}
-    extras = {uri: one.get("extra") for uri, one in events.items() if isinstance(one, dict)}
-    return {uri: extra for uri, extra in extras.items() if isinstance(extra, dict)}
+def _success(row: dict[str, Any]) -> Success:
+    """What a task stored about its updates by URI; any other content of that XCom is ignored."""
+    stored, key, date = row.pop("events"), row.pop("partition_key"), row.pop("partition_date")
+    events = {uri: one for uri, one in stored.items() if isinstance(one, dict)} if isinstance(stored, dict) else {}
+    return Success(
+        **row,
+        extras={uri: one["extra"] for uri, one in events.items() if isinstance(one.get("extra"), dict)},
+        partition=None if key is None else Partition(key, date),
+        partitions={uri: one["partitions"] for uri, one in events.items() if isinstance(one.get("partitions"), list)},
+    )

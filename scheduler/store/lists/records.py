@@ -249,10 +249,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EVENT_COLUMNS = f"""
     e.id, {key("e.uri")} as asset_number, e.uri, a.name, e.extra, e.dag_id, e.run_id, e.task_id, e.map_index, e.created_by,
-    e.created_at, coalesce((select jsonb_agg(jsonb_build_object(
+    e.created_at, e.partition_key, coalesce((select jsonb_agg(jsonb_build_object(
                   'dag_id', r.dag_id, 'run_id', r.run_id, 'logical_date', r.logical_date,
                   'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end, 'state', r.state,
-                  'start_date', coalesce(r.started_at, r.queued_at), 'end_date', r.ended_at, 'triggering', true) order by r.id)
+                  'start_date', coalesce(r.started_at, r.queued_at), 'end_date', r.ended_at,
+                  'partition_key', r.partition_key, 'triggering', true) order by r.id)
                 from dag_run_asset_event c join dag_run r on r.id = c.dag_run_id where c.event_id = e.id), '[]') as created_runs
 """
 EVENT_SOURCE = "asset_event e join asset a on a.uri = e.uri"

@@ -10,6 +10,7 @@ from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, 
 
 COLUMNS = """
     r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after, r.conf,
+    r.partition_key, r.partition_date,
     r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
     extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
         as duration,
@@ -24,12 +25,13 @@ ORDERS = {
     "logical_date": "r.logical_date", "run_after": "r.run_after", "start_date": "r.started_at", "end_date": "r.ended_at",
     "updated_at": "coalesce(r.ended_at, r.started_at, r.queued_at)", "queued_at": "r.queued_at", "run_type": "r.run_type",
     "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
-    "data_interval_end": "r.data_interval_end", "partition_date": "r.id",
+    "data_interval_end": "r.data_interval_end", "partition_date": "r.partition_date",
 }  # fmt: skip
 #: What a list can be filtered by.
 COLUMNS_BY_NAME = ORDERS | {
     "key": "r.id",
     "version_number": "v.number",
+    "partition_key": "r.partition_key",
     "conf": "r.conf::text",
     "user": "substr(r.triggered_by, 5)",
 }

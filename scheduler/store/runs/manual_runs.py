@@ -8,6 +8,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
+from scheduler.authoring.asset_events import check_partition_key
+from scheduler.authoring.timetables.base import Partition
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.db import fencing
@@ -34,16 +36,18 @@ def trigger(
     max_conf_bytes: int | None = None,
     data_interval: tuple[datetime, datetime] | None = None,
     run_after: datetime | None = None,
+    partition_key: str | None = None,
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
 
     With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
-    The run waits until `run_after`.
+    The run waits until `run_after`. `partition_key` names its partition.
 
     NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
     version_id, dag = _newest(connection, dag_id)
     conf = conf or {}
+    partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
     params.check_size(conf, max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
     now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
@@ -62,6 +66,7 @@ def trigger(
         run_after=run_after or now,
         conf=conf,
         triggered_by=triggered_by,
+        partition=partition,
     )
     try:
         created = runs.create(connection, dag, new, default_queue=default_queue)

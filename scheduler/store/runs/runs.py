@@ -8,7 +8,8 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
-from scheduler.serialized.dag import SerializedDag
+from scheduler.authoring.timetables.base import Partition
+from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import OPEN, RunState
 from scheduler.store.db.database import commit_point
 from scheduler.store.runs import deadlines, new_instances
@@ -105,20 +106,27 @@ class NewRun:
     run_after: datetime
     conf: Mapping[str, Any] = field(default_factory=dict)
     triggered_by: str
+    #: That of a scheduled run or of a backfill follows from its date.
+    partition: Partition | None = None
 
 
 def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
     """Insert a run with all its task instances; None if there is a run with that ID or logical date already."""
+    partition = new.partition
+    if new.run_type in {"scheduled", "backfill"} and new.logical_date is not None:
+        partition = next_timetable(dag).partition(new.logical_date)
     key = connection.exec_driver_sql(
         """
         insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
-                             run_after, conf, triggered_by, notify)
+                             run_after, conf, triggered_by, notify, partition_key, partition_date)
         values (%(dag_id)s, %(run_id)s, %(run_type)s, 'queued', %(version_id)s, %(logical_date)s, %(data_interval_start)s,
-                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s, %(notify)s)
+                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s, %(notify)s, %(partition_key)s,
+                %(partition_date)s)
         on conflict do nothing returning id
         """,
         {name: getattr(new, name) for name in NewRun.__slots__}
-        | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None},
+        | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None}
+        | {"partition_key": partition and partition.key, "partition_date": partition and partition.date},
     ).scalar_one_or_none()
     if key is None:
         return None

@@ -37,6 +37,8 @@ class Claim:
     run_started_at: datetime | None
     conf: dict[str, Any]
     version_id: int
+    partition_key: str | None = None
+    partition_date: datetime | None = None
 
     @property
     def writer(self) -> Writer:

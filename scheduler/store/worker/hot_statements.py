@@ -39,7 +39,8 @@ update task_instance t
    and exists (select from crash_free c where c.one and t.queued_at > c.since)
 returning t.id, t.dispatch_id::text, t.task_id, t.map_index, t.task_no, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
           t.priority_weight, t.started_at, t.resume, r.id as dag_run_id, r.dag_id, r.run_id, r.run_type, r.logical_date,
-          r.data_interval_start, r.data_interval_end, r.run_after, r.started_at as run_started_at, r.conf, r.version_id
+          r.data_interval_start, r.data_interval_end, r.run_after, r.started_at as run_started_at, r.conf, r.version_id,
+          r.partition_key, r.partition_date
 """,
 )
 

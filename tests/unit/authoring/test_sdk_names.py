@@ -252,12 +252,12 @@ def test_a_marker_of_another_dag_does_nothing() -> None:
 
 
 def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("from scheduler import DAG, PartitionMapper")
-    (tmp_path / "b.py").write_text("from airflow.sdk import PartitionedAtRuntime")
+    (tmp_path / "a.py").write_text("from scheduler import DAG, AssetAccessControl")
+    (tmp_path / "b.py").write_text("from airflow.sdk import ResumableJobMixin")
 
     for file, text in (
-        ("a.py", "has no PartitionMapper: partitions are not"),
-        ("b.py", "PartitionedAtRuntime: partitions are not"),
+        ("a.py", "has no AssetAccessControl: Paceline has no teams"),
+        ("b.py", "ResumableJobMixin: SparkSubmitOperator resumes"),
     ):
         with pytest.raises(ImportError) as caught:
             load.load(tmp_path, file)

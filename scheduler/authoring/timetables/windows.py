@@ -1,0 +1,181 @@
+"""Windows, which list the keys of one period or category, and the policies that say how many of them a run waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from scheduler.authoring.source import fault
+from scheduler.exceptions import TimetableError
+
+
+class Direction(StrEnum):
+    """Whether a window starts at its key (forward) or ends there (backward)."""
+
+    BACKWARD = "backward"
+    FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The members of one period. `direction` says whether the period starts at the key (the default) or ends with it."""
+
+    # As in Airflow: Window.Direction.BACKWARD.
+    Direction: ClassVar = Direction
+    #: What `to_upstream` takes and returns.
+    expected_decoded_type: ClassVar[type] = datetime
+    #: The largest number of members.
+    most: ClassVar[int]
+
+    direction: str = field(default=Direction.FORWARD, kw_only=True)
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "direction", Direction(self.direction))
+        except ValueError:
+            raise _refusal(f"direction of {type(self).__name__} must be 'forward' or 'backward', not {self.direction!r}.") from None
+
+    def to_upstream(self, decoded_downstream: Any) -> Iterable[Any]:
+        """The members of the period of this key."""
+        raise NotImplementedError
+
+    def _steps(self, start: datetime, count: int, step: Callable[[datetime, int], datetime]) -> list[datetime]:
+        first = step(start, 1 - count) if self.direction is Direction.BACKWARD else start
+        return [step(first, number) for number in range(count)]
+
+
+class HourWindow(Window):
+    """The 60 minutes of an hour."""
+
+    most = 60
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        return self._steps(decoded_downstream, 60, lambda start, number: start + timedelta(minutes=number))
+
+
+class DayWindow(Window):
+    """24 hours. They are counted on the clock, so use UTC where a day can have 23 or 25."""
+
+    most = 24
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        return self._steps(decoded_downstream, 24, lambda start, number: start + timedelta(hours=number))
+
+
+class WeekWindow(Window):
+    """Seven days."""
+
+    most = 7
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        return self._steps(decoded_downstream, 7, lambda start, number: start + timedelta(days=number))
+
+
+class MonthWindow(Window):
+    """The days of a month. Backward: those after the first of the month before, up to the first of this one."""
+
+    most = 31
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        start = _day_one(self, decoded_downstream)
+        if self.direction is Direction.BACKWARD:
+            before = _months_later(start, -1)
+            return [before + timedelta(days=number + 1) for number in range((start - before).days)]
+        return [start + timedelta(days=number) for number in range((_months_later(start, 1) - start).days)]
+
+
+class QuarterWindow(Window):
+    """Three months."""
+
+    most = 3
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        return self._steps(_day_one(self, decoded_downstream), 3, _months_later)
+
+
+class YearWindow(Window):
+    """Twelve months."""
+
+    most = 12
+
+    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
+        return self._steps(_day_one(self, decoded_downstream), 12, _months_later)
+
+
+@dataclass(frozen=True, init=False)
+class SegmentWindow(Window):
+    """A fixed set of keys that are no dates, such as regions: `segments` is a list such as ["us", "eu"]."""
+
+    expected_decoded_type = str
+
+    segments: tuple[str, ...]
+
+    def __init__(self, segments: Iterable[str]) -> None:
+        given = [segments] if isinstance(segments, str) else list(segments)
+        if isinstance(segments, str) or not given or not all(isinstance(one, str) and one for one in given):
+            raise _refusal(f"SegmentWindow needs a list of one or more texts that are not empty, not {segments!r}.")
+        object.__setattr__(self, "segments", tuple(sorted(set(given))))
+        object.__setattr__(self, "direction", Direction.FORWARD)
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        """The number of keys."""
+        return len(self.segments)
+
+    def to_upstream(self, decoded_downstream: object) -> tuple[str, ...]:
+        return self.segments
+
+
+class WaitPolicy:
+    """How many of the expected keys a run waits for."""
+
+    def is_satisfied(self, matched: int, expected: int) -> bool:
+        """Whether `matched` of `expected` keys are enough."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WaitForAll(WaitPolicy):
+    """All of them."""
+
+    def is_satisfied(self, matched: int, expected: int) -> bool:
+        return matched == expected
+
+
+@dataclass(frozen=True)
+class MinimumCount(WaitPolicy):
+    """`n` of them, or with a negative `n` all but `-n`."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if type(self.n) is not int or self.n == 0:
+            raise _refusal(
+                f"MinimumCount needs a whole number other than 0, not {self.n!r}; write WaitForAll() to wait for all keys."
+            )
+
+    def is_satisfied(self, matched: int, expected: int) -> bool:
+        return matched >= (self.n if self.n > 0 else max(0, expected + self.n))
+
+
+def matched(expected: Collection[str], arrived: Collection[str]) -> int:
+    """How many of the expected keys have arrived."""
+    return len(set(expected) & set(arrived))
+
+
+def _day_one(window: Window, moment: datetime) -> datetime:
+    if moment.day != 1:
+        raise ValueError(f"{type(window).__name__} needs a mapper whose periods start with a month, not on {moment.isoformat()}.")
+    return moment
+
+
+def _months_later(moment: datetime, months: int) -> datetime:
+    total = moment.month - 1 + months
+    return moment.replace(year=moment.year + total // 12, month=total % 12 + 1)
+
+
+def _refusal(message: str) -> Exception:
+    return fault(message, kind=TimetableError)
