@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scheduler.authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
     from scheduler.authoring.edges import Label, chain, chain_linear, cross_downstream
     from scheduler.authoring.hook import BaseHook
+    from scheduler.authoring.loops import LoopDecision
     from scheduler.authoring.notifier import BaseNotifier
     from scheduler.authoring.object_storage import ObjectStoragePath
     from scheduler.authoring.operator import BaseOperator
@@ -110,6 +111,7 @@ __all__ = [
     "HourWindow",
     "IdentityMapper",
     "Label",
+    "LoopDecision",
     "Metadata",
     "MinimumCount",
     "MonthWindow",
@@ -176,6 +178,7 @@ _NAMES = {
     "scheduler.authoring.deadline": ["AsyncCallback", "DeadlineAlert", "DeadlineReference", "SyncCallback"],
     "scheduler.authoring.edges": ["Label", "chain", "chain_linear", "cross_downstream"],
     "scheduler.authoring.hook": ["BaseHook"],
+    "scheduler.authoring.loops": ["LoopDecision"],
     "scheduler.authoring.notifier": ["BaseNotifier"],
     "scheduler.authoring.object_storage": ["ObjectStoragePath"],
     "scheduler.authoring.operator": ["BaseOperator"],

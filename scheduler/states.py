@@ -135,6 +135,10 @@ class Waiting:
     task_in_run_limit: int | None = None
 
 
+#: What the gate of a loop skips to end the loop. No task has this ID.
+LOOP_STOP = "loop:stop"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branched:
     """A branch task that succeeded, and the IDs of the tasks that it decided to skip."""

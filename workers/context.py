@@ -12,6 +12,7 @@ from celery.local import Proxy
 from scheduler.authoring import context, running, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.loops import LoopContext
 from scheduler.authoring.xcom_arg import Entries
 from scheduler.deciding import expansion
 from scheduler.exceptions import PacelineError, XComError
@@ -240,6 +241,9 @@ def build(claim: Claim, dag: SerializedDag, operator: AbstractOperator, store: S
         events=store.events(claim),
         states=store.state_backend(claim),
     )
+    if (gate := dag.tasks[claim.task_no].loop_gate) is not None:
+        (terminal,) = dag.tasks[dag.number[gate]].upstream
+        values["loop"] = LoopContext(claim.map_index + 1, ti.count_instances(), ti, terminal)
     return values if claim.map_index < 0 else values | {"expanded_ti_count": Proxy(ti.count_instances)}
 
 

@@ -338,7 +338,8 @@ class MemoryStore:
         one.state = self.states[one.task_no][one.map_index] = state
         if state in FINISHED:
             one.ended_at = self.now()
-            self.ended.append(one)
+            if state is not S.REMOVED:
+                self.ended.append(one)
         elif state is S.SCHEDULED:
             heapq.heappush(self._scheduled, (one.task_no, one.map_index))
 

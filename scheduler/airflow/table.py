@@ -30,6 +30,7 @@ ROWS = (
         BaseOperator BaseAsyncOperator BaseSensorOperator PokeReturnValue BaseBranchOperator BranchMixIn SkipMixin BaseHook
         BaseNotifier BaseOperatorLink BaseXCom XComArg Param ParamsDict Variable Connection Context get_current_context
         get_parsing_context TaskInstance TaskInstanceState DagRunState TriggerRule WeightRule conf macros literal lineage
+        LoopDecision
         Asset AssetAlias AssetAll AssetAny AssetAccessControl AssetWatcher Metadata ObjectStoragePath NEVER_EXPIRE
         AssetOrTimeSchedule CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable DeltaTriggerTimetable
         EventsTimetable MultipleCronTriggerTimetable CronPartitionTimetable PartitionedAssetTimetable PartitionedAtRuntime
@@ -94,6 +95,7 @@ ROWS = (
          "RetryPolicy RetryRule RetryAction RetryDecision ExceptionRetryPolicy ChainRetryPolicy"),
     _row("airflow.sdk.definitions.deadline", "scheduler",
          "DeadlineAlert DeadlineReference BaseDeadlineReference deadline_reference"),
+    _row("airflow.sdk.definitions.loop", "scheduler", "LoopDecision"),
     _row("airflow.sdk.definitions.callback", "scheduler", "AsyncCallback SyncCallback"),
     _row("airflow.configuration airflow.sdk.configuration", "scheduler", "conf"),
     _row("airflow.io.path airflow.sdk.io airflow.sdk.io.path", "scheduler", "ObjectStoragePath"),

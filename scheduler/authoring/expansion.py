@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from scheduler.authoring.graph import Node
 from scheduler.authoring.source import fault
@@ -28,8 +28,13 @@ class Values:
             self.results.append(value)
 
 
+INSIDE = "is in the mapped group {!r} and cannot be mapped again"
+
+
 class Product:
     """`.expand(a=..., b=...)`: one instance for each combination of the values; the last argument varies fastest."""
+
+    inside: ClassVar[str] = INSIDE
 
     def __init__(self, inputs: Mapping[str, Any], refuse: Refuse) -> None:
         if not inputs:
@@ -72,6 +77,8 @@ class Product:
 
 class Entries:
     """`.expand_kwargs([{...}, ...])`: a dict of arguments for each instance."""
+
+    inside: ClassVar[str] = INSIDE
 
     def __init__(self, inputs: Any, refuse: Refuse) -> None:
         if isinstance(inputs, MappedArgument):

@@ -161,7 +161,7 @@ class MappedOperator(AbstractOperator):
         self.runtime, self.branches = kind.runtime, kind.branches  # type: ignore[misc]
         group = None if self.task_group is None else self.task_group.mapped_group
         if group is not None:
-            raise self.checks().refuse(f"it is in the mapped group {group.group_id!r} and cannot be mapped again.")
+            raise self.checks().refuse(f"it {group.expansion.inside.format(group.group_id)}.")
 
     @property
     def operator_class(self) -> type[AbstractOperator]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
-from scheduler.authoring import scope, source
+from scheduler.authoring import loops, scope, source
 from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import Graph, Group, Node, link
@@ -28,6 +28,9 @@ class TaskGroup(Group):
     `tooltip`, `doc_md`, `ui_color` and `ui_fgcolor` are for display. `expansion` is set by `expand`. DagError if an argument is
     wrong.
     """
+
+    #: Of a loop: the task that ends each iteration.
+    gate_task_id: str | None = None
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class TaskGroup(Group):
         self.expansion = expansion
         outer = None if self.parent_group is None else self.parent_group.mapped_group
         if expansion is not None and outer is not None:
-            raise checks.refuse(f"it is in the mapped group {outer.group_id!r} and cannot be mapped again.")
+            raise checks.refuse(f"it {outer.expansion.inside.format(outer.group_id)}.")
         self.children: dict[str, Node | Group] = {}
         found.add_group(self)
 
@@ -130,11 +133,30 @@ class GroupFunction:
         rest = {name: MappedArgument(entries, name) for name in self._parameters if name not in self._given}
         return self._make(entries, (), {**self._given, **rest})
 
+    def loop(self, *, max_iterations: int, until: Callable[..., Any] | None = None) -> Any:
+        """Run the tasks of the group again and again: until `until(loop=...)` returns True, or without it `max_iterations` times.
+
+        Its tasks read `loop` of their context: `loop.index`, from 1 on, and `loop.previous`, the result of the last task of the
+        previous iteration; `until` reads `loop.result`. It returns a bool or a LoopDecision, and must be true once in at most
+        `max_iterations`, or the loop fails. Edges from the group start when the loop has ended. Returns the group.
+        """
+        checks = Arguments(f"Task group {self.function.__name__!r}", source.here())
+        loops.check(max_iterations, until, checks)
+        end = functools.partial(loops.close, until=until, max_iterations=max_iterations, checks=checks)
+        return self._make(loops.Iterations(max_iterations), (), self._given, end=end)
+
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
-    def _make(self, expansion: Expansion | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _make(
+        self,
+        expansion: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        end: Callable[[Any], None] | None = None,
+    ) -> Any:
         arguments = {"tooltip": inspect.getdoc(self.function) or "", "add_suffix_on_collision": True, **self._arguments}
         group_id = arguments.pop("group_id", None) or self.function.__name__
         try:
@@ -146,7 +168,9 @@ class GroupFunction:
             returned = self.function(*args, **kwargs)
             if isinstance(returned, MappedArgument):
                 raise self._refuse("it returns one of its own arguments, which differ by instance; return the result of a task.")
-        return group if returned is None else returned
+            if end is not None:
+                end(group)
+        return group if returned is None or end is not None else returned
 
     def _check_names(self, names: Any) -> None:
         """Reject arguments that are given twice, or are not in the signature of the function."""

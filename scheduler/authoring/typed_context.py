@@ -41,6 +41,8 @@ class Context(TypedDict):
     inlet_events: AssetEvents
     inlets: list[Asset]
     logical_date: DateTime
+    #: In a loop, its LoopContext.
+    loop: Any
     macros: Any
     map_index: int
     map_index_template: str | None

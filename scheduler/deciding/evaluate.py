@@ -9,7 +9,7 @@ from scheduler.deciding import expansion
 from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, below_setups, decide, decide_teardown, needs_sources
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import FAILURES, FINISHED, Branched, Decision, RunState
+from scheduler.states import FAILURES, FINISHED, LOOP_STOP, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 
 #: States by task number and map index (-1: not mapped, or not expanded yet). Missing instances do not exist in this run.
@@ -52,6 +52,19 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
     """
     run = _Run(dag, states, facts)
     evaluation = Evaluation([], [], {})
+    _pass(run, dag, evaluation)
+    # The end of an iteration decides about the next one, whose tasks come before it in the order.
+    decided = 0
+    while dag.has_loops and len(evaluation.decisions) > decided:
+        decided = len(evaluation.decisions)
+        _pass(run, dag, evaluation)
+    return evaluation
+
+
+def _pass(run: "_Run", dag: SerializedDag, evaluation: Evaluation) -> None:
+    """Decide what can be decided, in topological order."""
+    evaluation.waiting.clear()
+    evaluation.expand.clear()
     for no in run.undecided():
         task = dag.tasks[no]
         shared: Verdict | None = None
@@ -74,7 +87,6 @@ def evaluate(dag: SerializedDag, states: States, facts: Facts = NO_FACTS) -> Eva
             else:
                 run.decide(no, index, shared.state)
                 evaluation.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
-    return evaluation
 
 
 def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False) -> RunState | None:
@@ -105,10 +117,14 @@ class _Run:
         self._past = facts.past
         #: The branch that skips a task: all its instances, or one instance if both are in the same mapped group.
         self._skips: dict[str | tuple[str, int], str] = {}
+        #: The iteration with which each loop ended, by its gate.
+        self._stopped: dict[str, int] = {}
         for branched in facts.branched:
             if branched.task_no >= len(dag.tasks):
                 continue  # the run moved to a newer version without this task while it ran
             branch = dag.tasks[branched.task_no]
+            if LOOP_STOP in branched.skip:
+                self._stopped[branch.task_id] = min(branched.map_index, self._stopped.get(branch.task_id, branched.map_index))
             for task_id in branched.skip & dag.number.keys():
                 group = dag.tasks[dag.number[task_id]].mapped_group
                 same_group = group is not None and group == branch.mapped_group
@@ -158,6 +174,8 @@ class _Run:
         by = self._skips and (self._skips.get(task.task_id) or self._skips.get((task.task_id, index)))
         if by:
             return Verdict(S.SKIPPED, f"{by} decided to skip it")
+        if task.loop_gate is not None and index >= 0 and (turn := self._iteration(task.loop_gate, index)) is not None:
+            return turn
         if not (self._dag.upstream[no] or task.setups or task.is_teardown):
             return self._not_before_past(no, task, ROOT)
         # Direct setups are ordinary upstream tasks, which the trigger rule covers.
@@ -174,6 +192,18 @@ class _Run:
         if task.expand is not None:
             verdict = _worst(verdict, needs_sources(self._upstream_unexpanded(self._sources(task))))
         return self._not_before_past(no, task, verdict)
+
+    def _iteration(self, gate: str, index: int) -> Verdict | None:
+        """Return the verdict of the iterations before on the tasks of this one; None if it may run."""
+        if self._stopped.get(gate, index) < index:
+            return Verdict(S.REMOVED, f"the loop ended with iteration {self._stopped[gate] + 1}")
+        before = self.states.get(self._dag.number[gate], {}).get(index - 1) if index else S.SUCCESS
+        if before is S.SUCCESS:
+            return None
+        if before in FAILURES or before is S.SKIPPED:
+            state = S.SKIPPED if before is S.SKIPPED else S.UPSTREAM_FAILED
+            return Verdict(state, f"iteration {index} of the loop did not succeed")
+        return Verdict(None, f"iteration {index} of the loop has not ended")
 
     def reason(self, no: int, task: SerializedTask, index: int, verdict: Verdict) -> str:
         """Return the reason of a verdict, with the names of the upstream tasks that caused it."""

@@ -127,7 +127,9 @@ def plan_of(
 
 def settle(dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[str] = ()) -> Plan:
     """Sort the tasks below one that has finished."""
-    plan, task = Plan(), dag.tasks[ended.task_no]
+    task = dag.tasks[ended.task_no]
+    # The next iteration of a loop is not downstream of the one before.
+    plan = Plan(needs_scheduler=task.loop_gate is not None)
     for no in dag.downstream[ended.task_no]:
         below = dag.tasks[no]
         peers = below.mapped_group is not None and below.mapped_group == task.mapped_group
@@ -172,7 +174,7 @@ def decide_joins(
         if verdict.state is not None:
             map_index = ended.map_index if join in plan.peer_joins else -1
             decisions.append(Decision(join, verdict.state, _reason(verdict, ended, state), map_index))
-    return Plan(settled=decisions)
+    return Plan(settled=decisions, needs_scheduler=plan.needs_scheduler)
 
 
 def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str, in_place_id: str | None = None) -> Moves:

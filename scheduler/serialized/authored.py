@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from scheduler.authoring import timetable, weights
+from scheduler.authoring import loops, timetable, weights
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
@@ -78,6 +78,7 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
         scope=tuple(scopes.between),
         expand=task.expand_spec,
         mapped_group=task.mapped_group_id,
+        loop_gate=loops.gate_of(task),
         depends_on_past=task.depends_on_past or task.wait_for_downstream,
         start_date=_iso(task.start_date),
         end_date=_iso(task.end_date),

@@ -146,6 +146,10 @@ class SerializedDag:
         return any(task.branches for task in self.tasks)
 
     @cached_property
+    def has_loops(self) -> bool:
+        return any(task.loop_gate for task in self.tasks)
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether a run can be decided from its states alone, without expansion, other runs, branches or fail_fast."""
         more = self.fail_fast or self.disable_bundle_versioning or self.depends_on_past or self.has_branches
@@ -197,7 +201,7 @@ class SerializedDag:
         return frozenset(
             no
             for no, task in enumerate(self.tasks)
-            if task.depends_on_past or task.is_teardown or not self._upstream_implies_setups(task)
+            if task.depends_on_past or task.is_teardown or task.loop_gate or not self._upstream_implies_setups(task)
         )
 
     def _upstream_implies_setups(self, task: SerializedTask) -> bool:

@@ -54,6 +54,8 @@ class SerializedTask:
     expand: dict[str, Any] | None = None
     #: Its mapped task group: instance i waits for instance i of its upstream tasks in the group.
     mapped_group: str | None = None
+    #: The last task of the loop that it is in: one instance of each task of a loop runs after the other.
+    loop_gate: str | None = None
     depends_on_past: bool = False
     wait_for_downstream: bool = False
     ignore_first_depends_on_past: bool = True
