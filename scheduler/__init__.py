@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context
     from scheduler.authoring.variable import Variable
     from scheduler.authoring.xcom_arg import XComArg
-    from scheduler.masking.secrets_masker import mask_secret
     from scheduler.operators.asset import asset
     from scheduler.operators.branch import BaseBranchOperator, BranchMixIn, SkipMixin
     from scheduler.operators.decorators import task
     from scheduler.operators.python import BaseAsyncOperator
     from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue
     from scheduler.operators.setup_teardown import setup, teardown
+    from scheduler.process.secrets_masker import mask_secret
     from scheduler.timetables import (
         AllowedKeyMapper,
         AssetOrTimeSchedule,
@@ -193,7 +193,7 @@ _NAMES = {
     "scheduler.authoring.typed_context": ["Context"],
     "scheduler.authoring.variable": ["Variable"],
     "scheduler.authoring.xcom_arg": ["XComArg"],
-    "scheduler.masking.secrets_masker": ["mask_secret"],
+    "scheduler.process.secrets_masker": ["mask_secret"],
     "scheduler.operators.asset": ["asset"],
     "scheduler.operators.branch": ["BaseBranchOperator", "BranchMixIn", "SkipMixin"],
     "scheduler.operators.decorators": ["task"],

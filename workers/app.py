@@ -20,7 +20,6 @@ from sqlalchemy import Engine
 
 import scheduler
 from scheduler.dagfiles import load
-from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, stop_signals
@@ -32,6 +31,7 @@ from scheduler.store.worker.hot_path import HotPath
 from workers import log_copies, logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
+from workers.follow import Follower
 from workers.guard import Guard
 from workers.heartbeat import HeartbeatThread, Identity
 from workers.in_place import Continuing

@@ -11,7 +11,6 @@ from tenacity import wait_random_exponential
 from scheduler.authoring.asset import Asset
 from scheduler.authoring.asset_events import AssetEvent
 from scheduler.authoring.external import Counts, Target
-from scheduler.following.follow import Follower
 from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
@@ -21,6 +20,7 @@ from scheduler.store.worker import dispatches, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers import other_runs
+from workers.follow import Follower
 from workers.logs import worker_log
 from workers.report_lock import ReportLock
 from workers.secrets_backend import StoreBackend

@@ -21,9 +21,8 @@ from typing import Any, Protocol
 import tenacity
 
 from scheduler.exceptions import PacelineError, TaskTimeout
-from scheduler.masking import secrets_masker
-from scheduler.masking.output import MaskedOutput
-from scheduler.process import log_format
+from scheduler.process import log_format, secrets_masker
+from scheduler.process.masked_output import MaskedOutput
 from scheduler.settings import log_paths
 from scheduler.store.worker.claims import Claim
 

@@ -10,7 +10,7 @@ from scheduler.authoring import deferral, xcom
 from scheduler.authoring.deferral import TaskRescheduled
 from scheduler.authoring.retry_policy import RetryAfter
 from scheduler.exceptions import FailTask, SkipTask, TaskDeferred, TaskStopped, XComError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.worker.claims import Deferral
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from scheduler.authoring import running
 from scheduler.authoring.providers import hook_of
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 
 #: As in Airflow: the query key of a URI for an extra that is not a flat dict of strings.
 EXTRA_KEY = "__extra__"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from scheduler.authoring import running
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 
 NOTSET: Any = object()
 

@@ -10,7 +10,7 @@ from scheduler.authoring.connection import Connection
 from scheduler.cli import options, output
 from scheduler.cli.late import connections as store
 from scheduler.exceptions import PacelineError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 
 
 @click.group()

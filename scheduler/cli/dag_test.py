@@ -12,7 +12,7 @@ from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
 from scheduler.exceptions import DagError, NotFoundError
-from scheduler.masking import output
+from scheduler.process import masked_output
 from scheduler.settings import Settings
 from scheduler.testing import runs
 
@@ -28,7 +28,7 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
     with contextlib.ExitStack() as stack:
         stack.callback(runs.end_spark)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr if quiet else sys.stdout))
-        stack.enter_context(output.masked((1,), (2,)))
+        stack.enter_context(masked_output.masked((1,), (2,)))
         for row in runs.finished(settings, test_run):
             if not quiet:
                 index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""

@@ -12,8 +12,8 @@ def scheduler() -> None:
     If the database or the broker is not reachable yet, the scheduler logs that and waits.
     """
     settings = options.settings()
-    from scheduler.loop import run
+    from scheduler.services import loop
     from scheduler.telemetry import attach
 
     attach.attach(settings)
-    click.get_current_context().exit(run.run(settings))
+    click.get_current_context().exit(loop.run(settings))

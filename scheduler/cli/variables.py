@@ -9,7 +9,7 @@ import click
 from scheduler.cli import options, output
 from scheduler.cli.late import variables as store
 from scheduler.exceptions import PacelineError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 
 
 @click.group()

@@ -31,7 +31,7 @@ from scheduler.dagfiles.answers import (
     Opened,
     fault,
 )  # fmt: skip
-from scheduler.masking import output, secrets_masker
+from scheduler.process import masked_output, secrets_masker
 from scheduler.settings import log_paths
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
@@ -182,7 +182,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True)
-        with output.masked((1, 2)):
+        with masked_output.masked((1, 2)):
             answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
         pipes.flush()

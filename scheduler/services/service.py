@@ -1,4 +1,4 @@
-"""A service: one duty of a scheduler, declared in one file. The loop runs every service that scheduler/loop/run.py lists.
+"""A service: one duty of a scheduler, declared in one file. The loop runs every service that scheduler/services/loop.py lists.
 
 A service file declares, from top to bottom: its name, the SQL condition of pending work, the wakeups that make it due, its
 interval, one pass (`run_once`) with its requests to the loop, and its decisions. To add a duty, write such a file and add

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scheduler.dagfiles.load import LoadedFiles
-from scheduler.following.follow import Follower
-from scheduler.loop.run import SchedulerLoop
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
+from scheduler.services.loop import SchedulerLoop
 from scheduler.services.prune import Prune
 from scheduler.settings import Settings
 from scheduler.states import TaskState
@@ -25,6 +24,7 @@ from scheduler.store.worker.hot_path import HotPath
 from workers import logs
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
+from workers.follow import Follower
 from workers.guard import Guard
 from workers.in_place import Continuing
 from workers.running_tasks import RunningTasks

@@ -7,7 +7,7 @@ from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, routes
 from scheduler.exceptions import ConflictError, PacelineError
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 from scheduler.store.lists import records
 from scheduler.store.secrets import variables as store
 

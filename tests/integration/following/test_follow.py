@@ -9,13 +9,13 @@ from support.run_actions import running as claim_one
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
-from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
+from workers.follow import Follower
 
 SUCCESS = Ending(TaskState.SUCCESS)
 

@@ -7,7 +7,6 @@ from uuid import uuid4
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
@@ -16,6 +15,7 @@ from scheduler.store.actions import mark, pools
 from scheduler.store.queries import events
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Continuation, Ending
+from workers.follow import Follower
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)

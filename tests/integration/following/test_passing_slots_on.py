@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Connection
 from support.scenario import Scenario, dag
 
-from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
@@ -17,6 +16,7 @@ from scheduler.services.queue import Queue
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
+from workers.follow import Follower
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)

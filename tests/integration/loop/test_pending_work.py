@@ -8,9 +8,9 @@ from sqlalchemy import event
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
-from scheduler.loop.run import SchedulerLoop
-from scheduler.loop.timer import BESIDE_LISTENER_S
 from scheduler.messaging.wakeups import Wakeups
+from scheduler.services.loop import SchedulerLoop
+from scheduler.services.timer import BESIDE_LISTENER_S
 from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from support.scenario import Scenario, chain
 
 from scheduler.cli import paceline
-from scheduler.loop.run import SchedulerLoop
+from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
 from scheduler.store.db import roles
 from scheduler.store.db.database import transact

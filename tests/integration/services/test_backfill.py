@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from support.backfills import HOURLY, add, complete, counts, hour, made, wanted
 from support.scenario import Scenario, chain
 
-from scheduler.loop.run import SchedulerLoop
 from scheduler.services.backfill import Backfill
+from scheduler.services.loop import SchedulerLoop
 from scheduler.states import TaskState
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import Wanted

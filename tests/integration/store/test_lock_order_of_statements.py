@@ -12,7 +12,6 @@ from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
-from scheduler.following.follow import Follower
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
@@ -22,6 +21,7 @@ from scheduler.store.runs import integrity
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.hot_path import HotPath
+from workers.follow import Follower
 
 SUCCESS = Ending(TaskState.SUCCESS)
 BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

@@ -7,7 +7,7 @@ import pytest
 from support.scenario import Scenario
 
 from scheduler.cli import checks
-from scheduler.loop.run import SchedulerLoop
+from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Core, Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes

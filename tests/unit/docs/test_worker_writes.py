@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
 #: The modules of the store by name: no two rooms have one of the same name.
 STORE = {path.stem: path for path in sorted((ROOT / "scheduler" / "store").glob("*/*.py"))}
-#: What runs in workers and waiters: their package, and what reports for them.
-WORKER_FILES = [*sorted((ROOT / "workers").rglob("*.py")), *sorted((ROOT / "scheduler" / "following").glob("*.py"))]
+#: The code that runs in workers and waiters.
+WORKER_FILES = sorted((ROOT / "workers").rglob("*.py"))
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
 #: What a WorkerConnection does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
 CONNECTING = "WorkerConnection._open"

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from scheduler import services as package
-from scheduler.loop.run import services
 from scheduler.services.heartbeat import Heartbeat
+from scheduler.services.loop import services
 from scheduler.services.promote import STARTERS
 from scheduler.services.service import Service, TimedService
 from scheduler.settings import Settings

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.masking import secrets_masker
-from scheduler.masking.output import MaskedOutput
+from scheduler.process import secrets_masker
+from scheduler.process.masked_output import MaskedOutput
 
 #: Few letters, so that secrets overlap, begin alike, and stand side by side.
 secrets = st.lists(st.text("ab1", min_size=4, max_size=7), max_size=4)

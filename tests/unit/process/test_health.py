@@ -10,11 +10,11 @@ import pytest
 from support.waiting import eventually
 
 from scheduler.embedded.stack import free_port
-from scheduler.loop import health as scheduler_health
 from scheduler.process import health_server, pidfile
 from scheduler.process.health import Contact, Health, Pulse
 from scheduler.process.health_server import HealthServer
 from scheduler.process.pidfile import Pidfile
+from scheduler.services import scheduler_health
 from scheduler.settings import Settings
 
 

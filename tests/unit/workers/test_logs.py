@@ -105,7 +105,7 @@ def test_an_error_of_ours_shows_its_traceback_only_if_code_of_the_author_came_to
 #: A log whose disk fills up after its first line; then the first secret is read.
 FILLS_UP = """
 import os, sys
-from scheduler.masking.secrets_masker import mask_secret
+from scheduler.process.secrets_masker import mask_secret
 from workers import logs
 log = logs.TryLog()
 log.open(sys.argv[1], "header")

@@ -9,8 +9,8 @@ from scheduler.authoring import context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
-from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
+from scheduler.process import secrets_masker
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers import progress, trace_properties

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.exceptions import FailTask
-from scheduler.masking import secrets_masker
 from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
+from scheduler.process import secrets_masker
 from workers.spark import conf as confs
 from workers.spark.clusters.target import Target
 

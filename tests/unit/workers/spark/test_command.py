@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
-from scheduler.masking import secrets_masker
 from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
+from scheduler.process import secrets_masker
 from workers.spark import conf
 from workers.spark.clusters import command, standalone, target
 from workers.spark.clusters.command import Submission

@@ -18,13 +18,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import CredentialsError, UnreachableError
-from scheduler.loop import health
-from scheduler.loop.timer import BESIDE_LISTENER_S, Timer
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
+from scheduler.services import scheduler_health
 from scheduler.services.assets import Assets
 from scheduler.services.backfill import Backfill
 from scheduler.services.deadlines import Deadlines
@@ -39,6 +38,7 @@ from scheduler.services.rescue import Rescue
 from scheduler.services.service import Result, Service, TimedService
 from scheduler.services.sweep import Sweep
 from scheduler.services.timeouts import Timeouts
+from scheduler.services.timer import BESIDE_LISTENER_S, Timer
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, database, migrate, sqlstates
@@ -111,7 +111,7 @@ class SchedulerLoop:
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
         self.engine = engine
         self.settings = settings
-        self.vitals = health.of(settings)
+        self.vitals = scheduler_health.of(settings)
         self.heartbeat = Heartbeat(
             engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.vitals.heartbeat.beat
         )

@@ -1,1 +1,0 @@
-"""Fast-follow: queues the next ready tasks of a run when a task ends."""

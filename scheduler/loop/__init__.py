@@ -1,1 +1,0 @@
-"""The scheduler process: its loop and its health."""

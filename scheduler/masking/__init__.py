@@ -1,1 +1,0 @@
-"""Hides secret values in logs and output."""
