@@ -11,24 +11,42 @@ TESTS = Path(__file__).parents[2]
 OWN = re.compile(r"(scheduler|workers|bench)(\.|$)")
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Attributes of objects whose class the text of a test does not show, with the owner of the class.
-FOREIGN = {("unit/workers/spark/test_python_side.py", "shutdown_request"): "PySpark"}
+FOREIGN = {
+    ("unit/workers/spark/test_python_side.py", "shutdown_request"): "PySpark",
+    ("unit/workers/spark/test_submitter.py", "while_submitting"): "the test: it belongs to its stand-in for a cluster",
+    ("integration/workers/waiter/test_waiter.py", "serialize"): "the author of a trigger",
+}
 
 
 def patches(text: str) -> Iterator[tuple[int, str]]:
     """The line and the name of each attribute that may be ours and is replaced."""
     tree = ast.parse(text)
     imported = dict(imports(tree))
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             for path, name in replaced_by_call(node):
                 if not CONSTANT.fullmatch(name) and is_own(path, imported, unknown=True):
                     yield node.lineno, name
-        elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if not isinstance(target, ast.Attribute) or CONSTANT.fullmatch(target.attr):
-                    continue
-                if is_own(ast.unparse(target.value), imported, unknown=False):
-                    yield node.lineno, target.attr
+        elif isinstance(node, ast.Assign):
+            for target, value in assigned(node):
+                if (
+                    isinstance(target, ast.Attribute)
+                    and not CONSTANT.fullmatch(target.attr)
+                    and ast.unparse(target.value) != "self"
+                ):
+                    is_function = isinstance(value, ast.Lambda) or (isinstance(value, ast.Name) and value.id in functions)
+                    if is_own(ast.unparse(target.value), imported, unknown=is_function):
+                        yield node.lineno, target.attr
+
+
+def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment with its value, also of tuples."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        else:
+            yield target, node.value
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -86,6 +104,8 @@ def is_own(path: str, imported: dict[str, str], *, unknown: bool) -> bool:
         'setattr(Watch, "look", late)',
         "logins.failed = late",
         "Watch.look = late",
+        "thread._attempt = lambda work: None",
+        "thread._attempt, before = lambda work: None, thread._attempt",
     ],
 )  # fmt: skip
 def test_a_patch_is_found(line: str) -> None:
