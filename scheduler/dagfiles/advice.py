@@ -1,4 +1,4 @@
-"""What to write in place of imports and expressions for which Python only has a message of its own."""
+"""Advice for imports and expressions whose error message from Python does not help."""
 
 import ast
 import importlib

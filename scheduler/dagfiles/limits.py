@@ -8,7 +8,7 @@ import time
 import psutil
 
 MIB = 1 << 20
-#: Maximum number of processes and threads beyond those that the user runs already: the kernel counts them together.
+#: Maximum number of processes and threads beyond the ones that the user already runs: the kernel counts them together.
 #: It does not limit root. It is generous, because processes of other containers with the same user ID count too.
 MAX_PROCESSES = 4096
 MAX_OPEN_FILES = 1024

@@ -20,7 +20,7 @@ from scheduler.settings import airflow_options
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
-# Authoring, which knows no settings, gets them here: every process that runs user code loads DAG files.
+# Authoring imports no settings and gets them here, because every process that runs user code loads DAG files.
 airflow_conf.conf.options = airflow_options
 
 

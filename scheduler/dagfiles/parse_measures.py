@@ -1,4 +1,4 @@
-"""What the DAG file manager measures; see scheduler/process/measures.py."""
+"""The measurements of the DAG file manager; see scheduler/process/measures.py."""
 
 from pathlib import PurePath
 

@@ -76,7 +76,7 @@ class Piped:
 def _take() -> tuple[int, int]:
     """Move the pipes of this process away from its input and output; the descriptors of requests and answers.
 
-    User code then has no input, and what it prints goes to the error output instead of into the answers. Children inherit the
+    User code then has no input, and its output goes to stderr instead of into the answers. Children inherit the
     hardening, so none can write into the pipes of this process or of another child.
     """
     requests_fd, answers_fd = os.dup(0), os.dup(1)

@@ -23,7 +23,7 @@ IMPORTER = "<frozen importlib._bootstrap_external>"
 
 
 def watch() -> Callable[[], bool]:
-    """Watch for side effects from now on. The returned function tells whether there were any so far."""
+    """Watch for side effects from now on. The returned function returns whether there were any so far."""
     seen: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

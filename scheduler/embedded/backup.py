@@ -13,7 +13,8 @@ from scheduler.embedded import servers
 from scheduler.exceptions import PacelineError, UsageError
 from scheduler.settings import Settings
 
-#: Roles and rights belong to a server, and `paceline db migrate` creates them. Unlogged tables hold only what a crash may lose.
+#: Roles and rights belong to a server, and `paceline db migrate` creates them. Unlogged tables hold only rows that a crash may
+#: lose.
 PARTS = ("--no-owner", "--no-privileges")
 WITHOUT = "--no-unlogged-table-data"
 
@@ -74,7 +75,7 @@ def _program(name: str, server: int) -> str:
 
 
 def _major_version(program: str) -> int:
-    """Parse `pg_dump (PostgreSQL) 15.18 (Debian ...)`; 0 if the program says something else."""
+    """Parse `pg_dump (PostgreSQL) 15.18 (Debian ...)`; 0 for any other text."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     version = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
     return int(version[1]) if version else 0

@@ -13,7 +13,7 @@ AWAY_S = 10.0
 #: The parts that need no server. If one of them hangs, only a restart of the process helps.
 OWN = frozenset({"loop", "event_loop", "task_stopper"})
 
-#: Returns what is wrong with a part, in one sentence, or None. The argument is the time on the monotonic clock.
+#: Returns the fault of a part in one sentence, or None. The argument is the time on the monotonic clock.
 Complaint = Callable[[float], str | None]
 
 

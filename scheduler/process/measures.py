@@ -1,7 +1,7 @@
-"""What a process counts and times while it works. A measurement does nothing unless the process has a recorder.
+"""The counters and timers of a process. A measurement does nothing unless the process has a recorder.
 
-The names and labels are those of scheduler/telemetry/catalog.py. The processes that run tasks have no recorder: what happened to
-a task is read from its events later.
+The names and labels are those of scheduler/telemetry/catalog.py. The processes that run tasks have no recorder: metrics of tasks
+are read from their events later.
 """
 
 import os

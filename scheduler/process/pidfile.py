@@ -1,8 +1,7 @@
 """The pidfile of a running process: a locked file, with the Unix socket of the health server beside it.
 
 The kernel releases the lock when the last process with the file open has ended: the process itself and the pool processes that it
-forked, which may still run user code. A process that can lock such a file therefore knows, without waiting, that its owner has
-ended.
+forked, which may still run user code. If a process can lock such a file, its owner has ended; nothing has to wait for a timeout.
 """
 
 import contextlib

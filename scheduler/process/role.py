@@ -13,8 +13,8 @@ from scheduler.process.health_server import HealthServer, Page
 from scheduler.process.pidfile import Pidfile
 from scheduler.process.service_manager import ServiceManager
 
-#: What the command of a process adds to it, such as metrics: called once its health is known. It may serve pages, by path, and
-#: register the steps that end it.
+#: An addition of a command to its process, such as metrics. It is called once the process has its health. It may serve pages, by
+#: path, and register the steps that end it.
 Extension = Callable[[Health, contextlib.ExitStack], Mapping[str, Page]]
 extensions: list[Extension] = []
 

@@ -1,4 +1,4 @@
-"""The IDs of traces and of lineage. They follow from what a run and a try are called, so no process has to pass them to another.
+"""The IDs of traces and of lineage. They follow from the names of a run and a try, so no process has to pass them to another.
 
 A worker, the scheduler that sends the spans, and Spark therefore agree without a column, and without a field in a message.
 """
@@ -14,7 +14,7 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://paceline/run")
 
 
 class TryNames(Protocol):
-    """What a try is called: the `ti` of a context, or the like."""
+    """The names of a try: the `ti` of a context, or a similar object."""
 
     run_key: int
     dag_id: str
@@ -25,7 +25,7 @@ class TryNames(Protocol):
 
 
 def trace_id(namespace: str, dag_run_id: int, dag_id: str, run_id: str) -> int:
-    """The 128 bits of the trace of a run. `namespace` tells installations with the same collector apart."""
+    """The 128 bits of the trace of a run. `namespace` distinguishes installations with the same collector."""
     return _number(16, namespace, dag_run_id, dag_id, run_id)
 
 
@@ -40,7 +40,7 @@ def span_id(*parts: object) -> int:
 
 
 def traceparent(namespace: str, ti: TryNames) -> str:
-    """The W3C trace context of a try, for what it starts."""
+    """The W3C trace context of a try, for the programs that it starts."""
     trace = trace_id(namespace, ti.run_key, ti.dag_id, ti.run_id)
     return TRACEPARENT.format(trace=trace, span=try_span_id(namespace, ti.run_key, ti.task_id, ti.map_index, ti.try_number))
 

@@ -1,4 +1,4 @@
-"""The audit log: who asked for which change, from where, and what came of it."""
+"""The audit log: the account and address of each requested change, and its result."""
 
 from collections.abc import Mapping
 from typing import Any

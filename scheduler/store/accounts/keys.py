@@ -89,5 +89,5 @@ def revoke(connection: Connection, account_id: int, name: str) -> None:
 
 
 def digest(key: str) -> bytes:
-    """What is stored of a key. It is random and long, so a fast hash is enough."""
+    """The stored form of a key. It is random and long, so a fast hash is enough."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -191,7 +191,7 @@ def cancel(connection: Connection, backfill_id: int) -> Row:
 
 
 def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
-    """The version a backfill takes and its dates in order; refuses what cannot be backfilled."""
+    """The version of a backfill and its dates in order. Rejects a backfill that is not possible."""
     found = connection.exec_driver_sql(
         "select v.id, v.data, clock_timestamp()"
         " from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active",

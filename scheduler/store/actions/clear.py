@@ -35,7 +35,7 @@ def clear(
     engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
     writer: Writer | None = None,
 ) -> list[Change]:  # fmt: skip
-    """Clear these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
+    """Clear these task instances of these runs. Returns the changes. Each run has a transaction of its own, so it takes the engine.
 
     `latest` switches the runs to the newest version of their DAG; with None, the DAG and then the settings decide. A dry run
     does the same and rolls back. `writer` is the try of a task that clears; StaleTryError if it is not the current one.
@@ -123,7 +123,7 @@ def clear_instances(
 
 
 def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance]) -> list[Change]:
-    """What clearing `picked` changes, in the order of `instances`."""
+    """The changes if `picked` is cleared, in the order of `instances`."""
     cleared, stopped = _split(picked)
     kinds = [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
     order = {one.id: place for place, one in enumerate(instances)}
@@ -131,7 +131,7 @@ def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance
 
 
 def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]]:
-    """Those that are cleared at once, and those that their worker stops first."""
+    """The changes that clear at once, and the ones whose worker stops the task first."""
     stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
     return [one for one in picked if one.state not in UNTOUCHED | STARTED], stopped
 

@@ -26,7 +26,7 @@ NOT_GOOD = frozenset(S) - FINISHED | FAILURES
 def mark(
     engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
 ) -> list[Change]:
-    """Mark these task instances of these runs; what changed. Each run has a transaction of its own, so it takes the engine.
+    """Mark these task instances of these runs. Returns the changes. Each run has a transaction of its own, so it takes the engine.
 
     A run that has ended keeps its state. `clear_downstream` also clears failed task instances downstream, and queues an
     ended run again for them. A dry run does the same and rolls back.
@@ -141,7 +141,9 @@ def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
 
 
 def _stop(connection: Connection, ids: Sequence[int], state: S) -> None:
-    """running -> shutdown, and then `state` once its worker has stopped it. One that is already stopping gets `state` too."""
+    """running -> shutdown, and then `state` once its worker has stopped it. A task instance that is already stopping gets `state`
+    too.
+    """
     if ids:
         connection.exec_driver_sql(
             f"""

@@ -216,7 +216,7 @@ def release_dead(connection: Connection, readers: Collection[str]) -> None:
 
 
 def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
-    """Store what was read from a file, all of it in one transaction. If that is rolled back, another one stores an import error.
+    """Store the contents of a parsed file in one transaction. If that is rolled back, another one stores an import error.
 
     A dag_version is created only for content that this DAG has never had. An import error keeps the earlier versions active.
     """

@@ -1,4 +1,4 @@
-"""The clock of all decisions: PostgreSQL's, which is the same for all processes whatever the clocks of their machines show.
+"""The clock of all decisions: PostgreSQL's, which is the same for all processes, even if the clocks of their machines differ.
 
 Statements call `clock_timestamp()`. Python reads the same clock here, or together with the pending work of a scheduler.
 """

@@ -28,7 +28,7 @@ def create(connection: Connection, indexes: Mapping[str, str]) -> None:
 
 
 def build(engine: Engine, indexes: Mapping[str, str]) -> None:
-    """Build those that are missing or were interrupted. If another process builds now, it is left to that one."""
+    """Build the indexes that are missing or were interrupted. If another process builds now, it is left to that one."""
     with engine.connect() as connection:
         found = {row.relname: row.indisvalid for row in connection.exec_driver_sql(FOUND, (list(indexes),))}
     missing = [name for name in indexes if not found.get(name)]

@@ -231,7 +231,7 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
     """Return `work(connection, ...)`, run in a transaction. Retry it after a lost race, and for the engine's patience while the
     server accepts no writes.
 
-    Only errors with which the server states that it stored nothing are retried: after a lost connection, nobody knows.
+    Only errors with which the server confirms that it stored nothing are retried. After a lost connection, this is unknown.
     """
     step, did = getattr(work, "commit_point", ("", _never))
 

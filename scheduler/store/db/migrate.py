@@ -1,7 +1,7 @@
 """Migrates the schema to this version, or checks it; docs/explanation/migrations.md has the rules for migrations.
 
 The `compatible_from` of a migration is the oldest revision whose version of Paceline works with the new schema. Without it, no
-older version does. It is stored in the database, for processes that do not know the revision.
+older version does. It is stored in the database, for processes of versions without the revision.
 
 The file of a migration is called <revision>_<what>.py, and has the revision that it follows, which need not be the number
 before. The chain is read from the text of the files, so that only migrating needs Alembic, which is a sixth of a worker's memory.
@@ -170,7 +170,7 @@ def _indexes() -> dict[str, str]:
 
 
 def known() -> tuple[str, ...]:
-    """The revisions that this version of Paceline knows, newest first."""
+    """The revisions of this version of Paceline, newest first."""
     return _known(FOLDER)
 
 

@@ -140,7 +140,7 @@ SCHEDULER = (
     "grant update (record_events) on {schema}.paceline_schema to {role}",
     "revoke insert, update, delete on {schema}.worker_role, {schema}.scheduler_role, {schema}.web_role from {role}",
 )
-#: Who uses a role, in messages.
+#: The user of a role, in messages.
 KINDS = {"scheduler": "schedulers", "worker": "workers", "web": "web processes"}
 #: Predefined roles whose members can access rows and files without grants.
 PREDEFINED = (
@@ -178,7 +178,7 @@ class Wanted:
 
     @classmethod
     def of_web(cls, settings: Settings) -> "Wanted | None":
-        """What web processes connect as, unless that is what schedulers connect as."""
+        """The role of web processes, unless it is that of schedulers."""
         return (
             None
             if settings.web_database_url in (settings.database_url, settings.owner_database_url)

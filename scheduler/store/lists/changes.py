@@ -1,4 +1,4 @@
-"""What changed since the last look, for all open pages at once: one query at each look, and one more if something changed.
+"""The changes since the last look, for all open pages at once: one query at each look, and one more if something changed.
 
 Task instances that are queued or running write no event of their own, so they are compared with those of the last look. All
 other changes are events. No change is missed: an event can become visible after a later one, when its transaction ends, so a look
@@ -87,7 +87,7 @@ class Watch:
     flights: dict[int, ActiveInstance] = field(default_factory=dict)
 
     def look(self, connection: Connection) -> Changes | None:
-        """What changed since the last look; None if nothing did, and at the first look."""
+        """The changes since the last look; None if nothing changed, and at the first look."""
         now, open_, dags = connection.exec_driver_sql(LOOK).one()
         flights = {flight.id: flight for flight in rows.of_result(ActiveInstance, connection.exec_driver_sql(IN_FLIGHT))}
         found = [] if self.since is None else rows.of_result(Event, connection.exec_driver_sql(EVENTS, (self.since,)))

@@ -31,7 +31,7 @@ ORDERS = {
     "last_run_state": NEWEST.format("n.state"), "start_date": NEWEST.format("n.started_at"),
     "last_run_start_date": NEWEST.format("n.started_at"),
 }  # fmt: skip
-#: What a list can be filtered by.
+#: The filters of a list.
 COLUMNS_BY_NAME = ORDERS | {
     "is_active": "d.is_active", "has_import_errors": "exists (select from import_error e where e.file = d.file)",
     "has_asset_schedule": "(v.asset_uris is not null)", "asset_uris": "v.asset_uris::text",

@@ -1,4 +1,4 @@
-"""What is going on in the whole installation: runs, waiting task instances and why they wait, deadlines, pools and queues."""
+"""The state of the whole installation: runs, waiting task instances with their reasons, deadlines, pools and queues."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ ORDERS = {
     "queued_when": "t.queued_at", "scheduled_when": "t.scheduled_at", "priority_weight": "t.priority_weight",
     "operator": OPERATOR, "operator_name": OPERATOR,
 }  # fmt: skip
-#: What a list can be filtered by.
+#: The filters of a list.
 COLUMNS_BY_NAME = ORDERS | {
     "key": "t.id", "run_key": "t.dag_run_id", "version_number": "v.number",
     "updated_at": "coalesce(t.ended_at, t.started_at, t.queued_at, t.scheduled_at)",

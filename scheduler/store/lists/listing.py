@@ -1,6 +1,6 @@
 """One page of a list: filters, order, offset or cursor, and the number of all entries.
 
-INVARIANT: names of columns come from this package only. What a client sends is a parameter, or a key of an `orders` table.
+INVARIANT: names of columns come from this package only. Values from a client are parameters, or keys of an `orders` table.
 """
 
 import base64
@@ -19,7 +19,7 @@ from scheduler.exceptions import UsageError
 Row = dict[str, Any]
 #: Beside a cursor, more entries than this are not counted.
 MOST_COUNTED = 10_000
-#: What stands for any value, as in Airflow.
+#: The text for any value, as in Airflow.
 ANY = "~"
 
 

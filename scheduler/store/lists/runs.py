@@ -27,7 +27,7 @@ ORDERS = {
     "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
     "data_interval_end": "r.data_interval_end", "partition_date": "r.partition_date",
 }  # fmt: skip
-#: What a list can be filtered by.
+#: The filters of a list.
 COLUMNS_BY_NAME = ORDERS | {
     "key": "r.id",
     "version_number": "v.number",
