@@ -12,7 +12,7 @@ from scheduler.authoring.expansion import Values
 from scheduler.authoring.graph import Node, link
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask
-from scheduler.masking import secrets_masker
+from scheduler.process import secrets_masker
 from scheduler.states import LOOP_STOP
 
 MOST_REASON_BYTES = 512
