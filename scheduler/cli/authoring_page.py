@@ -26,6 +26,9 @@ MODULES = {
     "scheduler.quality": "Data quality",
 }
 MISSING = object()
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(\[])")
+#: Backticks in a sentence that names many arguments.
+LIST_MARKS = 8
 STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
 #: Classes whose methods and constants DAG files use, with the members that they do not use.
 METHODS: dict[str, set[str]] = {
@@ -146,10 +149,21 @@ def _signature(member: Any) -> str:
 
 
 def meaning(thing: Any, name: str) -> str:
-    """The meaning of an argument that the docstring of `thing` does not explain."""
-    bases = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)
-    docs = " ".join(inspect.getdoc(one) or "" for one in bases)
-    return "see above" if re.search(rf"`{name}\b|\b{name}=", docs) else meanings.OWN.get(name, "")
+    """The meaning of an argument: the sentence of its docstring that names it, else that of argument_meanings or of a base class.
+
+    A sentence that names many arguments is the last choice.
+    """
+    own, *bases = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)
+    choices = [_sentence(own, name), meanings.OWN.get(name, ""), *(_sentence(base, name) for base in bases)]
+    found = [text for text in choices if text]
+    return next((text for text in found if text.count("`") < LIST_MARKS), found[0] if found else "")
+
+
+def _sentence(thing: Any, name: str) -> str:
+    """The first sentence of a docstring that names an argument; empty if there is none."""
+    sentences = SENTENCE_END.split(" ".join((inspect.getdoc(thing) or "").split()))
+    named = re.compile(rf"`{name}\b|\b{name}=")
+    return next((sentence.replace("|", "\\|") for sentence in sentences if named.search(sentence)), "")
 
 
 def _row(one: inspect.Parameter, text: str) -> str:
