@@ -1,6 +1,7 @@
 """Random DAGs reach the same states with follow on (by message and in place), with follow off, and in memory."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -20,7 +21,9 @@ from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.memory_run import LoadedDag
 
-ENGINES = settings(max_examples=6 if FULL else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+#: With RANDOM_DAGS=40 and --hypothesis-seed, more of them and others.
+COUNT = int(os.environ.get("RANDOM_DAGS", 6 if FULL else 4))
+ENGINES = settings(max_examples=COUNT, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_TURNS = 40
 #: Claims of this test are held for longer than a worker may be silent.
 PATIENT = {"worker": {"heartbeat_timeout": 3600.0}}
