@@ -10,6 +10,13 @@ from browser.conftest import PASSWORD, Installation, logged_in
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
+#: Lets a page believe that it is, or is not, in front.
+VISIBLE = """
+visible => {
+    Object.defineProperty(document, 'hidden', {value: !visible, configurable: true})
+    document.dispatchEvent(new Event('visibilitychange'))
+}
+"""
 
 
 def run_of(installation: Installation, *options: str) -> str:
@@ -236,6 +243,24 @@ def test_a_person_gets_to_a_log_without_a_mouse(page: Page, installation: Instal
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_hidden_page_asks_nothing_and_catches_up(page: Page, installation: Installation) -> None:
+    requests: list[str] = []
+    page.goto("/runs")
+    expect(page.locator("tbody tr").or_(page.get_by_text("No run fits"))).not_to_have_count(0)
+    page.clock.install()
+    page.on("request", lambda request: requests.append(request.url))
+    with page.expect_event("requestfailed", lambda request: "/api/v2/events" in request.url):
+        page.evaluate(VISIBLE, False)
+    requests.clear()
+
+    # All timers fire at once.
+    page.clock.run_for(120_000)
+    run_id = run_of(installation)
+    assert requests == []
+    page.evaluate(VISIBLE, True)
+    expect(page.get_by_role("link", name=run_id)).to_be_visible()
 
 
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
