@@ -15,7 +15,6 @@ from scheduler.testing import runs
 from scheduler.testing.plugin import DagMaker, InEnvironment
 from scheduler.testing.results import RunResult, TaskResult
 
-pytest_plugins = ["pytester"]
 DATE = datetime(2026, 3, 4, tzinfo=UTC)
 Run = Callable[..., RunResult]
 RunTask = Callable[..., TaskResult]
@@ -323,98 +322,6 @@ def test_a_dag_tests_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
 
     assert dag.test(DATE).success
     assert capsys.readouterr().out == "t: success\n"
-
-
-GOOD = """
-from datetime import UTC, datetime
-from scheduler import dag, task
-
-@dag(schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC))
-def shop():
-    @task
-    def sell(): return 3
-    sell()
-shop()
-"""
-TESTS = """
-def test_all_load(dag_bag):
-    assert dag_bag.import_errors == {}
-    assert dag_bag.dag_ids == ["shop"]
-
-def test_shop(run_dag, run_task):
-    assert run_dag("shop").xcoms == {"sell": 3}
-    assert run_task("shop", "sell").result == 3
-"""
-
-
-def repository(pytester: pytest.Pytester, **files: str) -> None:
-    (pytester.path / "dags").mkdir()
-    for name, text in files.items():
-        (pytester.path / "dags" / f"{name}.py").write_text(text)
-
-
-def test_a_repository_tests_its_dags(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD)
-    pytester.makepyfile(test_shop=TESTS)
-
-    pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=3)
-
-
-@pytest.mark.long
-def test_workers_of_xdist_test_their_parts(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD)
-    pytester.makepyfile(test_shop=TESTS)
-
-    pytester.runpytest_subprocess("--check-dags", "-n", "2").assert_outcomes(passed=3)
-
-
-def test_the_folder_is_found_from_where_pytest_starts(pytester: pytest.Pytester) -> None:
-    """Without a file of settings, the root of the tests is the folder that is the argument."""
-    repository(pytester, shop=GOOD)
-    pytester.mkdir("tests").joinpath("test_shop.py").write_text(TESTS)
-
-    pytester.runpytest_inprocess("tests").assert_outcomes(passed=2)
-
-
-def test_only_files_that_a_scheduler_reads_are_checked(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD, ignored="from scheduler import DAG\nraise ValueError", library="raise ValueError")
-    (pytester.path / "dags" / ".airflowignore").write_text("ignored.py\n")
-
-    pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=1)
-
-
-def test_a_failed_assertion_shows_why_the_run_failed(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD.replace("return 3", "raise KeyError('x')"))
-    pytester.makepyfile(test_shop="def test_shop(run_dag):\n    assert run_dag('shop').success\n")
-
-    done = pytester.runpytest_inprocess()
-
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*RunResult(dag_id='shop', state='failed', reasons={'sell': \"KeyError: 'x'\"})*"])
-
-
-def test_a_file_that_does_not_load_fails_its_check(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD, wrong="from scheduler import DAG\nDAG('d', schedul='@daily')\n")
-
-    done = pytester.runpytest_inprocess("--check-dags")
-
-    done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*did you mean 'schedule'*"])
-
-
-def test_a_bag_names_what_is_wrong(tmp_path: Path) -> None:
-    from scheduler.settings import Paths, Settings
-    from scheduler.testing.folder import load_folder
-
-    (tmp_path / "a.py").write_text(GOOD)
-    (tmp_path / "b.py").write_text(GOOD)
-    bag = load_folder(Settings(paths=Paths(home=tmp_path / "home", dags_folder=tmp_path)))
-
-    assert bag.size() == 1 and bag.import_errors == {"b.py": "The DAG 'shop' is also in a.py; rename one."}
-    with pytest.raises(NotFoundError, match="did you mean 'shop'"):
-        bag.get_dag("shopp")
-    with pytest.raises(DagError, match=r"b\.py: The DAG 'shop'"):
-        bag.check()
 
 
 def test_the_run_of_a_result_without_an_exception_has_its_reasons() -> None:
