@@ -16,14 +16,16 @@ RUN python3 web/build.py
 FROM ${PYTHON} AS environment
 WORKDIR /src
 # Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt LICENSE ./
 COPY web/build.py web/
-RUN mkdir scheduler workers dags \
+# pyproject.toml names README.md: an empty file keeps its text out of this layer too.
+RUN mkdir scheduler workers dags && touch README.md \
  && python3 -m venv --copies /opt/venv \
  && chmod 0711 /opt/venv/bin/python* \
  && PATH=/opt/venv/bin:$PATH \
  && pip install --no-cache-dir --constraint constraints.txt pip \
  && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
+COPY README.md ./
 COPY scheduler scheduler
 COPY workers workers
 COPY dags dags
