@@ -32,8 +32,8 @@ PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
 #: Stages of the processes. The embedded servers have the lowest stage, so they end last.
 FLOWER_STAGE, SCHEDULER_STAGE, WORKER_STAGE = 1, 2, 3
 WEB_STAGE = FLOWER_STAGE
-#: Seconds beyond worker.grace_sec in which a worker must end.
-WORKER_MARGIN_S = 10.0
+#: Seconds beyond worker.grace_sec in which a worker must end. A worker needs up to 25 to return the tasks that it cannot finish.
+WORKER_MARGIN_S = 30.0
 SCHEDULER_GRACE_S = 20.0
 #: Seconds beyond web.drain_timeout in which a web process must end.
 WEB_MARGIN_S = 5.0

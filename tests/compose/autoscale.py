@@ -54,7 +54,7 @@ def one_wave(stack: Stack, dag: str) -> list[float]:
 
 
 def eventually_triggered(stack: Stack, dag: str) -> str:
-    eventually(f"{dag} is parsed", lambda: stack.paceline("dags", "show", dag) is not None, within_s=300)
+    eventually(f"{dag} is parsed", lambda: stack.is_parsed(dag), within_s=300)
     return str(stack.paceline("dags", "trigger", dag)["run_id"])
 
 

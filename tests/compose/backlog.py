@@ -18,6 +18,7 @@ ENDED_WITHIN_S = 1800
 def check_backlog(stack: Stack) -> dict[str, Any]:
     say("Stopping the workers of the queue default")
     scale(stack, 0)
+    eventually("backlog is parsed", lambda: stack.is_parsed("backlog"), within_s=300)
     runs = [stack.paceline("dags", "trigger", "backlog", "--run-id", f"r{number}")["run_id"] for number in range(RUNS)]
     eventually(f"{TASKS} tasks wait", lambda: waiting(stack) == TASKS, within_s=300)
     began = time.monotonic()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ def main() -> int:
     except (CheckError, subprocess.CalledProcessError) as error:
         say(f"FAILED: {error}")
         result["error"] = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        result["error"] = repr(error)
     print(json.dumps(result | {"seconds": round(time.monotonic() - started, 1)}))
     return 0 if result["ok"] else 1
 
@@ -95,7 +99,7 @@ def build(image: str, *options: str) -> int:
 
 
 def check_flights(stack: Stack) -> dict[str, Any]:
-    eventually("flights is parsed", lambda: stack.paceline("dags", "show", "flights") is not None, within_s=PARSED_WITHIN_S)
+    eventually("flights is parsed", lambda: stack.is_parsed("flights"), within_s=PARSED_WITHIN_S)
     say("Running flights")
     run = stack.paceline("dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), failing=True)
     check_run(run)

@@ -44,12 +44,21 @@ class Stack:
         return call(*self._command, *arguments, environment=self.environment)
 
     def paceline(self, *arguments: str, failing: bool = False) -> Any:
-        """What the CLI in a scheduler's container prints as JSON; None if it fails, unless a failed run prints one too."""
+        """What the CLI in a scheduler's container prints as JSON. With `failing`, a run that failed prints it too."""
+        done = self._cli(*arguments)
+        succeeded = done.returncode in ({0, 1} if failing else {0})
+        expect(
+            succeeded and bool(done.stdout), f"`paceline {' '.join(arguments)}` printed no result and exited with {done.returncode}"
+        )
+        return json.loads(done.stdout)
+
+    def is_parsed(self, dag: str) -> bool:
+        """Whether the schedulers know a DAG."""
+        return self._cli("dags", "show", dag).returncode == 0
+
+    def _cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [*self._command, "exec", "-T", "scheduler", "paceline", *arguments, "--json"]
-        done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
-        if failing:
-            expect(done.returncode in {0, 1} and bool(done.stdout), f"{' '.join(arguments)} exited with {done.returncode}")
-        return json.loads(done.stdout) if failing or done.returncode == 0 else None
+        return subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
 
     def container(self, service: str, number: int) -> str:
         """The ID of a container of a service that runs."""

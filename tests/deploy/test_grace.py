@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.embedded.stack import SCHEDULER_GRACE_S, WEB_MARGIN_S
+from scheduler.embedded.stack import SCHEDULER_GRACE_S, WEB_MARGIN_S, stack_commands
 from scheduler.embedded.supervisor import Command
 from scheduler.settings.model import Worker
 from scheduler.settings.sections import Web
@@ -35,6 +35,17 @@ def needed_s(role: str, *, worker_grace_s: float = Worker().grace_sec) -> float:
         case "web":
             return Web().drain_timeout + WEB_MARGIN_S
     return Command(name=role, argv=()).grace_sec
+
+
+@pytest.mark.parametrize("grace_s", [Worker().grace_sec, 600.0])
+def test_a_stack_on_one_machine_waits_until_each_process_has_drained(grace_s: float) -> None:
+    commands = stack_commands(
+        {}, schedulers=1, workers=[("default", 4)], waiters=1, flower=True, web=Web(), worker_grace_sec=grace_s
+    )
+
+    limits = {command.name.partition("-")[0]: command.grace_sec for command in commands}
+    assert limits.keys() == UNIT_OF.keys()
+    assert {role: limit for role, limit in limits.items() if limit < needed_s(role, worker_grace_s=grace_s)} == {}
 
 
 @pytest.mark.parametrize("role", UNIT_OF)
