@@ -11,7 +11,7 @@ from scheduler.authoring.dag import DAG
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
 from scheduler.authoring.task_arguments import DEFAULT_POOL
 from scheduler.operators import routing
-from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.dag import SerializedDag, param_order
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 
@@ -47,6 +47,7 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
             else dag.max_consecutive_failed_dag_runs
         ),
         params=dag.params_spec,
+        param_order=param_order(dag.params_spec),
         deadlines=tuple(dag.deadline_specs),
         sla_miss_callback=dag.sla_miss_callback is not None,
         groups=tuple(dag.group_specs),

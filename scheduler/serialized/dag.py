@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache, cached_property
@@ -24,6 +25,18 @@ ALWAYS_STORED = frozenset(
         "rerun_with_latest_version", "allowed_run_types", "groups", "asset_names", "tasks",
     }
 )  # fmt: skip
+
+
+def param_order(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The `param_order` of a DAG with these params."""
+    names = tuple(params)
+    return () if list(names) == sorted(names, key=lambda name: (len(name.encode()), name.encode())) else names
+
+
+def params_in_order(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The params of a stored version, in the author's order."""
+    params: dict[str, Any] = data.get("params") or {}
+    return {name: params[name] for name in data.get("param_order") or () if name in params} | params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +69,8 @@ class SerializedDag:
     notify: tuple[str, ...] = ()
     #: {name: {"value", "schema", "description"}}, see authoring/params.
     params: dict[str, Any] = field(default_factory=dict)
+    #: Their names in the author's order, if the database, which keeps keys by length and then by bytes, has another.
+    param_order: tuple[str, ...] = ()
     #: {"reference", "interval_s", ...} each, see authoring/deadline.
     deadlines: tuple[dict[str, Any], ...] = ()
     sla_miss_callback: bool = False

@@ -181,6 +181,17 @@ class BackfillBody(Body):
     run_on_latest_version: bool | None = None
 
 
+class BackfillCounts(Model):
+    """The dates of a backfill by the state of their run: to be created, left out, or the state of the run."""
+
+    waiting: int
+    left_out: int
+    queued: int
+    running: int
+    success: int
+    failed: int
+
+
 class Backfill(Model):
     """A backfill."""
 
@@ -196,6 +207,8 @@ class Backfill(Model):
     created_at: datetime
     completed_at: datetime | None = from_row("ended_at")
     updated_at: datetime
+    #: An addition of Paceline.
+    run_counts: BackfillCounts
 
     @model_validator(mode="before")
     @classmethod

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError, PacelineError, UnreadableVersionError
+from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
 
@@ -213,6 +214,7 @@ def _with_schedule(row: Row) -> Row:
         periodic = False
     types = row["spec"].get("allowed_run_types") or ["backfill"]
     return row | {
+        "spec": row["spec"] | {"params": params_in_order(row["spec"])},
         "timetable_summary": timetable.summary(spec),
         "timetable_description": timetable.summary(spec),
         "timetable_periodic": periodic,

@@ -218,7 +218,12 @@ def connections(connection: Connection, filters: Filters, page: Page) -> Entries
 
 BACKFILL_COLUMNS = """
     b.id, b.dag_id, b.from_date, b.to_date, b.max_active_runs, b.reprocess, b.reverse, b.conf, b.is_paused, b.created_by,
-    b.created_at, b.ended_at, b.cancelled
+    b.created_at, b.ended_at, b.cancelled,
+    (select jsonb_build_object(
+                'waiting', count(*) filter (where o.state = 'waiting'), 'left_out', count(*) filter (where o.state = 'left_out'),
+                'queued', count(*) filter (where r.state = 'queued'), 'running', count(*) filter (where r.state = 'running'),
+                'success', count(*) filter (where r.state = 'success'), 'failed', count(*) filter (where r.state = 'failed'))
+       from backfill_run o left join dag_run r on r.id = o.dag_run_id where o.backfill_id = b.id) as run_counts
 """
 BACKFILL_ORDERS = {"id": "b.id", "dag_id": "b.dag_id", "from_date": "b.from_date", "to_date": "b.to_date",
                    "created_at": "b.created_at", "completed_at": "b.ended_at"}  # fmt: skip

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, CursorResult
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
+from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.states import FINISHED, States, TaskState
 from scheduler.store.db import rows
@@ -69,7 +70,7 @@ def dag(connection: Connection, dag_id: str) -> Row:
                    v.data->>'end_date' as end_date,
                    (v.data->>'catchup')::boolean as catchup, v.max_active_runs, v.max_active_tasks,
                    d.parsed_at, s.next_logical_date, s.next_run_after, v.data->'tasks' as tasks,
-                   coalesce(v.data->'params', '{}') as params
+                   coalesce(v.data->'params', '{}') as params, coalesce(v.data->'param_order', '[]') as param_order
               from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
              where d.dag_id = %(dag_id)s
             """,
@@ -87,7 +88,13 @@ def dag(connection: Connection, dag_id: str) -> Row:
         {"dag_id": dag_id},
     )
     tasks = [complete(task) for task in row["tasks"]]
-    return _with_summary(row) | {"tasks": tasks, "task_count": len(tasks), "versions": rows.dicts(versions)}
+    order = {"params": row["params"], "param_order": row.pop("param_order")}
+    return _with_summary(row) | {
+        "params": params_in_order(order),
+        "tasks": tasks,
+        "task_count": len(tasks),
+        "versions": rows.dicts(versions),
+    }
 
 
 def runs(connection: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int | None = None) -> list[Row]:

@@ -50,6 +50,19 @@ def test_recent_runs_of_the_dags_that_an_account_may_see(web: Web, world: World)
         assert http.get(f"{PREFIX}/recentRuns?dag_ids=etl").json() == {"dags": {}}
 
 
+def test_a_backfill_has_the_number_of_its_runs_in_each_state(web: Web, world: World) -> None:
+    token = web.account("boss", "admin")
+    with web.http(token) as http:
+        body = {"dag_id": "hourly", "from_date": "2026-03-01T00:00:00Z", "to_date": "2026-03-01T03:00:00Z", "max_active_runs": 2}
+        made = http.post(f"{PREFIX}/backfills", json=body).json()
+        assert made["run_counts"] == {"waiting": 4, "left_out": 0, "queued": 0, "running": 0, "success": 0, "failed": 0}
+        world.scenario.turn()
+        (listed,) = http.get(f"{PREFIX}/backfills").json()["backfills"]
+        assert listed["run_counts"] == made["run_counts"] | {"waiting": 2, "running": 2}
+        cancelled = http.put(f"{PREFIX}/backfills/{made['id']}/cancel").json()
+        assert cancelled["run_counts"] == made["run_counts"] | {"waiting": 0, "left_out": 2, "running": 2}
+
+
 def test_the_graph_is_that_of_a_version(web: Web, world: World) -> None:
     graph = get(web, f"{ETL}/graph")
 

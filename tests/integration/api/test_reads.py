@@ -10,7 +10,9 @@ from support.scenario import chain
 
 from scheduler.authoring import timetable
 from scheduler.authoring.asset import Asset
+from scheduler.store.db import database
 from scheduler.store.lists import listing
+from scheduler.store.queries import reads
 
 from .conftest import Web, World
 
@@ -45,6 +47,15 @@ def test_dags(client: airflow.ApiClient, world: World) -> None:
     with pytest.raises(NotFoundException) as missing:
         api.get_dag("nothing")
     assert json.loads(missing.value.body or "") == {"detail": "There is no DAG 'nothing'."}
+
+
+def test_params_are_in_the_order_of_their_author(client: airflow.ApiClient, world: World) -> None:
+    spec = {"schema": {}, "description": None}
+    params = {name: spec | {"value": name} for name in ("region", "rows")}
+    world.scenario.add(chain("form", 1, params=params, param_order=("region", "rows")))
+
+    assert list(airflow.DAGApi(client).get_dag_details("form").params or ()) == ["region", "rows"]
+    assert list(database.transact(world.scenario.engine, reads.dag, "form")["params"]) == ["region", "rows"]
 
 
 def test_tasks_versions_and_sources(client: airflow.ApiClient, world: World) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler import DAG
 from scheduler.operators import EmptyOperator
 from scheduler.serialized.authored import from_dag
-from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.dag import SerializedDag, params_in_order
 from scheduler.serialized.tasks import ALWAYS_STORED, SerializedTask, complete
 from scheduler.settings import Core, Scheduler
 
@@ -65,6 +65,18 @@ def test_a_fan_in_is_one_range_however_wide() -> None:
     data = serialized(dag)
 
     assert data.upstream_ranges[data.number["end"]] == ((1, 500),)
+
+
+def test_params_keep_the_order_of_their_author_in_the_database() -> None:
+    sorted_by_length = {"rows": 1, "region": "all"}
+    assert serialized(DAG("d", schedule=None, params=sorted_by_length)).param_order == ()
+
+    data = json.loads(serialized(DAG("d", schedule=None, params={"region": "all", "rows": 1, "since": None})).to_json())
+    data["params"] = dict(sorted(data["params"].items(), key=lambda param: len(param[0])))
+
+    assert list(params_in_order(data)) == ["region", "rows", "since"]
+    assert params_in_order(data) == data["params"]
+    assert params_in_order(data | {"param_order": ["gone", "since"]}).keys() == data["params"].keys()
 
 
 def test_what_the_author_leaves_open_comes_from_the_settings() -> None:

@@ -54,22 +54,17 @@ export default function Backfills() {
   )
 }
 
-/** Runs that ended among those that the backfill made, and how long the others may take. */
+/** Runs that ended among those of the backfill, and how long the others may take. */
 function Progress({ backfill }: { backfill: Backfill }) {
-  const count = (state: string[]) =>
-    ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: backfill.dag_id }, query: { run_type: ['backfill'], state, limit: 1, logical_date_gte: backfill.from_date, logical_date_lte: backfill.to_date } } })).then((page) => page.total_entries ?? 0)
-  const live = useLive(`progress ${backfill.id} ${backfill.completed_at}`, async () => {
-    const [done, failed, open] = await Promise.all([count(['success', 'failed']), count(['failed']), count(['queued', 'running'])])
-    return { done, failed, open }
-  }, backfill.completed_at ? { every: 0 } : { on: [`dag:${backfill.dag_id}`] })
-  const data = live.data.value
-  if (!data) return <span class="dim" aria-busy="true">–</span>
-  const total = data.done + data.open
+  const { waiting, queued, running, success, failed } = backfill.run_counts
+  const done = success + failed
+  const open = waiting + queued + running
+  const share = (count: number) => `${(count / Math.max(1, done + open)) * 100}%`
   const age = (now.value - Date.parse(backfill.created_at)) / 1000
   return (
     <span class="row">
-      <span class="use"><i style={{ width: `${((data.done - data.failed) / Math.max(1, total)) * 100}%`, background: 'var(--s-success)' }} /><i style={{ width: `${(data.failed / Math.max(1, total)) * 100}%`, background: 'var(--s-failed)' }} /></span>
-      <span class="small num soft nowrap">{data.done} / {total}{data.open && data.done && !backfill.is_paused ? `, ${b.eta(duration((age / data.done) * data.open))}` : ''}</span>
+      <span class="use"><i style={{ width: share(success), background: 'var(--s-success)' }} /><i style={{ width: share(failed), background: 'var(--s-failed)' }} /></span>
+      <span class="small num soft nowrap">{done} / {done + open}{open && done && !backfill.is_paused ? `, ${b.eta(duration((age / done) * open))}` : ''}</span>
     </span>
   )
 }
