@@ -39,7 +39,7 @@ class OperatorMeta(type):
             except DagError as error:
                 if not scope.defer(error):
                     raise
-                return _stand_in(at, kwargs)
+                return stand_in(at, kwargs)
 
     def _new_task(cls, at: source.Location, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         dag, group = scope.place(kwargs)
@@ -60,14 +60,14 @@ class OperatorMeta(type):
         return task
 
 
-def _stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> Any:
+def stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> AbstractOperator:
     """A task in place of one with an error, so that the rest of the file can be read. It raises no errors."""
     dag, group = scope.place(kwargs)
     wanted = kwargs.get("task_id")
     label = wanted if isinstance(wanted, str) and is_identifier(wanted) else "stand_in"
     if dag is not None:
         label = dag.unique_id(label, group)
-    task = construct(AbstractOperator, at, {"task_id": label, "dag": dag, "task_group": group})
+    task: AbstractOperator = construct(AbstractOperator, at, {"task_id": label, "dag": dag, "task_group": group})
     if dag is not None:
         dag.add_task(task)
     return task

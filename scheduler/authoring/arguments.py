@@ -50,10 +50,9 @@ NO_EFFECT: Mapping[str, str] = {
     "orientation": "remove it",
 }
 REPLACED: Mapping[str, str] = {**{name: f"write {new}" for name, new in RENAMED.items()}, **NO_EFFECT}
-#: Why the task loops of Airflow 3.4 are rejected, and what to write.
+#: Why the loop of a single task is rejected, and what to write.
 NO_LOOPS = (
-    "task loops are not supported; repeat the work inside the task, or start the DAG again with TriggerDagRunOperator and the"
-    " state of the loop in its conf."
+    "only task groups run in loops; put the task into a @task_group, and call .loop(max_iterations=..., until=...) of the group."
 )
 #: Those of NO_EFFECT that are accepted. The import hook for unchanged Airflow files adds all of them.
 ACCEPTED: set[str] = set()
@@ -208,10 +207,13 @@ class Arguments:
                 raise self.refuse(f"the argument {name!r} is not supported yet; remove it.")
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the nearest known one, else all if they are few."""
+def near(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
+    """The end of an error message about an unknown name: the nearest known one, else all if they are few.
+
+    `least` is the similarity of the nearest one, from 0 to 1.
+    """
     names = sorted(set(known))
-    nearest = difflib.get_close_matches(name, names, 1, cutoff=0.6)
+    nearest = difflib.get_close_matches(name, names, 1, cutoff=least)
     if nearest:
         return f"; did you mean {nearest[0]!r}?"
     return f"; known are {', '.join(names)}." if names and len(names) <= 15 else "."

@@ -1,16 +1,17 @@
 """Mapped tasks: `.partial(...).expand(...)` defines one task that gets an instance for each value at run time."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scheduler.authoring import scope, source
-from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.abstract_operator import AbstractOperator, stand_in
 from scheduler.authoring.arguments import LATER_FOR_TASKS, NO_LOOPS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
+from scheduler.exceptions import DagError
 
 #: The worker needs these arguments before it has the values of an instance, or they define the shape of the DAG.
 _FOR_ALL = "is the same for every instance of a task; set it in partial()"
@@ -45,12 +46,7 @@ class OperatorPartial:
 
     def expand(self, *unnamed: Any, **mapped: Any) -> AbstractOperator:
         """One instance for each value, or for each combination of several arguments; the last one varies fastest."""
-        self._expanded = True
-        refuse_unnamed(unnamed, self._arguments(), self._refuse)
-        product = Product(mapped, self._refuse)
-        self._check_expanded(mapped)
-        self._check_call([mapped.keys()])
-        return self._make(product)
+        return self._made(lambda: self._expand(unnamed, mapped))
 
     if not TYPE_CHECKING:  # type checkers find that it does not exist
 
@@ -60,7 +56,26 @@ class OperatorPartial:
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> AbstractOperator:
         """One instance for each dict of arguments."""
+        return self._made(lambda: self._expand_kwargs(kwargs))
+
+    def _made(self, make: Callable[[], AbstractOperator]) -> AbstractOperator:
+        """The new task. If it has an error that can wait for the end of the file, a task in its place."""
         self._expanded = True
+        try:
+            return make()
+        except DagError as error:
+            if not scope.defer(error):
+                raise
+            return stand_in(self._at, self._given)
+
+    def _expand(self, unnamed: Collection[Any], mapped: Mapping[str, Any]) -> AbstractOperator:
+        refuse_unnamed(unnamed, self._arguments(), self._refuse)
+        product = Product(mapped, self._refuse)
+        self._check_expanded(mapped)
+        self._check_call([mapped.keys()])
+        return self._make(product)
+
+    def _expand_kwargs(self, kwargs: Any) -> AbstractOperator:
         entries = Entries(kwargs, self._refuse)
         self._check_expanded(entries.names())
         self._check_call({frozenset(one) for one in entries.literals})

@@ -66,6 +66,16 @@ def defer(error: DagError) -> bool:
     return True
 
 
+def defer_first_of_line(error: DagError) -> None:
+    """Keep an error until the end of the file. Raise it if it must be raised now, or if its line already has one.
+
+    This ends a `while` loop whose condition has the error.
+    """
+    known = _collectors[-1].errors if _collectors else []
+    if any((one.file, one.line) == (error.file, error.line) for one in known) or not defer(error):
+        raise error
+
+
 def is_deferring() -> bool:
     """Whether errors wait for the end of the file."""
     return bool(_collectors) and _collectors[-1].defers

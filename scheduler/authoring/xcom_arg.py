@@ -81,20 +81,25 @@ class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
             "loop over it; loop inside the task that receives it."
         )
 
-    def __bool__(self) -> NoReturn:
-        raise fault(
-            f"The {self._shown()} is known only after it has run, so the DAG file cannot test it; decide in a @task.branch or "
-            "@task.short_circuit, or write `is not None` to ask whether there is a task."
+    def __bool__(self) -> bool:
+        scope.defer_first_of_line(
+            fault(
+                f"The {self._shown()} is known only after it has run, so the DAG file cannot test it; decide in a @task.branch or "
+                "@task.short_circuit, or write `is not None` to ask whether there is a task."
+            )
         )
+        return True
 
     def __contains__(self, item: object) -> NoReturn:
         self.__iter__()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str | int | float | list | tuple | dict) and scope.is_deferring() and source.is_called_from_outside():
-            raise fault(
-                f"The {self._shown()} is known only after it has run, so the DAG file cannot compare it with {other!r}; decide in "
-                "a @task.branch or @task.short_circuit."
+            scope.defer_first_of_line(
+                fault(
+                    f"The {self._shown()} is known only after it has run, so the DAG file cannot compare it with {other!r}; "
+                    "decide in a @task.branch or @task.short_circuit."
+                )
             )
         return self is other
 

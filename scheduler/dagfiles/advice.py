@@ -13,6 +13,10 @@ from scheduler.airflow.table import REASONS, RENAMED
 from scheduler.authoring import source
 from scheduler.authoring.arguments import near
 
+_PROVIDER = (
+    "install the provider package of the service beside Paceline with `pip install --no-deps`, or use its Python client in a @task"
+    " function"
+)
 _OPERANDS = re.compile(r"unsupported operand type\(s\) for (>>|<<): '(list|tuple|set|function)' and '(list|tuple|set|function)'")
 
 
@@ -99,11 +103,21 @@ def _of_ours(module: str, names: list[str]) -> str:
         return f"There is no module {module}{near(module, ['scheduler', *modules])}"
     missing = [name for name in names if name != "*" and not _has(known, module, name)]
     return " ".join(
-        f"Paceline has no {name}: {REASONS[name]}."
-        if name in REASONS
-        else f"{module} has no {name!r}{_place(name) or near(name, _public(known))}"
+        f"Paceline has no {name}: {REASONS[name]}." if name in REASONS else f"{module} has no {name!r}{_instead(known, name)}"
         for name in missing
     )
+
+
+def _instead(known: object, name: str) -> str:
+    """The end of the sentence on a name that a module of ours lacks."""
+    if place := _place(name):
+        return place
+    # Names of operators have the same ending, so those that mean something else are similar too.
+    if (nearest := near(name, _public(known), least=0.8)) != ".":
+        return nearest
+    if name.endswith(("Operator", "Sensor", "Hook")):
+        return f"; {_PROVIDER}."
+    return "; the reference of authoring in the documentation lists all names."
 
 
 def _has(known: object, module: str, name: str) -> bool:

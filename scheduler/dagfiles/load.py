@@ -59,7 +59,9 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     except BaseException as error:
         del sys.modules[module.__name__]
         if opened.errors and isinstance(error, Exception) and not isinstance(error, MemoryError | TaskTimeout):
-            raise _all_of([*opened.errors, *_independent(error, path)]) from None
+            known = {(one.file, one.line) for one in opened.errors}
+            more = [one for one in _independent(error, path) if (one.file, one.line) not in known]
+            raise _all_of([*opened.errors, *more]) from None
         raise
     return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
 

@@ -84,10 +84,10 @@ def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
         (
             "with DAG('d'):\n    @task\n    def f(): ...\n    f.loop(until=lambda n: n > 3)",
             4,
-            "f.loop(): task loops are not supported; repeat the work inside the task, or start the DAG again with",
+            "f.loop(): only task groups run in loops; put the task into a @task_group, and call .loop(",
         ),
-        ("with DAG('d'):\n    BashOperator.partial(task_id='t').loop(bash_command='ls')", 2, "task loops are not supported"),
-        ("with DAG('d'):\n    BashOperator(task_id='t', bash_command='ls', max_iterations=3)", 2, "task loops are not supported"),
+        ("with DAG('d'):\n    BashOperator.partial(task_id='t').loop(bash_command='ls')", 2, "only task groups run in loops"),
+        ("with DAG('d'):\n    BashOperator(task_id='t', bash_command='ls', max_iterations=3)", 2, "only task groups run in loops"),
         ("with DAG('d'):\n    if task(print)(1) == 'x': pass", 2, "cannot compare it with 'x'; decide in a @task.branch"),
         ("with DAG('d'):\n    task(print)(1) + 1", 2, "the DAG file cannot compute with it (unsupported operand type(s) for +"),
         ("with DAG('d'):\n    len(task(print)(1))", 2, "pass it to a @task function, and compute there."),
@@ -110,8 +110,8 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
     [
         ("from airflow import DAG", "Airflow is not installed; write `from scheduler import DAG`."),
         (
-            "from airflow.sdk import dag, PartitionMapper, EmptyOperator",
-            "write `from scheduler import dag`. Paceline has no EmptyOperator. Paceline has no PartitionMapper: partitions are",
+            "from airflow.sdk import dag, AssetAccessControl, EmptyOperator",
+            "write `from scheduler import dag`. Paceline has no EmptyOperator. Paceline has no AssetAccessControl: Paceline has",
         ),
         (
             "from airflow.providers.standard.operators.empty import DummyOperator",
@@ -133,7 +133,16 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
             "scheduler.operators has no 'EmptyOperater'; did you mean 'EmptyOperator'?",
         ),
         ("from scheduler.triggers import FileTriger", "scheduler.triggers has no 'FileTriger'; did you mean 'FileTrigger'?"),
-        ("from scheduler import timetables, exceptions, Nope", "scheduler has no 'Nope'."),
+        (
+            "from scheduler import timetables, exceptions, Nope",
+            "scheduler has no 'Nope'; the reference of authoring in the documentation lists all names.",
+        ),
+        # Not the nearest of our names, which have the same ending.
+        (
+            "from scheduler.operators import KubernetesPodOperator",
+            "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service beside Paceline with"
+            " `pip install --no-deps`, or use its Python client in a @task function.",
+        ),
         (
             "import x\nfrom scheduler.operator import Y",
             "There is no module scheduler.operator; did you mean 'scheduler.operators'?",
@@ -157,6 +166,98 @@ def test_all_imports_that_do_not_work_are_named(tmp_path: Path) -> None:
         "Correct these imports:\nline 2: Airflow is not installed; write `from scheduler import DAG`.\n"
         "line 3: scheduler has no 'DAGG'; did you mean 'DAG'?"
     )
+
+
+#: The mistakes of authors who come from Airflow, with the line and the whole message of each.
+EXACT = [
+    (
+        "with DAG('d'): ...\nEmptyOperator(task_id='lost')",
+        2,
+        "Task 'lost' is in no DAG, so it never runs; create it inside `with DAG(...)` or a @dag function.",
+    ),
+    ("@dag\ndef never(): ...", 1, "The @dag function 'never' is never called, so it creates no DAG; add never()."),
+    (
+        "with DAG('d'):\n    if task(print)(1): ...",
+        2,
+        "The result of 'print' is known only after it has run, so the DAG file cannot test it; decide in a @task.branch or"
+        " @task.short_circuit, or write `is not None` to ask whether there is a task.",
+    ),
+    (
+        "with DAG('d'):\n    @task\n    def f(n): ...\n    f.expand([1])",
+        4,
+        "Task 'f' of DAG 'd': expand() takes each list by the name of its argument: write expand(n=...).",
+    ),
+    (
+        "with DAG('d'):\n    a, b = (EmptyOperator(task_id=name) for name in 'ab')\n    [a] >> [b]",
+        3,
+        "Python cannot join two lists with >>. Write cross_downstream(first, second) for an edge from each task to each, or"
+        " chain(first, second) for pairs; both are in scheduler.",
+    ),
+    ("from airflow import DAG", 1, "Airflow is not installed; write `from scheduler import DAG`."),
+    (
+        "from scheduler import Foo",
+        1,
+        "scheduler has no 'Foo'; the reference of authoring in the documentation lists all names.",
+    ),
+    # Not the nearest of our names: those of operators have the same ending.
+    (
+        "from scheduler.operators import KubernetesPodOperator",
+        1,
+        "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service beside Paceline with"
+        " `pip install --no-deps`, or use its Python client in a @task function.",
+    ),
+    (
+        "from scheduler.operators import SubDagOperator",
+        1,
+        "Paceline has no SubDagOperator: use TaskGroup.",
+    ),
+    (
+        "with DAG('d'):\n    PythonOperator(task_id='t', python_callable=print, provide_context=True)",
+        2,
+        "Task 't' of DAG 'd': the argument 'provide_context' does not exist any more: the function always gets the context"
+        " variables that it has parameters for; remove it.",
+    ),
+    (
+        "with DAG('d'):\n    FileSensor(task_id='t', filepath='/x', poke_intervall=3)",
+        2,
+        "Task 't' of DAG 'd': unknown argument 'poke_intervall'; did you mean 'poke_interval'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "line", "message"), EXACT)
+def test_a_mistake_has_this_line_and_this_message(tmp_path: Path, source: str, line: int, message: str) -> None:
+    found = problem(tmp_path, source, head=HEAD + "from scheduler.sensors import *\n")
+
+    assert found is not None
+    assert (found.line, found.message) == (line, message)
+
+
+def test_a_file_names_its_mistakes_of_different_kinds(tmp_path: Path) -> None:
+    source = """
+        with DAG("d"):
+            @task
+            def count(n): return n
+            if count(1):
+                BashOperator(task_id="b", bash_comand="ls")
+            count.expand([1]) >> EmptyOperator(task_id="e")
+            if count(2) == 3: ...
+            EmptyOperator(task_id="p", provide_context=True)
+        [1] >> [2]
+        """
+    found = problem(tmp_path, source)
+
+    assert found is not None
+    first, *each = found.message.splitlines()
+    assert first == "The file has 6 errors:"
+    assert [one.split(": ")[0] for one in each] == [f"line {line + HEAD.count(chr(10))}" for line in (4, 5, 6, 7, 8, 9)]
+
+
+def test_a_loop_that_tests_a_result_ends_with_its_one_error(tmp_path: Path) -> None:
+    found = problem(tmp_path, "with DAG('d'):\n    while task(print)(1): ...")
+
+    assert found is not None
+    assert found.line == 2 and found.message.startswith("The result of 'print' is known only after it has run")
 
 
 THREE = """
