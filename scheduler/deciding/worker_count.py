@@ -69,3 +69,11 @@ def workers(load: Workload, limits: Limits) -> int:
     if load.waiting and load.startable:
         wanted = max(wanted, 1)
     return min(max(wanted, limits.minimum), limits.maximum)
+
+
+def usable(load: Workload, limits: Limits) -> int:
+    """Return the number of workers that the tasks which run or could run would occupy, whatever the drain time.
+
+    Stopping one of them saves no worker-seconds: the other workers would run its tasks later.
+    """
+    return math.ceil((load.running + min(load.waiting, load.startable)) / limits.concurrency)

@@ -29,6 +29,7 @@ class Autoscaler:
     """The desired number of workers of some queues.
 
     It falls only after it was a tenth lower for `cooldown_s`, and then rises a little only after that time again: it does not flap.
+    While the tasks that run or wait fill all workers, it does not fall at all, even if fewer would do.
     Its only state is the numbers of that time. After a restart, the number may fall once too early.
     """
 
@@ -46,7 +47,8 @@ class Autoscaler:
 
     def decide(self, load: worker_count.Workload) -> int:
         """Return the number of workers for this workload and those of the last seconds."""
-        now, wanted = self._clock(), worker_count.workers(load, self._limits)
+        now = self._clock()
+        wanted = max(worker_count.workers(load, self._limits), min(self._last, worker_count.usable(load, self._limits)))
         while self._recent and self._recent[-1][1] <= wanted:
             self._recent.pop()
         self._recent.append((now, wanted))

@@ -77,6 +77,25 @@ def test_a_small_rise_after_a_fall_waits_for_the_cooldown_and_a_large_one_does_n
     assert found == [20, 20, 10, 10, 13, 13, 0, 1]
 
 
+def test_the_number_does_not_fall_while_a_backlog_fills_the_workers() -> None:
+    # Short tasks before, and tasks that end at the same time, make 16 slots look like too many.
+    backlog = load(waiting=300, running=12, service_s=4.0)
+    loads = [load(waiting=480), *[backlog] * 20, load(waiting=2, running=9), load(running=9), load(running=9)]
+    times = iter([0.0, *range(10, 210, 10), 210.0, 229.0, 231.0])
+    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+
+    assert worker_count.workers(backlog, LIMITS) == 3
+    assert [autoscaler.decide(one) for one in loads] == [4, *[4] * 20, 4, 4, 3]
+
+
+def test_workers_that_only_wait_for_a_pool_may_stop() -> None:
+    times = iter([0.0, 10.0, 41.0])
+    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+    blocked = load(waiting=1200, startable=0, running=4)
+
+    assert [autoscaler.decide(one) for one in (load(waiting=1200), blocked, blocked)] == [10, 10, 1]
+
+
 # Loads ---------------------------------------------------------------------------------------------------------------
 
 
@@ -123,14 +142,20 @@ class Simulation:
 
     STEP_S, DECIDE_EVERY, START_S = 1.0, 5, 8.0
 
-    def __init__(self, tasks: Load, limits: Limits, cooldown_s: float) -> None:
+    def __init__(self, tasks: Load, limits: Limits, cooldown_s: float, *, short_before: int = 0, pause_steps: int = 1) -> None:
+        """With `short_before`, so many tasks of half a second have just ended. A slot is free for `pause_steps` steps on average
+        before its next task starts: a machine with too little CPU.
+        """
         self.now = 0.0
+        self.pauses = random.Random(1)
+        self.pause_steps = pause_steps
+        self.short_before = short_before
         self.autoscaler = Autoscaler(["q"], limits, cooldown_s=cooldown_s, clock=lambda: self.now)
         self.limits = limits
         self.arriving = sorted(tasks)
         self.waiting: list[tuple[float, float]] = []
         self.running: list[tuple[float, float, float, int]] = []
-        self.ended: list[tuple[float, float, float]] = []
+        self.ended: list[tuple[float, float, float]] = [(-1.0, -1.5, 0.5)] * short_before
         self.workers: dict[int, Worker] = {}
         self.next_worker = 0
         self.worker_seconds = 0.0
@@ -139,7 +164,7 @@ class Simulation:
         self.longest_wait_s = 0.0
 
     def run(self) -> "Simulation":
-        total, step = len(self.arriving), 0
+        total, step = self.short_before + len(self.arriving), 0
         while len(self.ended) < total or self.workers:
             self._arrive_and_end()
             if step % self.DECIDE_EVERY == 0:
@@ -191,6 +216,8 @@ class Simulation:
     def _start(self) -> None:
         for number, worker in self.workers.items():
             while self.waiting and not worker.stopping and worker.ready_at <= self.now and worker.busy < self.limits.concurrency:
+                if self.pauses.randrange(self.pause_steps):
+                    break
                 arrived, service_s = heapq.heappop(self.waiting)
                 self.longest_wait_s = max(self.longest_wait_s, self.now - arrived)
                 heapq.heappush(self.running, (self.now + service_s, arrived, service_s, number))
@@ -209,6 +236,22 @@ def flaps(numbers: list[tuple[float, int]]) -> int:
         0 < low < before and high > low and rose_at - fell_at < 30
         for (_, before), (fell_at, low), (rose_at, high) in zip(numbers, numbers[1:], numbers[2:], strict=False)
     )
+
+
+@pytest.mark.parametrize("pause_steps", [1, 4])
+@pytest.mark.parametrize("short_before", [0, 500, 2000])
+def test_the_number_rises_once_and_falls_once_in_a_wave(short_before: int, pause_steps: int) -> None:
+    """The wave of `make test-compose`, also after short tasks and on a machine with too little CPU, where few slots are taken."""
+    limits = replace(LIMITS, maximum=4)
+
+    done = Simulation([(0.0, 10.0)] * 480, limits, 15, short_before=short_before, pause_steps=pause_steps).run()
+
+    numbers = [number for _, number in done.numbers]
+    top = numbers.index(4)
+    assert numbers[:top] == sorted(numbers[:top])
+    assert numbers[top:] == sorted(numbers[top:], reverse=True)
+    # A slot that is free for some seconds before each task costs its worker-seconds, whatever the number is.
+    assert done.worker_seconds <= (MOST if pause_steps == 1 else 2) * 480 * 10 / 4
 
 
 @pytest.mark.parametrize(("make", "concurrency"), LOADS, ids=lambda value: getattr(value, "__name__", None))
