@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -44,6 +45,39 @@ def test_the_script_is_one_of_the_shell(shell: str) -> None:
     assert f"{VARIABLE}={shell}_complete" in done.stdout
     if program := shutil.which(shell):
         subprocess.run([program, "-n"], input=done.stdout, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("po",), ["pools"]),
+        (("dags", "tr"), ["trigger"]),
+        (("dags", "trigger", "--pa"), ["--partition"]),
+        (("completion", ""), ["bash", "zsh", "fish"]),
+    ],
+)
+def test_bash_completes_after_the_line_of_its_startup_file(words: tuple[str, ...], offered: list[str]) -> None:
+    """The shell finds the function by the name of the program, as it does when Tab is pressed."""
+    script = r"""
+        eval "$(paceline completion bash)" || exit 1
+        [[ $(complete -p paceline) =~ -F\ ([^ ]+)\ paceline ]] || exit 2
+        COMP_WORDS=(paceline "$@") COMP_CWORD=$#
+        "${BASH_REMATCH[1]}" paceline "${@: -1}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    """
+    programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", *words],
+        env={"PATH": programs},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == offered
 
 
 def test_completing_a_command_imports_no_command() -> None:
