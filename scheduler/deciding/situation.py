@@ -142,6 +142,8 @@ class Situation:
     scope: tuple[Counted, ...] = ()
     #: Mapped, and not made into its instances yet: the tasks whose results say how many.
     expands_over: tuple[Counted, ...] | None = None
+    #: Of a task in a loop, after the first iteration: the gate that ends the iteration before.
+    loop_gate: Counted | None = None
     #: What it waits for in the run before, see deciding/past.
     past: str | None = None
     pool_name: str = "default_pool"

@@ -72,7 +72,8 @@ def _ended(facts: Situation) -> str:
     if facts.state not in FINISHED:
         return f"Its run has ended as {facts.run.state}, so nothing moves it any more; clear it to run it."
     if facts.state is S.REMOVED:
-        return f"It is removed: the run's version of the DAG has no such task{_because(facts.reason)}."
+        why = facts.reason or "the run's version of the DAG has no such task"
+        return f"It is removed{_because(why)}."
     tries = f" on try {facts.try_number} of {facts.max_tries + 1}" if facts.try_number else ""
     at = f" at {facts.ended_at.isoformat(timespec='seconds')}" if facts.ended_at else ""
     return f"It has ended as {facts.state}{tries}{at}{_because(facts.reason)}."
@@ -183,7 +184,16 @@ def _undecided(facts: Situation) -> list[str]:
         open_ones = [one for one in facts.expands_over if not _all_ended(one)]
         if open_ones:
             return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_ones)}."]
+    if facts.loop_gate is not None and not _all_ended(facts.loop_gate):
+        return [_iteration(facts, facts.loop_gate)]
     return [*_upstream(facts), *_setups(facts), *_scope(facts), *_past(facts)]
+
+
+def _iteration(facts: Situation, gate: Counted) -> str:
+    """Of a task in a loop: iterations are counted from 1 on, and map indexes from 0 on."""
+    before = facts.map_index
+    name = f"{gate.task_id}[{before - 1}] ({_of_states(gate.states, mapped=False)})"
+    return f"It is in iteration {before + 1} of its loop and waits for {name}, which ends iteration {before}."
 
 
 def _upstream(facts: Situation) -> list[str]:

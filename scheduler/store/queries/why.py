@@ -144,6 +144,7 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
     sources = expansion.sources(task.expand) if expands and task.expand else set()
     others = {*task.upstream, *task.setups, *task.scope, *sources}
     found = _states(connection, run, others - near) | _states(connection, run, near, map_index=index)
+    gate = None if task.loop_gate is None or index < 1 else task.loop_gate
     before = None
     if task.depends_on_past:
         before = run_facts.before(connection, run, past.relevant(dag), catchup=dag.catchup)
@@ -152,6 +153,7 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
         "upstream": _counted(task.upstream, found),
         "setups": _counted(task.setups, found),
         "scope": _counted(task.scope, found),
+        "loop_gate": None if gate is None else _states(connection, run, {gate}, map_index=index - 1).get(gate),
         "expands_over": _counted(sorted(sources), found) if expands else None,
         "past": past.waits(dag, before).get(dag.number[task.task_id]),
     }

@@ -10,6 +10,9 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
+from scheduler.states import LOOP_STOP, TaskState
+from scheduler.store.worker.claims import Ending
+
 from .conftest import Cli
 
 NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within about a second."
@@ -288,3 +291,26 @@ def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], messa
 
     assert done.exit_code == 3
     assert message in done.stderr
+
+
+def test_a_task_in_a_loop_waits_for_the_iteration_before(ask: Ask) -> None:
+    in_loop = {
+        "expand": {"kind": "product", "inputs": [{"literal": 3}]},
+        "mapped_group": "loop",
+        "group": "loop",
+        "loop_gate": "gate",
+    }
+    options = {"work": in_loop, "gate": {**in_loop, "branches": True}}
+    ask.scenario.add(dag("looping", {"before": [], "work": ["before"], "gate": ["work"]}, options=options))
+    run = ask.scenario.trigger("looping", run_id="one")
+    for _ in range(20):
+        if ask.scenario.states(run).get("work[0]") == "success":
+            break
+        ask.scenario.turn()
+        ask.scenario.work()
+
+    (waits,) = ask("work", "--map-index", "1", dag_id="looping")
+    assert re.fullmatch(r"It is in iteration 2 of its loop and waits for gate\[0\] \(\w+\), which ends iteration 1\.", waits)
+
+    ask.scenario.run_to_end(outcome=lambda claim: Ending(TaskState.SUCCESS, skip=(LOOP_STOP,)))
+    assert ask("work", "--map-index", "1", dag_id="looping") == ["It is removed: the loop ended with iteration 1."]

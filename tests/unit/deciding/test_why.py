@@ -104,6 +104,16 @@ UNDECIDED = [
         id="teardown",
     ),
     pytest.param(
+        {"map_index": 2, "loop_gate": mapped("body.enough", running=1), "upstream": (task("before", S.SUCCESS),)},
+        "It is in iteration 3 of its loop and waits for body.enough[1] (running), which ends iteration 2.",
+        id="iteration",
+    ),
+    pytest.param(
+        {"map_index": 2, "loop_gate": mapped("body.enough", success=1), "upstream": (task("before", S.SUCCESS),)},
+        NOTHING,
+        id="iteration-begins",
+    ),
+    pytest.param(
         {"expands_over": (task("list_files"), task("days", S.SUCCESS))},
         "How many instances it becomes is not known yet: it waits for the result of list_files (running).",
         id="expansion",
@@ -286,6 +296,10 @@ ENDED = [
         "It has ended as skipped: left out by branch choose.", id="skipped",
     ),
     pytest.param(S.REMOVED, {}, "It is removed: the run's version of the DAG has no such task.", id="removed"),
+    pytest.param(
+        S.REMOVED, {"reason": "the loop ended with iteration 3", "try_number": 0, "ended_at": None},
+        "It is removed: the loop ended with iteration 3.", id="loop-ended",
+    ),
 ]  # fmt: skip
 
 
