@@ -1,7 +1,8 @@
 """Operators that ask a person and continue with the answer ("human in the loop").
 
-The request is in the state store of the task instance under REQUEST, and the answer comes in there under RESPONSE, by the REST
-API. While it waits, a task holds neither a worker nor slots: it looks for the answer every POLL_S seconds.
+The request is in the state store of the task instance under REQUEST. The REST API, and through it the page "Required actions",
+stores the answer there under RESPONSE. While it waits, a task holds neither a worker nor slots: it looks for the answer every
+POLL_S seconds.
 """
 
 import logging
@@ -47,8 +48,9 @@ class HITLOperator(Operator):
     `defaults`, one option or a list, are the answer; without them the try fails with HITLTimeoutError. `notifiers`, one or a list,
     are called once when the task begins to wait. `assigned_users`, dicts with id and name, are the only users who may answer.
 
-    An answer is stored with the REST API: PUT .../taskInstances/<task>/state-store/hitl_response with
-    {"value": {"chosen_options": ["yes"], "params_input": {}}}. An answer that does not fit is dropped with a warning in the log.
+    A person answers on the page "Required actions", or with the REST API: PATCH .../taskInstances/<task>/<map index>/hitlDetails
+    with {"chosen_options": ["yes"], "params_input": {}}; the map index is -1 unless the task is mapped. An answer whose params do
+    not fit is dropped with a warning in the log.
     The result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user. DagError if an argument
     is wrong.
     """
