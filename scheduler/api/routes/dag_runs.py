@@ -151,7 +151,7 @@ def clear_dag_run(api: Api, dag_id: str, dag_run_id: str, body: models.DagRunCle
 def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str, Any]:
     """Clear several runs."""
     if body.partition_key or body.partition_date_start or body.partition_date_end or not body.dag_runs:
-        raise UsageError("Name the runs in dag_runs; Paceline has no partitions.")
+        raise UsageError("Name the runs in dag_runs; Paceline does not clear runs by partition.")
     named = [(_dag_of(api, dag_id, one.dag_id), one.dag_run_id) for one in body.dag_runs]
     keys = [api.read(runs.run, *one)["id"] for one in named]
     changes = [change for one in named for change in _clear(api, *one, body)]

@@ -17,7 +17,7 @@ REASONS = {
     "POST /connections/enqueue-test": TEST,
     "GET /connections/enqueue-test": TEST,
     "POST /connections/defaults": "Paceline has no default connections.",
-    "POST /dags/{dag_id}/clearPartitions": "Paceline has no partitions.",
+    "POST /dags/{dag_id}/clearPartitions": "Paceline does not clear runs by partition: name them in POST .../clearDagRuns.",
 }
 
 

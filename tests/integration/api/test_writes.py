@@ -55,6 +55,21 @@ def test_a_run_without_a_logical_date_is_triggered_with_null(client: airflow.Api
     assert [world.state(run_id) for run_id in (undated.dag_run_id, left_out["dag_run_id"])] == ["success", "success"]
 
 
+def test_a_run_and_an_update_have_a_partition(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.DagRunApi(client)
+
+    run = api.trigger_dag_run("etl", airflow.TriggerDAGRunPostBody(dag_run_id="mine", partition_key="eu"))
+    api.trigger_dag_run("etl", airflow.TriggerDAGRunPostBody(dag_run_id="other", partition_key="us"))
+
+    assert run.partition_key == "eu"
+    assert world.scenario.rows("select run_id, partition_key from dag_run where partition_key is not null order by id") == [
+        ("mine", "eu"),
+        ("other", "us"),
+    ]
+    assert [one.dag_run_id for one in api.get_dag_runs("etl", partition_key_pattern="eu").dag_runs] == ["mine"]
+    assert refused(api.trigger_dag_run, "etl", airflow.TriggerDAGRunPostBody(partition_key="x" * 251))[0] in {400, 422}
+
+
 def test_an_idempotency_key_makes_one_run(client: airflow.ApiClient, world: World, web: Web) -> None:
     token = web.account("bob", "operator")
     with web.http(token) as http:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from support.scenario import Scenario, chain
 
+from scheduler import PartitionedAssetTimetable
 from scheduler.authoring import timetable
 from scheduler.authoring.asset import Asset
 
@@ -49,6 +50,18 @@ def test_a_schedule_of_assets_is_shown_and_updated(cli: Cli, scenario: Scenario)
         ("weather", ["user"], True),
     ]
     assert "s3://lake/flights" in cli("assets", "list").stdout
+
+
+def test_a_partition_is_given_to_a_run_and_to_an_update(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("user", 1, schedule=PartitionedAssetTimetable(assets=FLIGHTS).to_spec()))
+
+    assert cli("dags", "trigger", "pair", "--run-id", "mine", "--partition", "eu").exit_code == 0
+    assert cli("assets", "update", "flights", "--partition", "us").exit_code == 0
+    scenario.run_to_end()
+
+    assert scenario.rows("select dag_id, partition_key from dag_run order by id") == [("pair", "eu"), ("user", "us")]
+    refused = cli("dags", "trigger", "pair", "--partition", "x" * 251)
+    assert refused.exit_code != 0 and "partition key must have 1 to 250" in refused.stderr
 
 
 def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) -> None:

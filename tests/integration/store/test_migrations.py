@@ -9,7 +9,10 @@ import pytest
 from alembic.script import ScriptDirectory
 from support.scenario import Scenario, chain
 
+from scheduler import Asset, PartitionedAssetTimetable
+from scheduler.authoring import timetable
 from scheduler.exceptions import SchemaError
+from scheduler.store.dags import assets
 from scheduler.store.db import migrate
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
@@ -183,3 +186,26 @@ def test_the_marker_of_this_version_names_a_revision_it_knows() -> None:
 
 def test_the_chain_of_revisions_is_the_one_that_alembic_reads() -> None:
     assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate.FOLDER).walk_revisions())
+
+
+def test_going_back_before_partitions_keeps_runs_and_the_other_updates(scenario: Scenario) -> None:
+    a = Asset("a", "s3://a")
+    both = {"assets": a & Asset("b", "s3://b")}
+    scenario.add(chain("each", 1, schedule=PartitionedAssetTimetable(**both).to_spec()))
+    scenario.add(chain("plain", 1, schedule=timetable.WhenUpdated(both["assets"]).to_spec()))
+    scenario.trigger("each", run_id="mine", partition_key="us")
+    for key in ("us", "eu", None, None):
+        transact(scenario.engine, assets.update, a.uri, None, "test", key)
+    waiting = "select dag_id, uri, count(*) from asset_waiting group by 1, 2 order by 1, 2"
+    assert scenario.rows(waiting) == [("each", a.uri, 2), ("plain", a.uri, 2)]
+    before = "0021"
+    scenario.sql(f"update process set schema = '{before}'")
+
+    while scenario.rows("select version_num from paceline_schema") != [(before,)]:
+        migrate.downgrade(scenario.engine)
+
+    assert scenario.rows(waiting) == [("plain", a.uri, 2)]
+    assert scenario.rows("select run_id, state from dag_run") == [("mine", "queued")]
+    migrate.migrate(scenario.engine)
+    assert scenario.rows("select run_id, partition_key from dag_run") == [("mine", None)]
+    scenario.run_to_end()
