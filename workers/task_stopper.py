@@ -80,8 +80,9 @@ class TaskStopper(threading.Thread):
         A second call aborts. Safe in a signal handler.
         """
         if self._drained_since is None:
-            self._drained_since = time.monotonic()
+            # First the pool processes: no task may continue in place once the thread has logged that the worker stops.
             self._running_tasks.drain()
+            self._drained_since = time.monotonic()
         else:
             self.abort()
 

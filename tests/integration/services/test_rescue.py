@@ -173,7 +173,7 @@ def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ende
     scheduler = scenario.schedulers[0]
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from dag_run where id = %s for update", (held,))
-        scheduler.service(Promote).hint([held, ended])
+        scheduler.wake([f"run:{held}", f"run:{ended}"])
         scheduler.run_once()
 
         assert set(scheduler.service(Promote).hints) == {held}
