@@ -35,6 +35,7 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "why": ("/dags/long_import/runs/now/tasks/index_3/-/why", None),
     "clear": (f"/dags/orders/runs/{RUN}/tasks/transform.clean", ".head .button.first"),
     "xcoms": (f"/dags/orders/runs/{RUN}/tasks/publish/-/xcoms", None),
+    "events": (f"/dags/orders/runs/{RUN}/tasks/publish/-/events", None),
     "flights": ("/dags/flights", None),
     "flights-graph": (f"/dags/flights/runs/{FLIGHTS}/graph", None),
     "flights-gantt": (f"/dags/flights/runs/{FLIGHTS}", None),

@@ -37,6 +37,7 @@ PAGES = (
     "/dags/journey/runs/{run}/tasks/talk/-/why",
     "/dags/journey/runs/{run}/tasks/finish/-/xcoms",
     "/dags/journey/runs/{run}/tasks/work/-/details",
+    "/dags/journey/runs/{run}/tasks/work/-/events",
 )
 SCRIPT = "axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'best-practice']})"
 

@@ -73,6 +73,9 @@ def test_a_failed_task_is_explained_cleared_with_its_downstream_and_finishes(pag
     expect(page.locator(".dag-facts .state")).to_have_text("success")
     page.get_by_role("link", name="Log", exact=True).click()
     expect(page.get_by_role("group", name="Try")).to_be_visible()
+    page.get_by_role("link", name="Events", exact=True).click()
+    expect(page.get_by_role("row").nth(1)).to_contain_text("ada")
+    expect(page.get_by_role("row", name="post_clear_task_instances")).to_have_count(1)
     page.goto(f"/dags/journey/runs/{run_id}")
     expect(page.locator(".dag-facts .state")).to_have_text("success")
 

@@ -383,6 +383,15 @@ def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClie
     assert api.get_event_logs(dag_id="etl", event="patch_dag").total_entries == 1
 
 
+def test_the_audit_log_names_the_task_that_a_request_clears(web: Web, client: airflow.ApiClient, world: World) -> None:
+    with web.http(client.configuration.access_token) as http:
+        for tasks in (["each"], [["each", 1]], ["each", "load"], [["each"]], [{}], "each"):
+            http.post("/api/v2/dags/etl/clearTaskInstances", json={"dag_run_id": "good", "task_ids": tasks})
+
+    found = world.scenario.rows("select run_id, task_id, map_index from audit where event <> 'login' order by id")
+    assert found == [("good", "each", None), ("good", "each", 1), *[("good", None, None)] * 4]
+
+
 def test_removed_task_instances_can_be_deleted(client: airflow.ApiClient, world: World) -> None:
     world.scenario.add(dag("etl", {"extract": []}))
     world.scenario.sql("update task_instance set state = 'removed' where task_id = 'load'")

@@ -15,10 +15,11 @@ import { asks } from '../requests'
 import { Respond } from '../Respond'
 import { LogView } from '../../log/LogView'
 import { Actions } from './Actions'
+import { Events } from './Events'
 import { TaskDetails } from './TaskDetails'
 import { XComs } from './XComs'
 
-type Tab = 'log' | 'why' | 'xcoms' | 'details' | 'mapped'
+type Tab = 'log' | 'why' | 'xcoms' | 'events' | 'details' | 'mapped'
 
 export default function Task({ params }: { params: Record<string, string> }) {
   const [dagId, runId, taskId] = [params['dag']!, params['run']!, params['task']!]
@@ -87,7 +88,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
       {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
         <nav class="tabs grow" aria-label={name}>
-          {(['log', 'why', 'xcoms', 'details'] as Tab[]).map((one) => (
+          {(['log', 'why', 'xcoms', 'events', 'details'] as Tab[]).map((one) => (
             <a key={one} href={href(`${base}/${one}${location.search}`)} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); open(one) }}>{t.task[one]}</a>
           ))}
         </nav>
@@ -105,6 +106,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
       {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
+      {tab === 'events' && <Events path={path} index={index} />}
       {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
     </>
   )

@@ -1,0 +1,58 @@
+/** Entries of the audit log as a list; each opens with its request. */
+import { useState } from 'preact/hooks'
+import type { EventLog } from '../api/types'
+import { moment } from '../format'
+import { Empty } from '../parts/basic'
+import { List, type Column } from '../parts/List'
+import { Dialog } from '../parts/overlay'
+import { href, to } from '../shell/router'
+import { t } from '../strings'
+
+const a = t.audit
+
+interface Props {
+  label: string
+  rows: readonly EventLog[] | undefined
+  /** What an empty list says. */
+  none: [title: string, text: string]
+  total?: number | undefined
+  /** Entries that a page has, for a list with pages whose columns sort. */
+  size?: number
+  order?: string
+}
+
+export function AuditEntries({ label, rows, none, total, size = 0, order }: Props) {
+  const [shown, show] = useState<EventLog | null>(null)
+  const sorts = (name: string) => (order === undefined ? {} : { order: name })
+  const columns: Column<EventLog>[] = [
+    { key: 'when', head: a.when, ...sorts('when'), cell: (one) => <span class="num nowrap">{moment(one.when)}</span> },
+    { key: 'who', head: a.who, ...sorts('owner'), cell: (one) => one.owner },
+    { key: 'event', head: a.event, ...sorts('event'), cell: (one) => <button type="button" class="as-link mono" onClick={() => show(one)}>{one.event}</button> },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => one.dag_id && <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> },
+    { key: 'status', head: a.status, right: true, cell: (one) => <span class={(one.status ?? 0) >= 400 ? 'tag bad' : 'soft'}>{one.status ?? '–'}</span> },
+    { key: 'address', head: a.address, class: 'hide-s', cell: (one) => <span class="soft mono">{one.address}</span> },
+  ]
+  return (
+    <>
+      <List label={label} columns={columns} rows={rows} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
+      {shown && (
+        <Dialog wide title={`${shown.event}, ${moment(shown.when)}`} onClose={() => show(null)}>
+          <dl class="facts">
+            <dt>{a.who}</dt><dd>{shown.owner ?? '–'}</dd>
+            <dt>{a.address}</dt><dd class="mono">{shown.address ?? '–'}</dd>
+            <dt>{a.status}</dt><dd>{shown.status ?? '–'}</dd>
+          </dl>
+          <pre tabIndex={0} class="code">{pretty(shown.extra)}</pre>
+        </Dialog>
+      )}
+    </>
+  )
+}
+
+function pretty(text: string | null): string {
+  try {
+    return text ? JSON.stringify(JSON.parse(text), null, 2) : '–'
+  } catch {
+    return text ?? ''
+  }
+}
