@@ -19,9 +19,9 @@ visible => {
 """
 
 
-def run_of(installation: Installation, *options: str) -> str:
+def run_of(installation: Installation, *options: str, prefix: str = "run") -> str:
     """The ID of a run of the DAG journey that has ended."""
-    run_id = f"run-{abs(hash((options, installation.cli('runs', 'list', '--dag', 'journey'))))}"
+    run_id = f"{prefix}-{abs(hash((options, installation.cli('runs', 'list', '--dag', 'journey'))))}"
     installation.cli_any("dags", "trigger", "journey", "--run-id", run_id, "--wait", "--timeout", "120", *options)
     return run_id
 
@@ -143,8 +143,8 @@ def test_a_log_grows_while_its_task_runs(page: Page, installation: Installation)
 
 def test_failed_tasks_of_all_runs_that_fit_are_cleared_after_a_preview(page: Page, installation: Installation) -> None:
     for _ in range(2):
-        run_of(installation, "--conf", '{"fail": true}')
-    page.goto("/dags/journey/runs")
+        run_of(installation, "--conf", '{"fail": true}', prefix="broken")
+    page.goto("/dags/journey/runs?q=broken-")
     page.get_by_label("Select all rows of this page").check()
     page.get_by_role("button", name="Clear failed").click()
     dialog = page.get_by_role("dialog")
