@@ -197,7 +197,8 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         )
     errors = transact(engine, reads.import_errors)
     for error in errors[:SPELLED_OUT]:
-        yield bad("dag files", f"{error['file']}: {error['message']}", "Correct the file; it is read again at once.")
+        line = f":{error['line']}" if error["line"] else ""
+        yield bad("dag files", f"{error['file']}{line}: {error['message']}", "Correct the file; it is read again at once.")
     if len(errors) > SPELLED_OUT:
         yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
 

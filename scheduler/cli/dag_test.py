@@ -51,7 +51,7 @@ def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
             dags = load.load(folder, file)
         except (Exception, SystemExit) as error:
             limit_mb = settings.scheduler.dag_file_memory_limit_mb
-            failed[file] = problem.of_exception(error, folder / file, memory_limit_mb=limit_mb).message
+            failed[file] = problem.of_exception(error, folder / file, memory_limit_mb=limit_mb).with_line
             continue
         if dag_id in dags:
             return dags[dag_id], file

@@ -206,7 +206,10 @@ class LoadedFiles:
         except TaskTimeout:
             raise
         except (Exception, SystemExit) as error:
-            raise DagError(f"The DAG file {path} cannot be loaded: {type(error).__name__}: {error}") from error
+            kind = type(error).__name__
+            if isinstance(error, DagError) and not isinstance(error, DagErrors) and error.file == str(path):
+                kind = f"line {error.line}"
+            raise DagError(f"The DAG file {path} cannot be loaded: {kind}: {error}") from error
         # The stamp from before the load: a change during it must count as a change.
         stamps = {module: _stamp(module) for module in _modules_below(self._folder).values()}
         return _Loaded(dags, stamps | {path: before})

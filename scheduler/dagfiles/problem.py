@@ -55,6 +55,11 @@ class Problem(Strict):
         """Create a problem that the database can store: bounded, without NUL and lone surrogates."""
         return cls(message=clean(message), line=line, traceback=clean(trace, MAX_TRACEBACK_CHARACTERS))
 
+    @property
+    def with_line(self) -> str:
+        """The message with its line. One on several errors has the line of each already."""
+        return self.message if self.line is None or "\nline " in self.message else f"line {self.line}: {self.message}"
+
 
 def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> Problem:
     """Return the problem for an exception that was raised while `path` was parsed."""

@@ -66,7 +66,7 @@ def load_folder(settings: Settings) -> DagBag:
         try:
             found = load_file(settings, file)
         except (Exception, SystemExit) as error:
-            bag.import_errors[file] = problem.of_exception(error, folder / file, memory_limit_mb=0).message
+            bag.import_errors[file] = problem.of_exception(error, folder / file, memory_limit_mb=0).with_line
             continue
         for dag_id, dag in found.items():
             if dag_id in bag.dags:

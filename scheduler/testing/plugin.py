@@ -68,7 +68,7 @@ class DagFile(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         from scheduler.dagfiles import problem
 
-        return problem.of_exception(excinfo.value, self.file, memory_limit_mb=0).message
+        return problem.of_exception(excinfo.value, self.file, memory_limit_mb=0).with_line
 
 
 @pytest.fixture(scope="session")

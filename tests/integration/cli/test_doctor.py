@@ -84,11 +84,11 @@ def test_silent_and_missing_processes_are_named(cli: Cli, scenario: Scenario) ->
 
 def test_import_errors_are_named_up_to_a_few(cli: Cli, scenario: Scenario) -> None:
     for number in range(7):
-        scenario.sql("insert into import_error (file, message) values (%s, 'bad')", f"f{number}.py")
+        scenario.sql("insert into import_error (file, line, message) values (%s, 3, 'bad')", f"f{number}.py")
 
     found = problems(cli, "dag files")
 
-    assert [finding["message"] for finding in found] == [*(f"f{n}.py: bad" for n in range(5)), "2 more cannot be read."]
+    assert [finding["message"] for finding in found] == [*(f"f{n}.py:3: bad" for n in range(5)), "2 more cannot be read."]
 
 
 def test_a_schema_that_does_not_fit_names_the_command(cli: Cli, empty_database_url: str) -> None:

@@ -122,7 +122,7 @@ def test_another_broken_file_does_not_matter_and_its_own_is_told(run: Callable[.
     assert run(files, "total").exit_code == 0
     lost = run(files, "lost")
     assert lost.exit_code == 2
-    assert "broken.py, which mentions 'lost', cannot be read: ZeroDivisionError" in lost.stderr
+    assert "broken.py, which mentions 'lost', cannot be read: line 3: ZeroDivisionError" in lost.stderr
     nowhere = run(files, "nowhere")
     assert nowhere.exit_code == 3
     assert "defines a DAG 'nowhere'" in nowhere.stderr

@@ -195,6 +195,13 @@ def test_loaded_files_turns_a_broken_file_into_one_error(source: str, write: Wri
         LoadedFiles(tmp_path).task("d.py", "d", "t")
 
 
+def test_loaded_files_names_the_line_of_a_mistake(write: Write, tmp_path: Path) -> None:
+    write("d.py", "from scheduler import DAG\nDAG('d', schedul=1)")
+
+    with pytest.raises(DagError, match=r"The DAG file .*d\.py cannot be loaded: line 2: DAG 'd': unknown argument 'schedul'"):
+        LoadedFiles(tmp_path).task("d.py", "d", "t")
+
+
 def test_loaded_files_lets_the_timeout_of_a_task_through(write: Write, tmp_path: Path) -> None:
     write("d.py", "from scheduler.exceptions import TaskTimeout\nraise TaskTimeout")
 
