@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from browser.conftest import PASSWORD, Installation, logged_in
 
@@ -264,6 +264,83 @@ def test_a_hidden_page_asks_nothing_and_catches_up(page: Page, installation: Ins
     assert requests == []
     page.evaluate(VISIBLE, True)
     expect(page.get_by_role("link", name=run_id)).to_be_visible()
+
+
+def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installation) -> None:
+    context = browser.new_context(base_url=installation.url, viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto("/")
+    page.get_by_label("User name").wait_for()
+    page.keyboard.type("ada")
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tiles")
+
+    # Trigger from the form, and watch the run fail.
+    page.keyboard.press("Control+k")
+    page.keyboard.type("journey")
+    expect(page.get_by_role("option")).to_have_count(1)
+    page.keyboard.press("Enter")
+    pressed(page.get_by_role("button", name="Trigger").first)
+    dialog = page.get_by_role("dialog")
+    pressed(dialog.get_by_label("Fail at first"), "Space")
+    pressed(dialog.get_by_role("button", name="Trigger"))
+    pressed(page.get_by_role("status").get_by_role("link", name="Open"))
+    expect(page.locator(".dag-facts .state")).to_have_text("failed")
+
+    # Search the log of a task.
+    pressed(page.locator("a.gantt-row", has_text="talk"))
+    expect(page.get_by_text("end of log")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("needle")
+    expect(page.get_by_text("1 / 1 match")).to_be_visible()
+
+    # Clear with a preview: the run turns green.
+    page.go_back()
+    pressed(page.get_by_role("button", name="Clear"))
+    expect(dialog).to_contain_text("2 instances")
+    pressed(dialog.get_by_role("button", name="Clear"))
+    expect(page.locator(".dag-facts .state")).to_have_text("success")
+
+    # Retry what failed in all runs that a filter selects.
+    run_id = run_of(installation, "--conf", '{"fail": true}')
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.keyboard.press("/")
+    page.keyboard.type("journey")
+    expect(page.get_by_role("link", name=run_id)).to_be_visible()
+    pressed(page.get_by_label("Select all rows of this page"), "Space")
+    pressed(page.get_by_role("button", name="Clear failed"))
+    pressed(dialog.get_by_role("button", name="Clear failed"))
+    expect(page.get_by_role("status").get_by_text("cleared")).to_be_visible()
+
+    # A backfill.
+    page.goto("/dags/inventory")
+    pressed(page.get_by_role("button", name="Backfill"))
+    page.get_by_label("From (UTC)").fill("2026-03-01T00:00")
+    page.get_by_label("To (UTC)").fill("2026-03-01T01:00")
+    expect(page.get_by_text("2 runs will be made")).to_be_visible()
+    pressed(page.get_by_role("button", name="Start the backfill (2)"))
+    expect(page.get_by_role("cell", name="2 / 2")).to_be_visible()
+
+    # Drain a worker, and the dark theme.
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    pressed(page.get_by_role("button", name="Drain").first)
+    expect(dialog).to_contain_text("finishes its running tasks")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.keyboard.press("Shift+T")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    context.close()
+
+
+def pressed(target: Locator, key: str = "Enter") -> None:
+    """Press a key on an element that Tab reaches."""
+    expect(target).to_be_enabled()
+    assert target.evaluate("element => element.tabIndex") >= 0
+    target.press(key)
 
 
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
