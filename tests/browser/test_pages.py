@@ -315,11 +315,17 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     pressed(dialog.get_by_role("button", name="Clear failed"))
     expect(page.get_by_role("status").get_by_text("cleared")).to_be_visible()
 
-    # A backfill.
-    page.goto("/dags/inventory")
+    # A backfill, its times typed part by part.
+    page.keyboard.press("Control+k")
+    page.keyboard.type("inventory")
+    expect(dialog.get_by_role("option")).to_have_count(1)
+    page.keyboard.press("Enter")
     pressed(page.get_by_role("button", name="Backfill"))
-    page.get_by_label("From (UTC)").fill("2026-03-01T00:00")
-    page.get_by_label("To (UTC)").fill("2026-03-01T01:00")
+    for label, hour in (("From (UTC)", "12"), ("To (UTC)", "01")):
+        page.get_by_label(label).focus()
+        page.keyboard.type("03012026")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.type(f"{hour}00AM")
     expect(page.get_by_text("2 runs will be made")).to_be_visible()
     pressed(page.get_by_role("button", name="Start the backfill (2)"))
     expect(page.get_by_role("cell", name="2 / 2")).to_be_visible()
@@ -327,10 +333,11 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     # Drain a worker, and the dark theme.
     page.keyboard.press("g")
     page.keyboard.press("q")
-    pressed(page.get_by_role("button", name="Drain").first)
+    worker = page.locator(".workers .card", has_text=re.compile("spark"))
+    pressed(worker.get_by_role("button", name="Drain"))
     expect(dialog).to_contain_text("finishes its running tasks")
-    page.keyboard.press("Escape")
-    expect(dialog).to_have_count(0)
+    pressed(dialog.get_by_role("button", name="Drain"))
+    expect(worker.get_by_text("draining").or_(worker.get_by_text("started just now"))).to_be_visible()
     page.keyboard.press("Shift+T")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     context.close()

@@ -1,7 +1,7 @@
 /** What lies above a page: dialogs, menus, messages, and questions before something irreversible. */
 import type { ComponentChildren } from 'preact'
 import { signal } from '@preact/signals'
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { message } from '../api/client'
 import { t } from '../strings'
 import { Button } from './basic'
@@ -9,7 +9,8 @@ import { Icon, type IconName } from './icons'
 
 export function Dialog({ title, onClose, children, footer, wide = false, onSubmit }: { title: string; onClose: () => void; children: ComponentChildren; footer?: ComponentChildren; wide?: boolean; onSubmit?: () => void }) {
   const ref = useRef<HTMLDialogElement>(null)
-  useEffect(() => {
+  // Before the next key is pressed, so that fast typing does not go to the page.
+  useLayoutEffect(() => {
     const before = document.activeElement as HTMLElement | null
     ref.current?.showModal()
     // Not the button that closes it, which comes first.
