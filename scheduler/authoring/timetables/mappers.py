@@ -73,7 +73,7 @@ class IdentityMapper(PartitionMapper):
 class AllowedKeyMapper(PartitionMapper):
     """A run for each of `allowed_keys`. Updates with other keys create none."""
 
-    allowed_keys: tuple[str, ...]
+    allowed_keys: tuple[str, ...] | list[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
