@@ -109,7 +109,7 @@ def _of_ours(module: str, names: list[str]) -> str:
 
 
 def _instead(known: object, name: str) -> str:
-    """The end of the sentence on a name that a module of ours lacks."""
+    """The advice that ends the message about a name that a Paceline module does not have."""
     if place := _place(name):
         return place
     # Names of operators have the same ending, so those that mean something else are similar too.

@@ -269,6 +269,17 @@ def test_a_hidden_page_asks_nothing_and_catches_up(page: Page, installation: Ins
 def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installation) -> None:
     context = browser.new_context(base_url=installation.url, viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
+    log_in_by_keyboard(page)
+    trigger_and_search_by_keyboard(page)
+    clear_by_keyboard(page, installation)
+    backfill_by_keyboard(page)
+    drain_by_keyboard(page)
+    page.keyboard.press("Shift+T")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    context.close()
+
+
+def log_in_by_keyboard(page: Page) -> None:
     page.goto("/")
     page.get_by_label("User name").wait_for()
     page.keyboard.type("ada")
@@ -277,13 +288,15 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     page.keyboard.press("Enter")
     page.wait_for_selector(".tiles")
 
-    # Trigger from the form, and watch the run fail.
+
+def trigger_and_search_by_keyboard(page: Page) -> None:
+    """Trigger from the form, watch the run fail, and search the log of a task."""
+    dialog = page.get_by_role("dialog")
     page.keyboard.press("Control+k")
     page.keyboard.type("journey")
     expect(page.get_by_role("option")).to_have_count(1)
     page.keyboard.press("Enter")
     pressed(page.get_by_role("button", name="Trigger").first)
-    dialog = page.get_by_role("dialog")
     pressed(dialog.get_by_label("Fail at first"), "Space")
     pressed(dialog.get_by_role("button", name="Trigger"))
     pressed(page.get_by_role("status").get_by_role("link", name="Open"))
@@ -296,14 +309,16 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     page.keyboard.type("needle")
     expect(page.get_by_text("1 / 1 match")).to_be_visible()
 
-    # Clear with a preview: the run turns green.
+
+def clear_by_keyboard(page: Page, installation: Installation) -> None:
+    """Clear with a preview until the run succeeds; then clear the failed tasks of all runs that a filter selects."""
+    dialog = page.get_by_role("dialog")
     page.go_back()
     pressed(page.get_by_role("button", name="Clear"))
     expect(dialog).to_contain_text("2 instances")
     pressed(dialog.get_by_role("button", name="Clear"))
     expect(page.locator(".dag-facts .state")).to_have_text("success")
 
-    # Retry what failed in all runs that a filter selects.
     run_id = run_of(installation, "--conf", '{"fail": true}')
     page.keyboard.press("g")
     page.keyboard.press("r")
@@ -315,7 +330,10 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     pressed(dialog.get_by_role("button", name="Clear failed"))
     expect(page.get_by_role("status").get_by_text("cleared")).to_be_visible()
 
-    # A backfill, its times typed part by part.
+
+def backfill_by_keyboard(page: Page) -> None:
+    """Start a backfill, with its times typed part by part."""
+    dialog = page.get_by_role("dialog")
     page.keyboard.press("Control+k")
     page.keyboard.type("inventory")
     expect(dialog.get_by_role("option")).to_have_count(1)
@@ -330,7 +348,9 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     pressed(page.get_by_role("button", name="Start the backfill (2)"))
     expect(page.get_by_role("cell", name="2 / 2")).to_be_visible()
 
-    # Drain a worker, and the dark theme.
+
+def drain_by_keyboard(page: Page) -> None:
+    dialog = page.get_by_role("dialog")
     page.keyboard.press("g")
     page.keyboard.press("q")
     worker = page.locator(".workers .card", has_text=re.compile("spark"))
@@ -338,9 +358,6 @@ def test_a_person_does_all_by_keyboard(browser: Browser, installation: Installat
     expect(dialog).to_contain_text("finishes its running tasks")
     pressed(dialog.get_by_role("button", name="Drain"))
     expect(worker.get_by_text("draining").or_(worker.get_by_text("started just now"))).to_be_visible()
-    page.keyboard.press("Shift+T")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    context.close()
 
 
 def pressed(target: Locator, key: str = "Enter") -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler import conf
-from scheduler.dagfiles import load  # noqa: F401 - whoever loads DAG files serves the options
+from scheduler.dagfiles import load  # noqa: F401 - this import registers the options
 from scheduler.exceptions import AirflowConfigException, SettingsError
 from scheduler.settings import Settings
 

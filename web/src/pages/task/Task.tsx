@@ -112,7 +112,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
   )
 }
 
-/** What the task asks a person, as long as nobody has answered. */
+/** The question of the task, while it has no answer. */
 function Request({ path, index }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number }) {
   const [opened, open] = useState(false)
   const live = useLive(`request ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/hitlDetails', { params: { path: { ...path, map_index: index } } })), { on: [`dag:${path.dag_id}`] })
