@@ -63,7 +63,9 @@ def certain(run: Run, *, same_order: bool = False) -> set[str]:
     """
     uncertain: set[int] = set()
     for no in range(len(run.plan.tasks)):
-        decided = _skip_or_failure(run, no) or (not same_order and (_expanded_or_not(run, no) or _skipped_or_earlier(run, no)))
+        decided = _skip_or_failure(run, no) or (
+            not same_order and (_expanded_or_not(run, no) or _skipped_or_earlier(run, no) or _rule_or_setup(run, no))
+        )
         if decided or uncertain.intersection(run.plan.upstream[no]):
             uncertain.add(no)
     return {task.task_id for no, task in enumerate(run.plan.tasks) if no not in uncertain}
@@ -84,6 +86,15 @@ def _expanded_or_not(run: Run, no: int) -> bool:
     expand = run.plan.tasks[no].expand
     not_run = {S.SKIPPED, S.UPSTREAM_FAILED}.intersection(run.states[no].values())
     return expand is not None and "task" in expand["inputs"][0] and bool(not_run)
+
+
+def _rule_or_setup(run: Run, no: int) -> bool:
+    """all_failed, for one, skips a task at once below a success, and a setup that fails makes it upstream_failed at once."""
+    task = run.plan.tasks[no]
+    setups = {state for name in task.setups for state in run.states[run.plan.number[name]].values()}
+    upstream = [state for above in run.plan.upstream[no] for state in run.states[above].values()]
+    by_rule = decide(task.trigger_rule, Upstream.of(upstream, total=len(upstream))).state
+    return bool(setups & FAILURES) and by_rule is S.SKIPPED
 
 
 def _skipped_or_earlier(run: Run, no: int) -> bool:
