@@ -1,7 +1,11 @@
-"""Bulk requests: actions on many things of one kind. Each thing is a change of its own, and one that fails stops nothing."""
+"""Bulk requests: actions on many things of one kind.
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+As in Airflow, an action that must fail because of a thing that exists, or that is missing, changes nothing. Otherwise each thing is
+a change of its own, and one that fails stops nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -44,42 +48,92 @@ class Actions(Body, Generic[T, K]):
     actions: list[Create[T] | Update[T] | Delete[K]] = Field(max_length=1000)
 
 
+class _Entry(NamedTuple):
+    entity: Any
+    name: str
+    found: list[str]
+
+
 def run(
     actions: Sequence[Any],
     *,
     name: Callable[[Any], str],
-    create: Callable[[Any, bool], object],
+    find: Callable[[Any], list[str]],
+    create: Callable[[Any], object] | str,
     update: Callable[[Any, list[str] | None], object],
     delete: Callable[[Any], object],
 ) -> dict[str, Any]:
     """Do all actions, and return what became of each: names that succeeded, errors with their status.
 
-    `create` receives whether to overwrite. ConflictError and NotFoundError follow the choice of the action.
+    `find` returns the names of what exists of an entry: none, its own name, or several. It and `name` may refuse an entry with a
+    PacelineError. `create` may be the reason why these things cannot be created. "overwrite" is an update, since it keeps the
+    fields that an entry leaves out, as in Airflow.
     """
     results: dict[str, Any] = {"create": None, "update": None, "delete": None}
     for action in actions:
         result = results[action.action] = results[action.action] or {"success": [], "errors": []}
-        for entity in action.entities:
+        if action.action == "create" and isinstance(create, str):
+            result["errors"].append({"error": create, "status_code": 405})
+            continue
+        found = list(_each(result, action.entities, lambda entity: _Entry(entity, name(entity), find(entity))))
+        if refusal := _refusal(action, found):
+            result["errors"].append(_error(refusal))
+            continue
+        if action.action == "delete":  # a name can be listed twice
+            found = list({entry.name: entry for entry in found}.values())
+
+        def change(entry: _Entry, action: Any = action) -> list[str]:
             try:
-                match action.action:
-                    case "create":
-                        create(entity, action.action_on_existence == "overwrite")
-                    case "update":
-                        update(entity, action.update_mask)
-                    case _:
-                        delete(entity)
-            except UnreachableError:
-                raise
-            except PacelineError as error:
-                if not _skipped(action, error):
-                    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
-                    result["errors"].append({"error": str(error), "status_code": status})
-            else:
-                result["success"].append(name(entity))
+                if action.action == "delete":
+                    delete(entry.entity)
+                elif action.action == "update":
+                    update(entry.entity, action.update_mask)
+                elif entry.found and action.action_on_existence == "overwrite":
+                    update(entry.entity, None)
+                elif callable(create):
+                    create(entry.entity)
+            except (ConflictError, NotFoundError) as error:
+                if not _is_skipped(action, error):
+                    raise
+                return []
+            return entry.found or [entry.name]
+
+        result["success"] += [one for names in _each(result, found, change) for one in names]
     return results
 
 
-def _skipped(action: Any, error: PacelineError) -> bool:
+def _each(result: dict[str, Any], entries: Sequence[T], work: Callable[[T], K]) -> Iterator[K]:
+    """`work(entry)` for each entry. One that fails is an error of the result."""
+    for entry in entries:
+        try:
+            done = work(entry)
+        except UnreachableError:
+            raise
+        except PacelineError as error:
+            result["errors"].append(_error(error))
+        else:
+            yield done
+
+
+def _error(error: PacelineError) -> dict[str, Any]:
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
+    return {"error": str(error), "status_code": status}
+
+
+def _refusal(action: Any, entries: Sequence[_Entry]) -> PacelineError | None:
+    """Why the whole action fails."""
+    creates = action.action == "create"
+    if (action.action_on_existence if creates else action.action_on_non_existence) != "fail":
+        return None
+    names = ", ".join(dict.fromkeys(entry.name for entry in entries if bool(entry.found) == creates))
+    if not names:
+        return None
+    if creates:
+        return ConflictError(f"Nothing was created, since these exist already: {names}.")
+    return NotFoundError(f"Nothing was {action.action}d, since these do not exist: {names}.")
+
+
+def _is_skipped(action: Any, error: PacelineError) -> bool:
     if action.action == "create":
         return isinstance(error, ConflictError) and action.action_on_existence == "skip"
     return isinstance(error, NotFoundError) and action.action_on_non_existence == "skip"

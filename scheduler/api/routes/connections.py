@@ -15,10 +15,10 @@ from scheduler.store.secrets import connections as store
 FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "password", "extra"}
 
 
-def _create(api: Call, body: models.ConnectionBody, overwrite: bool) -> None:
+def _create(api: Call, body: models.ConnectionBody) -> None:
     values = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_none=True)
     made = store.from_values(body.connection_id, values)
-    api.write(store.add, [made], api.cipher(), existing="overwrite" if overwrite else "fail")
+    api.write(store.add, [made], api.cipher(), existing="fail")
 
 
 def _patch(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str] | None) -> None:

@@ -177,16 +177,19 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
     def _run(entity: str | models.DagRunRef) -> str:
         return entity if isinstance(entity, str) else entity.dag_run_id
 
-    def create(entity: models.DagRunRef, overwrite: bool) -> None:
-        raise UsageError("Runs cannot be created in bulk: trigger each of them.")
+    def find(entity: str | models.DagRunRef) -> list[str]:
+        own = runs.filters().equals("dag_id", _dag(entity)).equals("run_id", _run(entity))
+        return [name(entity)] if api.read(runs.names, own) else []
 
     def update(entity: models.DagRunRef, mask: list[str] | None) -> None:
         values = entity.model_dump(include={"state", "note"}, exclude_unset=True)
         patch_dag_run(api, _dag(entity), entity.dag_run_id, models.DagRunPatch(**params.masked(values, mask, {"state", "note"})))
 
-    return bulk.run(
-        body.actions, name=name, create=create, update=update, delete=lambda entity: delete_run(api, _dag(entity), _run(entity))
-    )
+    def delete(entity: str | models.DagRunRef) -> None:
+        delete_run(api, _dag(entity), _run(entity))
+
+    reason = "Runs cannot be created in bulk: trigger each of them."
+    return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
 
 
 @router.get(f"{RUN}/upstreamAssetEvents", response_model=AssetEventPage, tags=["Asset"])

@@ -35,8 +35,8 @@ class Kind:
     entries: Callable[[Connection, Filters, listing.Page], Entries]
     #: A row as a response.
     show: Callable[[Call, Row], Row]
-    #: The last argument tells whether to overwrite. ConflictError.
-    create: Callable[[Call, Any, bool], None]
+    #: ConflictError if there is such a thing.
+    create: Callable[[Call, Any], None]
     #: Receives the name, the change and the update_mask. NotFoundError.
     patch: Callable[[Call, str, Any, list[str] | None], None]
     delete: Callable[[Call, str], None]
@@ -59,17 +59,21 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
     def create(api: Api, body: new) -> Row:
-        kind.create(api, body, False)
+        kind.create(api, body)
         return one(api, kind, getattr(body, kind.field))
 
     description = f"Create, change or delete several {kind.noun}s."
 
     @router.patch("", response_model=BulkResponse, name=f"bulk_{kind.noun}s", description=description)
     def change_several(api: Api, body: bulk.Actions[new, str]) -> dict[str, Any]:
+        def name(entity: Any) -> str:
+            return entity if isinstance(entity, str) else str(getattr(entity, kind.field))
+
         return bulk.run(
             body.actions,
-            name=lambda entity: entity if isinstance(entity, str) else getattr(entity, kind.field),
-            create=lambda entity, overwrite: kind.create(api, entity, overwrite),
+            name=name,
+            find=lambda entity: [str(row[kind.column]) for row in _found(api, kind, name(entity))],
+            create=lambda entity: kind.create(api, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
             delete=lambda entity: kind.delete(api, entity),
         )
@@ -94,7 +98,11 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
 
 def one(api: Call, kind: Kind, name: str) -> Row:
     """One thing as a response. NotFoundError."""
-    found = api.read(kind.entries, kind.filters().equals(kind.column, name), params.page(1)).rows
+    found = _found(api, kind, name)
     if not found:
         raise NotFoundError(f"There is no {kind.noun} {name!r}.")
     return kind.show(api, found[0])
+
+
+def _found(api: Call, kind: Kind, name: str) -> list[Row]:
+    return api.read(kind.entries, kind.filters().equals(kind.column, name), params.page(1)).rows

@@ -11,14 +11,13 @@ from scheduler.store.lists import records
 FIELDS = {"slots", "description", "include_deferred"}
 
 
-def _create(api: Call, body: models.PoolBody, overwrite: bool) -> None:
+def _create(api: Call, body: models.PoolBody) -> None:
     try:
         api.read(records.pool, body.name)
     except NotFoundError:
         pass
     else:
-        if not overwrite:
-            raise ConflictError(f"There is a pool {body.name!r} already.")
+        raise ConflictError(f"There is a pool {body.name!r} already.")
     _set(api, body.name, body.slots, body.description, body.include_deferred)
 
 

@@ -45,8 +45,9 @@ def bulk_task_instances(
         dag, run, task, index = place(entity)
         return f"{dag}.{run}.{task}[{-1 if index is None else index}]"
 
-    def create(entity: models.TaskInstanceRef, overwrite: bool) -> None:
-        raise UsageError("Task instances cannot be created: clear the run with run_on_latest_version to get new tasks.")
+    def find(entity: str | models.TaskInstanceRef) -> list[str]:
+        dag, run, task, index = place(entity)
+        return [f"{dag}.{run}.{task}[{one}]" for one in api.read(instances.indexes, dag, run, task, index)]
 
     def update(entity: models.TaskInstanceRef, mask: list[str] | None) -> None:
         dag, run, task, index = place(entity)
@@ -54,9 +55,11 @@ def bulk_task_instances(
 
     def delete(entity: str | models.TaskInstanceRef) -> None:
         dag, run, task, index = place(entity)
-        _delete(api, dag, run, task, -1 if index is None else index)
+        for one in api.read(instances.indexes, dag, run, task, index) or [-1]:
+            _delete(api, dag, run, task, one)
 
-    return bulk.run(body.actions, name=name, create=create, update=update, delete=delete)
+    reason = "Task instances cannot be created: clear the run with run_on_latest_version to get new tasks."
+    return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
 
 
 @router.post("/dags/{dag_id}/clearTaskInstances", response_model=models.ClearedTaskInstances)

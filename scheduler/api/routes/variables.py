@@ -16,8 +16,8 @@ FIELDS = {"value", "description"}
 UNREADABLE = None
 
 
-def _create(api: Call, body: models.VariableBody, overwrite: bool) -> None:
-    if not api.write(store.set_variables, [(body.key, body.text, body.description)], api.cipher(), replace=overwrite):
+def _create(api: Call, body: models.VariableBody) -> None:
+    if not api.write(store.set_variables, [(body.key, body.text, body.description)], api.cipher(), replace=False):
         raise ConflictError(f"There is a variable {body.key!r} already.")
 
 

@@ -89,6 +89,13 @@ def mapped(connection: Connection, dag_id: str, run_id: str, task_id: str) -> in
     return found
 
 
+def indexes(connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> list[int]:
+    """The map indexes of the instances of a task; with a `map_index`, that one if it exists."""
+    chosen = filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id).equals("map_index", map_index)
+    rows = connection.exec_driver_sql(f"select t.map_index from {SOURCE} {chosen.sql} order by 1", chosen.parameters)
+    return list(rows.scalars())
+
+
 def by_keys(connection: Connection, keys: Collection[int]) -> list[Row]:
     """These task instances, by id."""
     if not keys:

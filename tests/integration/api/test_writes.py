@@ -113,6 +113,7 @@ def test_delete_and_change_runs_in_bulk(client: airflow.ApiClient, world: World)
 
     update = airflow.BulkUpdateActionBulkDAGRunBody(
         action="update",
+        action_on_non_existence=airflow.BulkActionNotOnExistence.SKIP,
         entities=[
             airflow.BulkDAGRunBody(dag_run_id="now", state=airflow.DagRunMutableStates.FAILED),
             airflow.BulkDAGRunBody(dag_run_id="nothing", note="x"),
@@ -121,7 +122,7 @@ def test_delete_and_change_runs_in_bulk(client: airflow.ApiClient, world: World)
     delete = airflow.BulkDeleteActionBulkDAGRunBody(action="delete", entities=[airflow.EntitiesInner("bad")])
     body = airflow.BulkBodyBulkDAGRunBody(actions=[airflow.ActionsInner(update), airflow.ActionsInner(delete)])
     result = api.bulk_dag_runs("etl", body)
-    assert result.update and result.update.success == ["etl.now"] and len(result.update.errors or []) == 1
+    assert result.update and result.update.success == ["etl.now"] and result.update.errors == []
     assert result.delete and result.delete.success == ["etl.bad"] and world.state("now") == "failed"
 
 
@@ -263,8 +264,8 @@ def test_pools(client: airflow.ApiClient, world: World) -> None:
     delete = airflow.BulkDeleteActionPoolBody(action="delete", entities=[airflow.EntitiesInner3("c")])
     body = airflow.BulkBodyPoolBody(actions=[airflow.ActionsInner3(create), airflow.ActionsInner3(delete)])
     result = api.bulk_pools(body)
-    assert result.create and result.create.success == ["c"] and (result.create.errors or [{}])[0]["status_code"] == 409
-    assert result.delete and result.delete.success == ["c"]
+    assert result.create and result.create.success == [] and (result.create.errors or [{}])[0]["status_code"] == 409
+    assert result.delete and result.delete.success == [] and (result.delete.errors or [{}])[0]["status_code"] == 404
     api.delete_pool("a/b")
     assert refused(api.delete_pool, "default_pool")[0] == 409
     with pytest.raises(NotFoundException):
