@@ -1,11 +1,11 @@
 """The DAG of a DAG file: `with DAG(...)` or `@dag`."""
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, Unpack, overload
 
@@ -22,6 +22,9 @@ from scheduler.authoring.signatures import parameters
 from scheduler.authoring.task_arguments import CallbackAttribute
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.exceptions import DagCycleError, DagError, NotFoundError
+
+#: The group of the entry point that runs a DAG for DAG.test. Authoring may not import code that runs tasks.
+DAG_TEST = "paceline.dag_test"
 
 
 class DAG(Graph[AbstractOperator]):
@@ -156,13 +159,11 @@ class DAG(Graph[AbstractOperator]):
 
         Returns a scheduler.testing.results.RunResult. Each task gets one try.
         """
-        # By name: it runs tasks as a worker does, and authoring must not load workers.
-        runs = importlib.import_module("scheduler.testing.runs")
-        result = runs.run_dag(self, logical_date=logical_date, conf=run_conf)
-        for name, state in result.states.items():
-            print(f"{name}: {state}{': ' + result.reasons[name] if name in result.reasons else ''}")  # noqa: T201
-        runs.end_spark()
-        return result
+        for point in entry_points(group=DAG_TEST):
+            return point.load()(self, logical_date=logical_date, conf=run_conf)
+        raise NotFoundError(
+            f"No installed package has an entry point {DAG_TEST!r}, which dag.test() calls: install Paceline again."
+        )
 
     def validate(self) -> None:
         """Run the checks that need the whole DAG: unfinished partials, cycles, params without a default, default_args."""

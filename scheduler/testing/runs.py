@@ -86,6 +86,15 @@ def run_dag(dag: DAG, settings: Settings | None = None, *, file: str | None = No
     return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, errors=errors, triggered=run.store.triggered)
 
 
+def run_and_print(dag: DAG, *, logical_date: datetime | None, conf: Mapping[str, Any] | None) -> RunResult:
+    """Run a DAG to its end, and print the state of each task: the entry point of `DAG.test`."""
+    result = run_dag(dag, logical_date=logical_date, conf=conf)
+    for name, state in result.states.items():
+        print(f"{name}: {state}{': ' + result.reasons[name] if name in result.reasons else ''}")  # noqa: T201
+    end_spark()
+    return result
+
+
 def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str, Any] | None = None, **options: Any) -> TaskResult:
     """Run one task alone, as if all tasks upstream of it had succeeded. `task` is an operator or the result of a task.
 

@@ -1,9 +1,12 @@
-"""No modules import each other in a circle: at the top, inside functions, or for types only."""
+"""No modules import each other in a circle: at the top, inside functions, for types only, or by name."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
+from support import imports
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("scheduler", "workers", "bench")
@@ -19,30 +22,20 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Every name that may be a module, wherever the import stands."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def graph(files: Mapping[str, Path]) -> dict[str, set[str]]:
     """The modules that each module imports: of `from a import b` the module b if it is one, else a."""
     found = {}
     for name, path in files.items():
-        mentioned = imported(ast.parse(path.read_text(encoding="utf-8")))
-        targets = {one if one in files else one.rpartition(".")[0] for one in mentioned}
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        targets = {one if one in files else one.rpartition(".")[0] for node in nodes for one in imports.of_node(node)}
         found[name] = (targets & files.keys()) - {name}
     return found
 
 
-def circle(imports: Mapping[str, set[str]]) -> list[str]:
+def circle(imported: Mapping[str, set[str]]) -> list[str]:
     """One circle as the modules along it; empty if there is none."""
     try:
-        TopologicalSorter(imports).prepare()
+        TopologicalSorter(imported).prepare()
     except CycleError as error:
         return list(reversed(error.args[1]))
     return []
@@ -54,9 +47,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not found, " -> ".join(found)
 
 
-def test_an_import_for_types_and_one_inside_a_function_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "function", ["from scheduler import b", "importlib.import_module('scheduler.b')", "import_module('scheduler.b').f()"]
+)
+def test_an_import_for_types_and_one_inside_a_function_count(tmp_path: Path, function: str) -> None:
     sources = {
-        "a": "def f():\n    from scheduler import b",
+        "a": f"def f():\n    {function}",
         "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from scheduler.a import f",
     }
     files = {}
