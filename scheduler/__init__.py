@@ -253,10 +253,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def load_all() -> None:
-    """Import every public name, for a process that forks others: they then need not import it themselves."""
-    importlib.import_module("pendulum")  # the dates of every context
-    for name in __all__:
-        getattr(importlib.import_module(__name__), name)

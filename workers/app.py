@@ -18,7 +18,6 @@ from celery.worker import control
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
-import scheduler
 from scheduler.dagfiles import load
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
@@ -109,7 +108,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     """Create a worker that is not started or registered yet. Removes secrets from os.environ, so that user code cannot read
     them.
     """
-    scheduler.load_all()
+    load.preload()
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
     os.environ["PACELINE_HOME"] = str(settings.home)
     secrets_backend.take_environment()

@@ -28,7 +28,7 @@ from workers.in_place import Continuing
 from workers.memory_callbacks import MemoryCallbacks
 from workers.memory_store import Instance, MemoryStore
 from workers.running_tasks import RunningTasks, Slot
-from workers.waiter.triggers import OtherRuns, Triggers
+from workers.triggers import OtherRuns, Triggers
 
 WORKER_ID = "this process"
 

@@ -14,7 +14,7 @@ def waiter(name: str | None) -> None:
     """
     settings = options.settings()
     from scheduler.telemetry import attach
-    from workers.waiter import run as process
+    from workers import waiter as process
 
     attach.attach(settings)
     click.get_current_context().exit(process.run(settings, name=name))

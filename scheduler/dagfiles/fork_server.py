@@ -17,8 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-import scheduler
-from scheduler.dagfiles import keeper, lines, parse, pipes, problem, process_tree
+from scheduler.dagfiles import keeper, lines, load, parse, pipes, problem, process_tree
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.settings import Core, Scheduler
 
@@ -59,7 +58,7 @@ class ForkServer(pipes.PipeServer):
 
     def serve(self) -> None:
         """Serve requests until the input ends. Its first line is the Work, each further line a file."""
-        scheduler.load_all()
+        load.preload()
         try:
             while self._iterate():
                 pass

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import scheduler
 from scheduler.authoring import airflow_conf, scope, source, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
@@ -22,6 +23,13 @@ from scheduler.settings import airflow_options
 MODULE_PREFIX = "_paceline_dag_file_"
 # Authoring imports no settings and gets them here, because every process that runs user code loads DAG files.
 airflow_conf.conf.options = airflow_options
+
+
+def preload() -> None:
+    """Import every public name of Paceline, for a process that forks others: they then need not import it themselves."""
+    importlib.import_module("pendulum")  # the dates of every context
+    for name in scheduler.__all__:
+        getattr(scheduler, name)
 
 
 def configure(default_timezone: str, *, airflow_imports: bool) -> None:

@@ -15,8 +15,8 @@ from support.waiting import eventually
 WAITER = """
 import sys
 from scheduler.settings import Settings
-from workers.waiter import run
-sys.exit(run.run(Settings.load(), name=sys.argv[1]))
+from workers import waiter
+sys.exit(waiter.run(Settings.load(), name=sys.argv[1]))
 """
 
 BRANCHES = """

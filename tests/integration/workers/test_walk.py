@@ -10,7 +10,7 @@ from typing import Any
 
 from support.scenario import pool_process
 
-import scheduler
+from scheduler.dagfiles import load
 from workers import strategy
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ def walk_of_the_page() -> list[str]:
 
 def one_task(bench: Any) -> list[CodeType]:
     """A pool process runs the first task of a second run, so that everything is loaded: from its message to the next task."""
-    scheduler.load_all()
+    load.preload()
     scenario = bench.scenario
     bench.dag(CHAIN)
     # However slow the machine is.

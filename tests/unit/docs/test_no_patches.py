@@ -14,7 +14,7 @@ CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 FOREIGN = {
     ("unit/workers/spark/test_python_side.py", "shutdown_request"): "PySpark",
     ("unit/workers/spark/test_submitter.py", "while_submitting"): "the test: it belongs to its stand-in for a cluster",
-    ("integration/workers/waiter/test_waiter.py", "serialize"): "the author of a trigger",
+    ("integration/workers/test_waiter.py", "serialize"): "the author of a trigger",
 }
 
 

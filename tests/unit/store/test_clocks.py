@@ -11,7 +11,7 @@ import pytest
 from scheduler.authoring import deferral
 from scheduler.authoring.running import current
 from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
-from workers.waiter.triggers import OtherRuns
+from workers.triggers import OtherRuns
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.

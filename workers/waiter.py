@@ -35,7 +35,7 @@ from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import logs, secrets_backend, startup
-from workers.waiter.triggers import OtherRuns, Triggers
+from workers.triggers import OtherRuns, Triggers
 
 P = ParamSpec("P")
 R = TypeVar("R")

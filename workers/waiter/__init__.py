@@ -1,1 +1,0 @@
-"""The waiter process, which awaits the triggers of deferred tasks."""
