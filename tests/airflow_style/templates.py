@@ -7,6 +7,10 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, task
 
 
+def twice(value):
+    return value * 2
+
+
 def shout(text):
     return text.upper()
 
@@ -31,7 +35,7 @@ with DAG(
         "name": Param("world", type="string"),
         "plain": "as it is",
     },
-    user_defined_macros={"twice": lambda value: value * 2},
+    user_defined_macros={"twice": twice},
     user_defined_filters={"shout": shout},
     render_template_as_native_obj=True,
 ):
