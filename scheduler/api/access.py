@@ -155,8 +155,8 @@ TABLE: Mapping[str, Needs] = {
     f"GET {TI}/{{map_index}}/hitlDetails": VIEWER_OF_DAG,
     f"PATCH {TI}/{{map_index}}/hitlDetails": OPERATOR_OF_DAG,
     f"GET {RUN}/hitlDetails": VIEWER_OF_DAG,
-    # What Airflow has and Paceline does not
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": VIEWER_OF_DAG,
+    # What Airflow has and Paceline does not
     "POST /connections/test": ADMIN,
     "POST /connections/enqueue-test": ADMIN,
     "GET /connections/enqueue-test": ADMIN,

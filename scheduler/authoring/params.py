@@ -87,7 +87,7 @@ def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError, RecursionError) as error:
                 raise checks.refuse(f"the {what} of param {name!r} is not JSON: {error}.") from None
-        if complaint := _schema_complaint(param.schema):
+        if complaint := schema_complaint(param.schema):
             raise checks.refuse(f"the schema of param {name!r} is not valid: {complaint}.")
         # A None that does not fit the schema means "no default", as in Airflow.
         if param.value is None and _complaint(None, param.schema):
@@ -129,6 +129,22 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
+def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """What is wrong with the values that a person gave for params, as a sentence that names the param; None if all fit."""
+    if is_too_deep(given):
+        return f"The values of the params are nested more than {MAX_DEPTH} levels deep."
+    for name in given:
+        if name not in spec:
+            known = f"the params are {', '.join(spec)}" if spec else "the request has no params"
+            return f"There is no param {name!r}: {known}."
+    for name, one in spec.items():
+        if name not in given and "value" not in one:
+            return f"Param {name!r} needs a value."
+        if name in given and (complaint := _complaint(given[name], one["schema"])):
+            return f"Param {name!r} cannot be {_shown(given[name])}: {complaint}."
+    return None
+
+
 def of_try(dag: Any, task: Any, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
     """The params of one try: those of the DAG, overridden by those of the task, overridden by the conf of the run."""
     # Those of the DAG were checked when the run was created.
@@ -163,7 +179,8 @@ def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
     return f"{place + ': ' if place else ''}{error.message[:200].rstrip('.')}"
 
 
-def _schema_complaint(schema: Any) -> str | None:
+def schema_complaint(schema: Any) -> str | None:
+    """The fault of a JSON schema; None if it is valid."""
     if not isinstance(schema, Mapping):
         return f"it is a {type(schema).__name__} and must be a dict"
     if not schema:

@@ -16,13 +16,15 @@ from scheduler.authoring.deferral import TaskRescheduled
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.state_store import NEVER_EXPIRE
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.exceptions import PacelineError, ParamError
+from scheduler.exceptions import PacelineError
 from scheduler.operators.branch import BranchMixIn, SkipMixin
 
 #: Not below paceline, whose records a worker writes to its own log.
 log = logging.getLogger(__name__)
 
 REQUEST, RESPONSE = "hitl_request", "hitl_response"
+#: Under this key with the number of an earlier try: its request, and the answer or None.
+EARLIER = "hitl_try_{}"
 POLL_S = 10.0
 #: The user of a default answer, after the timeout.
 NOBODY = {"id": "Fallback to defaults", "name": "Fallback to defaults"}
@@ -49,8 +51,8 @@ class HITLOperator(Operator):
     are called once when the task begins to wait. `assigned_users`, dicts with id and name, are the only users who may answer.
 
     A person answers on the page "Required actions", or with the REST API: PATCH .../taskInstances/<task>/<map index>/hitlDetails
-    with {"chosen_options": ["yes"], "params_input": {}}; the map index is -1 unless the task is mapped. An answer whose params do
-    not fit is dropped with a warning in the log.
+    with {"chosen_options": ["yes"], "params_input": {}}; the map index is -1 unless the task is mapped. An answer that does not fit
+    is refused.
     The result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user. DagError if an argument
     is wrong.
     """
@@ -100,9 +102,11 @@ class HITLOperator(Operator):
     def execute(self, context: Mapping[str, Any]) -> object:
         store, ti = context["task_state_store"], context["ti"]
         if ti.resume is None:
+            self._keep_earlier(store, ti.try_number)
             # An answer to an earlier try is not one to this.
             store.delete(RESPONSE)
-            store.set(REQUEST, self.request(), retention=NEVER_EXPIRE)
+            asked = {"try_number": ti.try_number, "asked_at": ti.now().isoformat()}
+            store.set(REQUEST, self.request() | asked, retention=NEVER_EXPIRE)
             for notifier in self.notifiers:
                 notifier(context)
             log.info("Waiting for an answer: %s", self.subject)
@@ -128,6 +132,7 @@ class HITLOperator(Operator):
         return {
             "subject": self.subject, "body": self.body, "options": self.options, "defaults": self.defaults,
             "multiple": self.multiple, "params": params_.spec(self.form), "assigned_users": self.assigned_users,
+            "params_order": list(self.form),  # the database does not keep the order of keys
         }  # fmt: skip
 
     def complaint(self, answer: Any) -> str:
@@ -139,13 +144,17 @@ class HITLOperator(Operator):
             return f"{unknown} are not in the options {self.options}."
         if len(chosen) > 1 and not self.multiple:
             return "only one option can be chosen."
-        if not isinstance(given, Mapping) or (unknown := sorted(given.keys() - self.form.keys())):
-            return f"params_input must be an object with some of {sorted(self.form)}."
-        try:
-            params_.check(params_.spec(self.form), given, dag_id=str(getattr(self.dag, "dag_id", "")))
-        except ParamError as error:
-            return str(error)
-        return ""
+        if not isinstance(given, Mapping):
+            return "params_input must be an object."
+        return params_.fault(params_.spec(self.form), given) or ""
+
+    def _keep_earlier(self, store: Any, try_number: int) -> None:
+        """Keep what an earlier try asked, with its answer."""
+        request = store.get(REQUEST)
+        earlier = request.get("try_number") if isinstance(request, Mapping) else None
+        if isinstance(earlier, int) and earlier < try_number:
+            answered = {"request": request, "answer": store.get(RESPONSE)}
+            store.set(EARLIER.format(earlier), answered, retention=NEVER_EXPIRE)
 
     def _unanswered(self, waited_s: float) -> dict[str, Any]:
         """The defaults after the timeout. TaskRescheduled before it; HITLTimeoutError if there are no defaults."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from scheduler.api.models.base import Body, Model, Page
-from scheduler.api.models.task_instances import TaskInstance
+from scheduler.api.models.task_instances import TaskInstance, TaskInstanceTry
 
 
 class HitlUser(Model):
@@ -32,10 +32,9 @@ class HitlAnswered(Model):
     params_input: dict[str, Any]
 
 
-class HitlDetail(Model):
-    """What a task instance asks, and the answer if there is one."""
+class HitlRequest(Model):
+    """A request, and the answer if there is one."""
 
-    task_instance: TaskInstance
     subject: str
     body: str | None = None
     options: list[str]
@@ -49,6 +48,18 @@ class HitlDetail(Model):
     responded_at: datetime | None = None
     chosen_options: list[str] | None = None
     params_input: dict[str, Any] = Field(default_factory=dict)
+
+
+class HitlDetail(HitlRequest):
+    """What a task instance asks, and the answer if there is one."""
+
+    task_instance: TaskInstance
+
+
+class HitlTryDetail(HitlRequest):
+    """What a try asked, and the answer if there is one."""
+
+    task_instance: TaskInstanceTry
 
 
 class HitlDetailPage(Page):

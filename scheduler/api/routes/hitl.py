@@ -1,7 +1,7 @@
 """Requests of HITLOperator to a person, and the answers. Both are values in the state store of the task instance."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import ValidationError
@@ -11,14 +11,15 @@ from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import hitl as models
-from scheduler.api.routes.task_instances import of_run, ours, shown, with_operators
+from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.db import clock
 from scheduler.store.lists import instances, requests, states
 from scheduler.store.lists.listing import Filters, Row
-from scheduler.store.lists.requests import REQUEST, RESPONSE
+from scheduler.store.lists.requests import EARLIER, REQUEST, RESPONSE
 
 router = new_router(tags=["Task Instance"])
+D = TypeVar("D", models.HitlDetail, models.HitlTryDetail)
 
 #: The subject of a request that HITLOperator did not store.
 UNREADABLE, NO_OPTION = "The request cannot be read.", "none"
@@ -71,13 +72,34 @@ def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_in
     return _detail(shown(api, *place) | own)
 
 
+@router.get(f"{PATH}/tries/{{try_number}}", response_model=models.HitlTryDetail)
+def get_hitl_detail_try_detail(
+    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, try_number: params.Number
+) -> models.HitlTryDetail:
+    """Show what a try of a task instance asked a person, and the answer if there was one."""
+    place = (dag_id, dag_run_id, task_id, map_index)
+    row = of_try(api, *place, try_number)
+    newest = _value(api, *place, REQUEST)
+    if newest is not None and _try_of(newest["value"]) in {None, try_number}:
+        answer = _value(api, *place, RESPONSE)
+        own = {"request": newest["value"], "created_at": newest["updated_at"], "answer": answer and answer["value"]}
+    else:
+        earlier = _value(api, *place, EARLIER.format(try_number))
+        if earlier is None or not isinstance(earlier["value"], dict):
+            raise NotFoundError(f"Try {try_number} of task {task_id!r} asked nothing.")
+        request = earlier["value"].get("request")
+        created_at = requests.asked_at(request) or earlier["updated_at"]
+        own = {"request": request, "created_at": created_at, "answer": earlier["value"].get("answer")}
+    return _read(models.HitlTryDetail, row | own)
+
+
 @router.patch(PATH, response_model=models.HitlAnswered)
 def update_hitl_detail(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, body: models.HitlAnswer
 ) -> dict[str, Any]:
     """Answer what a task instance asks. It goes on within seconds. A second answer is a conflict."""
     request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
-    if not isinstance(request, dict) or not isinstance(request.get("options"), list):
+    if not requests.is_readable(request):
         raise ConflictError(UNREADABLE)
     _check(api.account.name, request, body)
     answer = {
@@ -91,17 +113,26 @@ def update_hitl_detail(
 
 
 def _detail(row: Row) -> models.HitlDetail:
-    """A request with its answer. Tasks and clients can store other values under the two keys."""
+    return _read(models.HitlDetail, row)
+
+
+def _read(model: type[D], row: Row) -> D:
+    """A request with its answer. Tasks and clients can store other values under their keys."""
     own = {"task_instance": row, "created_at": row["created_at"], "response_received": row["answer"] is not None}
     request, answer = (value if isinstance(value, dict) else {} for value in (row["request"], row["answer"]))
     try:
-        return models.HitlDetail.model_validate({**request, **answer, **own})
+        return model.model_validate({**requests.in_order(request), **answer, **own})
     except ValidationError:
-        return models.HitlDetail.model_validate({"subject": UNREADABLE, "options": [NO_OPTION], **own})
+        return model.model_validate({"subject": UNREADABLE, "options": [NO_OPTION], **own})
+
+
+def _try_of(request: Any) -> Any:
+    """The number of the try that stored a request; None if the request does not tell."""
+    return request.get("try_number") if isinstance(request, dict) else None
 
 
 def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> None:
-    """ForbiddenError if this account may not answer; UsageError if the options do not fit. The task checks the params."""
+    """ForbiddenError if this account may not answer; UsageError if the answer does not fit."""
     users = request.get("assigned_users") or []
     if users and not any(account in {user.get("id"), user.get("name")} for user in users):
         raise ForbiddenError(f"Only {', '.join(str(user.get('name')) for user in users)} may answer.")
@@ -109,6 +140,8 @@ def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> No
         raise UsageError(f"{unknown} are not in the options {request['options']}.")
     if len(body.chosen_options) > 1 and not request.get("multiple"):
         raise UsageError("Only one option can be chosen.")
+    if fault := requests.fault(request, body.params_input):
+        raise UsageError(fault)
 
 
 def _asked(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> Row:

@@ -132,7 +132,7 @@ def get_task_instance_try_details(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
 ) -> dict[str, Any]:
     """Show a try of a task instance."""
-    return _try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+    return of_try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
 
 
 @router.get(f"{TI}/dependencies", response_model=models.Dependencies)
@@ -166,7 +166,7 @@ def get_mapped_task_instance_try_details(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, task_try_number: Number
 ) -> dict[str, Any]:
     """Show a try of one instance of a mapped task."""
-    return _try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+    return of_try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
 
 
 @router.get(f"{TI}/{{map_index}}/dependencies", response_model=models.Dependencies)
@@ -240,7 +240,8 @@ def _tries(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) ->
     return {"task_instances": rows, "total_entries": len(rows)}
 
 
-def _try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, number: int) -> dict[str, Any]:
+def of_try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, number: int) -> dict[str, Any]:
+    """A try of a task instance. NotFoundError."""
     for row in reversed(_tries(api, dag_id, run_id, task_id, map_index)["task_instances"]):
         if row["try_number"] == number:
             return dict(row)

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 
-from scheduler.api.access import TI
 from scheduler.api.call import Api, new_router
 from scheduler.api.errors import UnsupportedError
 
 router = new_router(include_in_schema=False)
 
-HITL = "Paceline keeps the request of the newest try only: GET .../{task_id}/{map_index}/hitlDetails."
 TEST = "Paceline does not test connections: which library would connect is known only to the task."
 #: Method and path, and why there is no such thing here.
 REASONS = {
-    f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": HITL,
     "POST /connections/test": TEST,
     "POST /connections/enqueue-test": TEST,
     "GET /connections/enqueue-test": TEST,

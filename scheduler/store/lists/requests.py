@@ -1,12 +1,17 @@
 """Requests of task instances to people, with their answers: both are values in the state store of the task instance."""
 
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
 from sqlalchemy import Connection
 
+from scheduler.authoring import params
 from scheduler.store.lists import instances
 from scheduler.store.lists.listing import Entries, Filters, Page, entries
 
 #: The keys of scheduler/operators/hitl.py.
-REQUEST, RESPONSE = "hitl_request", "hitl_response"
+REQUEST, RESPONSE, EARLIER = "hitl_request", "hitl_response", "hitl_try_{}"
 COLUMNS = f"{instances.COLUMNS}, q.value as request, q.updated_at as created_at, a.value as answer"
 SOURCE = f"""
     {instances.SOURCE}
@@ -37,3 +42,34 @@ def is_answered(chosen: Filters, answered: bool | None) -> Filters:
 def requests(connection: Connection, chosen: Filters, page: Page) -> Entries:
     """One page of requests, the oldest task instance first."""
     return entries(connection, COLUMNS, SOURCE, chosen, page, orders=ORDERS, default=("ti_id",), key="t.id")
+
+
+def in_order(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored request with its params in the order of their author."""
+    found, order = request.get("params"), request.get("params_order")
+    if not isinstance(found, dict) or not isinstance(order, list):
+        return dict(request)
+    return {**request, "params": {name: found[name] for name in order if isinstance(name, str) and name in found} | found}
+
+
+def asked_at(request: Any) -> datetime | None:
+    """When a task stored a request; None if the request does not tell."""
+    try:
+        return datetime.fromisoformat(request["asked_at"])
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def is_readable(request: Any) -> bool:
+    """Whether HITLOperator stored this: tasks and clients can store other values under its key."""
+    if not isinstance(request, dict) or not isinstance(request.get("options"), list):
+        return False
+    form = request.get("params") or {}
+    return isinstance(form, dict) and all(
+        isinstance(one, dict) and params.schema_complaint(one.get("schema")) is None for one in form.values()
+    )
+
+
+def fault(request: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """What is wrong with the values of an answer, as a sentence that names the param; None if they fit."""
+    return params.fault(request.get("params") or {}, given)

@@ -7,9 +7,7 @@ from pathlib import Path
 from airflow_client import client as airflow
 
 #: Pages, and what Paceline does not have: it returns 501, see scheduler/api/routes/unsupported.py.
-LEFT_OUT = {
-    "login", "logout", "enqueue_connection_test", "get_connection_test", "get_hitl_detail_try_detail",
-}  # fmt: skip
+LEFT_OUT = {"login", "logout", "enqueue_connection_test", "get_connection_test"}
 
 
 def operations() -> set[str]:

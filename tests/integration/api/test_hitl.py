@@ -6,17 +6,19 @@ import pytest
 from airflow_client import client as airflow
 from airflow_client.client.exceptions import ApiException
 
+from scheduler import DAG
 from scheduler.api.routes import hitl as routes
-from scheduler.operators import hitl
+from scheduler.operators import HITLOperator, hitl
 
-from .conftest import World
+from .conftest import Web, World
 
 TASK = {"dag_id": "etl", "dag_run_id": "good", "task_id": "extract"}
 PLACE = {**TASK, "map_index": -1}
 
 
 def ask(client: airflow.ApiClient, **request: Any) -> None:
-    value = {"subject": "Go?", "options": ["yes", "no"], "multiple": False, "params": {}, "assigned_users": [], **request}
+    params = {"n": {"value": 1, "schema": {"type": "integer"}, "description": None}}
+    value = {"subject": "Go?", "options": ["yes", "no"], "multiple": False, "params": params, "assigned_users": [], **request}
     airflow.TaskStateStoreApi(client).set_task_state_store(
         **TASK, key=hitl.REQUEST, task_state_store_body=airflow.TaskStateStoreBody(value=value)
     )
@@ -62,6 +64,88 @@ def test_a_value_that_is_no_request_does_not_break_the_list(client: airflow.ApiC
     assert refused(client, "yes") == 409
 
 
+@pytest.mark.parametrize("params", [{"n": 5}, {"n": {"schema": {"type": "nothing"}}}, ["n"]])
+def test_params_that_cannot_be_read_do_not_break_the_answer(client: airflow.ApiClient, world: World, params: Any) -> None:
+    ask(client, params=params)
+
+    assert refused(client, "yes") == 409
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rows": "many"}, "Param 'rows' cannot be \"many\": 'many' is not of type 'integer'."),
+        ({"rows": 0}, "Param 'rows' cannot be 0: 0 is less than the minimum of 1."),
+        ({}, "Param 'rows' needs a value."),
+        ({"rows": 1, "row": 2}, "There is no param 'row': the params are rows, name."),
+    ],
+)
+def test_values_that_do_not_fit_the_params_are_refused(
+    client: airflow.ApiClient, web: Web, world: World, given: dict[str, Any], sentence: str
+) -> None:
+    rows = {"schema": {"type": "integer", "minimum": 1}, "description": None}
+    ask(client, params={"rows": rows, "name": {"value": "x", "schema": {}, "description": None}}, params_order=["rows", "name"])
+    path = "/api/v2/dags/etl/dagRuns/good/taskInstances/extract/-1/hitlDetails"
+    with web.http(web.account("oli", "operator")) as http:
+        refusal = http.patch(path, json={"chosen_options": ["yes"], "params_input": given})
+        assert (refusal.status_code, refusal.json()["detail"]) == (400, sentence)
+        assert not http.get(path).json()["response_received"]
+        assert http.patch(path, json={"chosen_options": ["yes"], "params_input": {"rows": 1}}).status_code == 200
+
+
+def test_the_params_of_a_request_have_the_order_of_their_author(client: airflow.ApiClient, web: Web, world: World) -> None:
+    with DAG("d", schedule=None):
+        task = HITLOperator(task_id="t", subject="s", options=["a"], params={"zebra": 1, "a": 2, "medium": 3})
+    ask(client, **task.request())
+
+    with web.http(web.account("uma", "viewer")) as http:
+        (listed,) = http.get("/api/v2/dags/~/dagRuns/~/hitlDetails").json()["hitl_details"]
+        one = http.get("/api/v2/dags/etl/dagRuns/good/taskInstances/extract/-1/hitlDetails").json()
+
+    assert list(listed["params"]) == list(one["params"]) == ["zebra", "a", "medium"]
+
+
+def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> None:
+    api, store = airflow.TaskInstanceApi(client), airflow.TaskStateStoreApi(client)
+    asked = {"subject": "First?", "options": ["yes"], "try_number": 1, "asked_at": "2026-01-01T00:00:00+00:00"}
+    answered = {"chosen_options": ["yes"], "responded_by_user": {"id": "7", "name": "ann"}}
+
+    def detail(number: int) -> airflow.HITLDetailHistory:
+        return api.get_hitl_detail_try_detail(**PLACE, try_number=number)
+
+    def missing(number: int) -> bool:
+        with pytest.raises(ApiException) as error:
+            detail(number)
+        return bool(error.value.status == 404)
+
+    assert missing(1)
+    ask(client, **asked)
+    assert (detail(1).subject, detail(1).response_received, detail(1).task_instance.try_number) == ("First?", False, 1)
+    assert missing(2)
+
+    world.scenario.sql(
+        "insert into task_try (task_instance_id, try_number, state, started_at, ended_at)"
+        " select id, 1, 'failed', now(), now() from task_instance where task_id = 'extract' and state = 'success'"
+    )
+    world.scenario.sql("update task_instance set try_number = 2 where task_id = 'extract' and state = 'success'")
+    ask(client, subject="Second?", try_number=2)
+    assert missing(1)
+    store.set_task_state_store(
+        **TASK,
+        key=hitl.EARLIER.format(1),
+        task_state_store_body=airflow.TaskStateStoreBody(value={"request": asked, "answer": answered}),
+    )
+    assert (detail(2).subject, detail(2).response_received) == ("Second?", False)
+    first = detail(1)
+    assert (first.subject, first.chosen_options, first.created_at.year) == ("First?", ["yes"], 2026)
+    assert first.responded_by_user and first.responded_by_user.name == "ann"
+    for value in ("text", {"request": 7}, {"request": {"asked_at": "never"}}):
+        store.set_task_state_store(
+            **TASK, key=hitl.EARLIER.format(1), task_state_store_body=airflow.TaskStateStoreBody(value=value)
+        )
+        assert missing(1) if value == "text" else detail(1).subject == routes.UNREADABLE
+
+
 def test_only_assigned_users_may_answer(client: airflow.ApiClient, world: World) -> None:
     ask(client, assigned_users=[{"id": "nobody", "name": "nobody"}])
 
@@ -69,7 +153,7 @@ def test_only_assigned_users_may_answer(client: airflow.ApiClient, world: World)
 
 
 def test_the_task_and_the_api_use_the_same_keys() -> None:
-    assert (routes.REQUEST, routes.RESPONSE) == (hitl.REQUEST, hitl.RESPONSE)
+    assert (routes.REQUEST, routes.RESPONSE, routes.EARLIER) == (hitl.REQUEST, hitl.RESPONSE, hitl.EARLIER)
 
 
 def test_requests_are_listed_by_their_task_instance_and_their_answer(client: airflow.ApiClient, world: World) -> None:

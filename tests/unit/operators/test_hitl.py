@@ -30,7 +30,8 @@ def answered(kind: type[HITLOperator], answer: Any, **arguments: Any) -> HITLOpe
         def execute(self, context: Any) -> object:
             store = context["task_state_store"]
             if context["ti"].resume is not None and answers:
-                assert store.get(hitl.REQUEST) == self.request()
+                stored = store.get(hitl.REQUEST)
+                assert stored == self.request() | {"try_number": context["ti"].try_number, "asked_at": stored["asked_at"]}
                 store.set(hitl.RESPONSE, answers.pop())
             return super().execute(context)
 
@@ -61,9 +62,10 @@ def test_an_answer_is_the_result(dag_maker: Any) -> None:
         ({"chosen_options": []}, "must be an object with a list chosen_options"),
         ({"chosen_options": ["x"]}, "['x'] are not in the options ['a', 'b']"),
         ({"chosen_options": ["a", "b"]}, "only one option can be chosen"),
-        ({"chosen_options": ["a"], "params_input": {"m": 1}}, "params_input must be an object with some of ['n']"),
-        ({"chosen_options": ["a"], "params_input": {"n": "x"}}, "Param 'n' of DAG 'd' cannot be"),
-        ({"chosen_options": ["a"]}, "needs a value for param 'n'"),
+        ({"chosen_options": ["a"], "params_input": {"m": 1}}, "There is no param 'm': the params are n."),
+        ({"chosen_options": ["a"], "params_input": {"n": "x"}}, "Param 'n' cannot be"),
+        ({"chosen_options": ["a"]}, "Param 'n' needs a value"),
+        ({"chosen_options": ["a"], "params_input": [1]}, "params_input must be an object"),
         ({"chosen_options": ["a"], "params_input": {"n": 1}}, ""),
     ],
 )
@@ -83,6 +85,35 @@ def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(dag_maker:
 
     assert result.xcoms["t"]["chosen_options"] == ["a"]
     assert "['x'] are not in the options" in caplog.text
+
+
+def test_a_try_keeps_what_earlier_tries_asked(dag_maker: Any) -> None:
+    kept: list[Any] = []
+
+    class Recorded(HITLOperator):
+        def execute(self, context: Any) -> object:
+            store = context["task_state_store"]
+            if context["ti"].resume is not None and context["ti"].try_number == 1:
+                store.set(hitl.RESPONSE, {"chosen_options": ["a"]})
+            try:
+                return super().execute(context)
+            finally:
+                kept.append(store.get(hitl.EARLIER.format(1)))
+
+        def finish(self, context: Any, answer: dict[str, Any]) -> object:
+            if context["ti"].try_number == 1:
+                raise ValueError("try again")
+            return answer
+
+    with dag_maker():
+        Recorded(task_id="t", subject="s {{ ti.try_number }}", options=["a", "b"], defaults="b", retries=1,
+                 response_timeout=timedelta(seconds=0.1), retry_delay=timedelta(0))  # fmt: skip
+
+    result = dag_maker.run(retries=True)
+
+    assert result.success and result.xcoms["t"]["chosen_options"] == ["b"], result.reasons
+    assert kept[0] is None
+    assert (kept[-1]["request"]["subject"], kept[-1]["answer"]) == ("s 1", {"chosen_options": ["a"]})
 
 
 def test_nobody_answers(dag_maker: Any) -> None:
