@@ -264,7 +264,7 @@ def _add_task(
 
 def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> Executor:
     slot = running_tasks.slot(current_process().index)
-    slot.put_down()
+    slot.clear()
     hot = HotPath(settings, slot.worker_id)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)

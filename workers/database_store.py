@@ -70,10 +70,15 @@ class DatabaseStore:
         return accepted
 
     def _report(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
-        """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same."""
+        """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same.
+
+        An attempt after an error opens it again, so it gets here too.
+        """
         if self.hot.is_open:
             return self.follower.report(claim, ending, continuation)
         with self.lock.turn() as contended:
+            if continuation is not None:
+                continuation.withdrawn = not continuation.is_allowed()
             accepted = self.follower.report(claim, ending, continuation)
             if contended and (continuation is None or continuation.claim is None):
                 # Others probably wait too. Each would keep its connection for a while.

@@ -76,7 +76,7 @@ class Follower:
     def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
         """Plan and report; if a join may be ready, lock it, plan and report again; then announce."""
         dag = self._hot.dag(claim.version_id)
-        in_place_id = None if continuation is None else continuation.dispatch_id
+        in_place_id = None if continuation is None or continuation.withdrawn else continuation.dispatch_id
         plan = following.plan_of(dag, claim, ending.state, ending.skip, enabled=self._enabled)
         reported: Reported | Undecided | None
         if plan.peer_joins:

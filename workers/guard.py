@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -18,11 +18,14 @@ R = TypeVar("R")
 
 #: The signals whose handlers a task may change. The others cannot be caught.
 SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+#: The timers that send a signal when they expire.
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 #: The working folder of tasks if that of the worker was deleted.
 FALLBACK_FOLDER = "/"
 #: The functions of the module signal convert each result to an enum member, which takes ten times as long.
 handler_of: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
+set_mask: Callable[[int, Collection[int]], set[int]] = _signal.pthread_sigmask
 
 
 class Guard:
@@ -36,6 +39,7 @@ class Guard:
         self._environment = os.environ.copy()
         self._variables = dict(_variables())
         self._handlers: dict[int, Any] = {}
+        self._blocked: set[int] = set()
         self._logging = Logging()
         self._folder = _working_folder()
         self._umask = os.umask(0o022)
@@ -50,9 +54,9 @@ class Guard:
         self._timeout_s, self._why_stop = timeout_s, why_stop
         try:
             with self._restored():
-                set_handler(signal.SIGALRM, self._on_alarm)
                 set_handler(signal.SIGTERM, self._on_term)
                 if timeout_s is not None:
+                    set_handler(signal.SIGALRM, self._on_alarm)
                     signal.setitimer(signal.ITIMER_REAL, timeout_s)
                 self._interruption, self._inside = None, True
                 try:
@@ -67,8 +71,6 @@ class Guard:
                 finally:
                     # A signal before this line still raises an exception, which the caller handles. Later signals do not.
                     self._inside = False
-                    if timeout_s is not None:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
         finally:
             if os.getpid() != pid:  # a process that user code forked must not report for its parent
                 _leave()
@@ -89,15 +91,22 @@ class Guard:
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the working folder, environment, umask, signal handlers and logging after the block."""
+        """Restore the working folder, environment, umask, timers, signals and logging after the block."""
         if not self._handlers:
             # Not earlier, because the pool changes the handlers of its processes after the fork.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
+            self._blocked = set_mask(signal.SIG_BLOCK, ())
         self._logging.note_new()
         self._go_home()
         try:
             yield
         finally:
+            for timer in TIMERS:
+                signal.setitimer(timer, 0)
+            if set_mask(signal.SIG_BLOCK, ()) != self._blocked:
+                # A blocked SIGTERM arrives now. It was for this task, and must not end the process.
+                set_handler(signal.SIGTERM, self._on_term)
+                set_mask(signal.SIG_SETMASK, self._blocked)
             for number, handler in self._handlers.items():
                 if handler_of(number) is not handler and handler is not None:
                     set_handler(number, handler)

@@ -135,7 +135,7 @@ class HeartbeatThread(threading.Thread):
 
     def _lose(self, ti_id: int | None, dispatch_id: str, message: str) -> None:
         killed_for = self._stopper.killed_for(dispatch_id) if self._stopper is not None else None
-        running = self._running_tasks.find(dispatch_id)
+        running = self._running_tasks.remove(dispatch_id)
         self._lost.put(
             Lost(
                 ti_id=ti_id,

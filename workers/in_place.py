@@ -44,15 +44,9 @@ class Continuing:
 
     def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Continuation | None:
         """The task instances with which the report of this ending may continue; None if the next task must go by message."""
-        if (
-            time.monotonic() >= self._until
-            or ending.state not in ENDINGS
-            or claim.task_no not in dag.in_place
-            or self.must_be_replaced
-            or self._slot.draining
-        ):
+        if ending.state not in ENDINGS or claim.task_no not in dag.in_place or self.must_be_replaced or not self._is_allowed():
             return None
-        continuation = Continuation(str(uuid.uuid4()))
+        continuation = Continuation(str(uuid.uuid4()), self._is_allowed)
         # Before the report: from its commit on, this process runs that task, and may die.
         self._slot.continues(
             InPlace(
@@ -64,6 +58,10 @@ class Continuing:
         )
         fault_points.point("continue.before")
         return continuation
+
+    def _is_allowed(self) -> bool:
+        """Whether its time is not over, and its worker is not stopping."""
+        return time.monotonic() < self._until and not self._slot.draining
 
     def go_on(self, following: Claim) -> None:
         """This process continues with this task instance, which its last report has moved to running."""

@@ -110,9 +110,13 @@ class RunningTasks:
         """Return the tasks that all pool processes run now."""
         return [task for _, task in self._each()]
 
-    def find(self, dispatch_id: str) -> Running | None:
-        """Return the entry of a dispatch whose user code runs, even if its pool process has died."""
-        return next((task for _, task in self._each() if task.dispatch_id == dispatch_id), None)
+    def remove(self, dispatch_id: str) -> Running | None:
+        """Remove and return the entry of a dispatch whose pool process has died. Another process may soon have its process ID."""
+        for place, task in self._each():
+            if task.dispatch_id == dispatch_id:
+                self._write(place, RUNNING_AT, None)
+                return task
+        return None
 
     def in_place(self, message: str) -> InPlace | None:
         """The work of the pool process that received this message, even if it has died; None if it has only run the task of the
@@ -197,7 +201,7 @@ class RunningTasks:
     def _write(self, place: int, part: int, value: object) -> None:
         start = place * SLOT_BYTES + part
         capacity = ENDS[part] - part - LENGTH_BYTES
-        data = b"" if value is None else dumps(value).encode()
+        data = b"" if value is None else dumps(value, ensure_ascii=False).encode()
         assert len(data) <= capacity, f"{len(data)} bytes do not fit into a part of a slot"
         self._memory[start : start + LENGTH_BYTES] = bytes(LENGTH_BYTES)
         self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + len(data)] = data
@@ -226,8 +230,13 @@ class Slot:
         self._running_tasks._write(self._place, IN_HAND_AT, [dispatch_id, ti_id])
 
     def put_down(self) -> None:
-        """Record that this process has no dispatch any more. A new process calls it too, because the one before may have died."""
+        """Record that this process has no dispatch any more."""
         self._running_tasks._write(self._place, IN_HAND_AT, None)
+
+    def clear(self) -> None:
+        """Remove all that the process before has written: it may have died with a task. The parent has already read it."""
+        for part in ENDS:
+            self._running_tasks._write(self._place, part, None)
 
     def enter(self, running: Running) -> None:
         """Record that user code starts."""

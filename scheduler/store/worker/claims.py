@@ -1,5 +1,6 @@
 """The records of one dispatch that a worker and the store exchange: the claim, its end, and the task instances it moved."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -80,6 +81,10 @@ class Continuation:
     """
 
     dispatch_id: str
+    #: Whether the process may still continue. A report that had to wait asks again: its worker may be stopping by then.
+    is_allowed: Callable[[], bool] = lambda: True
+    #: The next task must go by message. An earlier attempt of the report may have continued nevertheless.
+    withdrawn: bool = False
     #: Set by the report if it continues.
     claim: Claim | None = None
 

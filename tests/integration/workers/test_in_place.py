@@ -1,5 +1,6 @@
 """A pool process that continues with the next task itself: what it runs is known, stopped, counted and shown like any other."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,14 @@ from scheduler.store.runs.selection import Runs, Tasks
 
 #: A budget that no test uses up.
 LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
+#: Keeps which task instances were queued for a message.
+SENT = """
+create table sent (task_instance_id bigint);
+create function note_sent() returns trigger language plpgsql security definer as
+    'begin insert into sent values (new.id); return null; end';
+create trigger note_sent after update of state on task_instance for each row when (new.state = 'queued')
+    execute function note_sent();
+"""
 ROW = """
 import os, time
 from datetime import timedelta
@@ -181,6 +190,46 @@ def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
 
     assert worker.wait() == 0
     assert bench.scenario.states(run) == {"first": "success", "second": "queued", "third": "none"}
+
+
+def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: Any, tmp_path: Path) -> None:
+    """The task is so long that its process has closed its connection, so the report waits for the others of its worker."""
+    (tmp_path / "plan").write_text("report.before=stop@1")
+    worker = bench.worker(
+        **LONG,
+        PACELINE_WORKER_IDLE_CONNECTION_SECONDS="0.1",
+        **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)},
+    )
+    bench.dag(row(first="time.sleep(1)"))
+    bench.scenario.sql(SENT)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.scenario.turn()
+    eventually(lambda: (tmp_path / "struck").exists())
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 0 tasks" in worker.said)
+    os.kill(int((tmp_path / "struck").read_text().split()[1]), signal.SIGCONT)
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run)["first"] == "success"
+    # Its worker may still have taken that message.
+    assert bench.scenario.rows("select task_id from task_instance where id in (select * from sent) and task_no = 1") == [
+        ("second",)
+    ]
+
+
+def test_nothing_is_stopped_for_a_task_with_which_a_process_died(bench: Any) -> None:
+    """The entry of the dead process is gone: the heartbeat after its death would stop, and later kill, whatever has its number."""
+    bench.worker(**LONG)
+    run = bench.run(row(second="os._exit(3)").replace('"retries": 1', '"retries": 0'))
+    beats = "select count(*) from process where kind = 'worker' and heartbeat_at > %s::timestamptz"
+    (ended_at,) = bench.scenario.rows("select max(ended_at) + interval '1 second' from task_instance")[0]
+
+    eventually(lambda: bench.scenario.rows(beats, ended_at) == [(1,)])
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "was lost: the process exited with code 3" in bench.said
+    assert "stopping dispatch" not in bench.said
 
 
 def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench: Any) -> None:

@@ -106,3 +106,25 @@ def test_a_task_is_interrupted_by_its_timeout_and_by_a_stop(guard: Guard) -> Non
     with pytest.raises(TaskStopped, match="because"):
         guard.run(lambda: os.kill(os.getpid(), signal.SIGTERM), timeout_s=None, why_stop=lambda: "because")
     assert guard.run(lambda: 1, timeout_s=None, why_stop=lambda: None) == 1
+
+
+def test_timers_and_blocked_signals_of_a_task_do_not_reach_the_next_one(guard: Guard) -> None:
+    run(guard, lambda: None)
+    before, asked = signal.pthread_sigmask(signal.SIG_BLOCK, ()), list[str]()
+
+    def spoil() -> None:
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 60)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    guard.run(spoil, timeout_s=None, why_stop=lambda: asked.append("for the task before") or "")
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert asked == ["for the task before"]
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        assert signal.getitimer(timer) == (0, 0)
+
+
+def test_an_alarm_belongs_to_the_code_of_a_task_without_a_timeout(guard: Guard) -> None:
+    assert run(guard, lambda: signal.getsignal(signal.SIGALRM)) == signal.getsignal(signal.SIGALRM)

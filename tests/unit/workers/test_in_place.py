@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from support.scenario import dag
+from support.waiting import eventually
 
+from scheduler.authoring.arguments import ID_MAX_LENGTH
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.in_place import Continuing
@@ -17,7 +19,7 @@ S = TaskState
 PLAIN = dag("d", {"a": [], "b": ["a"]})
 
 
-def claim(task_no: int = 0, map_index: int = -1) -> Claim:
+def claim(task_no: int = 0, map_index: int = -1, **ids: str) -> Claim:
     known = {
         "id": 7,
         "dispatch_id": "mine",
@@ -25,7 +27,7 @@ def claim(task_no: int = 0, map_index: int = -1) -> Claim:
         "map_index": map_index,
         "started_at": datetime.fromtimestamp(5, UTC),
     }
-    names = {"dag_id": "d", "run_id": "r", "task_id": "t"}
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t"} | ids
     return Claim(**dict.fromkeys(Claim.__slots__, None) | known | names)  # type: ignore[arg-type]
 
 
@@ -89,6 +91,24 @@ def test_it_offers_nothing_once_its_worker_stops() -> None:
     assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
+def test_what_it_has_offered_is_allowed_until_its_worker_stops_or_its_time_is_over() -> None:
+    running_tasks = RunningTasks(1)
+    stopping, late = process(running_tasks), process(RunningTasks(1), seconds=0.1)
+    offers = []
+    for continuing in (stopping, late):
+        continuing.begin("message")
+        offers.append(continuing.after(claim(), PLAIN, Ending(S.SUCCESS)))
+    by_stop, by_time = offers
+    assert by_stop is not None
+    assert by_time is not None
+    assert by_stop.is_allowed()
+
+    running_tasks.drain()
+
+    assert not by_stop.is_allowed()
+    eventually(lambda: not by_time.is_allowed())
+
+
 def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() -> None:
     continuing = process(RunningTasks(1), max_tasks=3)
     continuing.begin("message")
@@ -136,3 +156,17 @@ def test_events_are_written_while_somebody_wants_them(wanted: bool) -> None:
     continuing.go_on(claim())
 
     assert [step.dispatch_id for step in events.read()] == ["mine"] * wanted
+
+
+def test_the_longest_ids_fit_into_the_shared_memory_and_into_an_event() -> None:
+    running_tasks, events = RunningTasks(1), InPlaceEvents()
+    running_tasks.events = True
+    continuing = Continuing(running_tasks.slot(0), seconds=60, events=events)
+    continuing.begin("message")
+    longest = "\U0001d49c" * ID_MAX_LENGTH
+
+    continuing.go_on(claim(dag_id=longest, run_id=longest, task_id=longest))
+
+    (step,) = events.read()
+    assert running_tasks.step("message") == step
+    assert step.name == f"{longest}.{longest}"

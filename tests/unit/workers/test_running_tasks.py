@@ -20,8 +20,10 @@ def test_the_parent_sees_what_a_child_entered_even_after_its_death() -> None:
         os._exit(0)
     os.waitpid(pid, 0)
 
-    assert running_tasks.find("a") == running()
     assert running_tasks.running() == [running()]
+    assert running_tasks.remove("b") is None
+    assert running_tasks.remove("a") == running()
+    assert running_tasks.running() == []
 
 
 def test_nothing_runs_after_a_child_has_left() -> None:
@@ -97,3 +99,19 @@ def test_a_task_in_place_is_in_progress_before_its_process_begins_with_it() -> N
     slot.continued(Step(message="m", seconds=0.1, ti_id=2, dispatch_id="b", name="d.t", arguments="r", started_at=0.0))
 
     assert running_tasks.in_progress() == set()
+
+
+def test_a_new_process_has_nothing_of_the_one_that_died_before() -> None:
+    running_tasks = RunningTasks(2)
+    dead, other = running_tasks.slot(0), running_tasks.slot(1)
+    for slot, dispatch_id in ((dead, "a"), (other, "c")):
+        slot.take(dispatch_id, 1)
+        slot.enter(running(dispatch_id))
+        slot.continues(InPlace(message=f"m{dispatch_id}", ti_id=1, dispatch_id=dispatch_id, next_dispatch_id=f"{dispatch_id}+"))
+
+    dead.clear()
+
+    assert running_tasks.running() == [running("c")]
+    assert running_tasks.in_progress() == {"c", "c+"}
+    assert running_tasks.in_place("ma") is None
+    assert running_tasks.in_place("mc") is not None
