@@ -144,7 +144,7 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
             raise access.refusal(needs)
     except ForbiddenError as error:
         refused = error
-    if request.method not in SAFE and not _only_reads(request):
+    if request.method not in SAFE and not _only_reads(request.scope["route"], body):
         request.state.audit = audit.begin(
             connection,
             request.scope["route"].name,
@@ -159,9 +159,16 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
         request.state.refused = refused
 
 
-def _only_reads(request: Request) -> bool:
-    path: str = request.scope["route"].path
-    return path.endswith(("/list", "/dry_run"))
+def _only_reads(route: APIRoute, body: Any) -> bool:
+    """Whether a request that is no GET changes nothing: a list by filters in the body, or a dry run.
+
+    Only true is a dry run here: pydantic reads other values, such as "no", as false.
+    """
+    if route.path.endswith(("/list", "/dry_run")):
+        return True
+    field = getattr(route.body_field, "field_info", None)
+    flag = getattr(getattr(field, "annotation", None), "model_fields", {}).get("dry_run")
+    return flag is not None and isinstance(body, dict) and body.get("dry_run", flag.default) is True
 
 
 def _subject(path: Mapping[str, Any], body: Any) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_the_audit_log_does_not_name_other_dags(web: Web, world: World) -> None:
     body = {"actions": [{"action": "update", "entities": [entity]}]}
     with web.http(web.account("tim", **LIMITED)) as tim, web.http(web.account("ada", "admin")) as ada:
         ada.patch(f"{PREFIX}/dags/etl/dagRuns/good/taskInstances", json=body).raise_for_status()
-        ada.post(f"{PREFIX}/dags/etl/clearTaskInstances", params={"dag_ids": "hourly"}, json={"dry_run": True}).raise_for_status()
+        ada.post(f"{PREFIX}/dags/etl/clearTaskInstances", params={"dag_ids": "hourly"}, json={"dry_run": False}).raise_for_status()
         assert "hourly" in ada.get(f"{PREFIX}/eventLogs").text
         found = tim.get(f"{PREFIX}/eventLogs").json()["event_logs"]
         assert [one["event"] for one in found] == ["bulk_task_instances", "post_clear_task_instances"]

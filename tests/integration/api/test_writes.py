@@ -384,10 +384,37 @@ def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClie
     assert api.get_event_logs(dag_id="etl", event="patch_dag").total_entries == 1
 
 
+def test_the_audit_log_has_no_dry_runs(web: Web, world: World) -> None:
+    run = {"dag_id": "etl", "dag_run_id": "bad"}
+    by_filter = {"filter": {"dag_ids": ["etl"], "state": ["failed"]}}
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/dags/etl/clearTaskInstances", {"dag_run_id": "bad"}),
+        ("/dags/etl/dagRuns/bad/clear", {}),
+        ("/dags/etl/clearDagRuns", {"dag_runs": [run]}),
+        ("/clearByFilter", by_filter),
+        ("/markByFilter", {**by_filter, "new_state": "success"}),
+        ("/deleteByFilter", {"filter": {"dag_ids": ["etl"], "state": ["failed"]}}),
+    ]
+
+    def recorded() -> int:
+        return int(world.scenario.rows("select count(*) from audit")[0][0])
+
+    with web.http(web.account("oli", "operator")) as http:
+        for path, body in requests:
+            for dry in ({}, {"dry_run": True}):
+                http.post(f"/api/v2{path}", json={**body, **dry}).raise_for_status()
+            assert recorded() == 0, path
+        for number, (path, body) in enumerate(requests, start=1):
+            # Pydantic takes "no" for false.
+            http.post(f"/api/v2{path}", json={**body, "dry_run": "no" if number % 2 else False})
+            assert recorded() == number, path
+
+
 def test_the_audit_log_names_the_task_that_a_request_clears(web: Web, client: airflow.ApiClient, world: World) -> None:
     with web.http(client.configuration.access_token) as http:
         for tasks in (["each"], [["each", 1]], ["each", "load"], [["each"]], [{}], "each"):
-            http.post("/api/v2/dags/etl/clearTaskInstances", json={"dag_run_id": "good", "task_ids": tasks})
+            body = {"dag_run_id": "good", "task_ids": tasks, "dry_run": False}
+            http.post("/api/v2/dags/etl/clearTaskInstances", json=body)
 
     found = world.scenario.rows("select run_id, task_id, map_index from audit where event <> 'login' order by id")
     assert found == [("good", "each", None), ("good", "each", 1), *[("good", None, None)] * 4]
