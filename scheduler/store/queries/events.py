@@ -8,9 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-#: For a current dispatch, the steps are only in the row of the task instance.
+#: For a current dispatch, the steps are only in the row of the task instance. An event is written at the end of the statement that
+#: also queues and starts the next tasks, so the time of the last end is that in its row, which is before theirs.
 OF_RUN = """
-select e.at, e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
+select case when e.from_state = 'running' and e.to_state = t.state and t.ended_at < e.at then t.ended_at else e.at end as at,
+       e.task_instance_id as ti, t.task_id, t.map_index, e.try_number, e.from_state, e.to_state, e.actor, e.reason,
        e.queued_at, e.queued_by, e.started_at, e.worker
   from event e left join task_instance t on t.id = e.task_instance_id
  where e.dag_run_id = %(run)s and (%(ti)s::bigint is null or e.task_instance_id = %(ti)s)

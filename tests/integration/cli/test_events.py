@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.scenario import Scenario, dag
+from support.scenario import Scenario, chain, dag
 
 from scheduler.settings import Settings
 from scheduler.states import TaskState as S
@@ -46,6 +46,17 @@ def test_the_events_of_a_run_tell_its_whole_story(cli: Cli, scenario: Scenario) 
     assert [move for move in story if move[0] == "second"] == [
         ("second", None, "queued"), ("second", "queued", "running"), ("second", "running", "success")
     ]  # fmt: skip
+
+
+def test_a_task_ends_before_the_task_that_its_report_queues(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("c", 4))
+    scenario.trigger("c", run_id="one")
+    scenario.run_to_end()
+
+    events = [event for event in cli.json("runs", "show", "c", "one", "--events")["events"] if event["task_id"]]
+    in_order = [(event["task_id"], event["to_state"]) for event in events]
+    tasks = ["t000", "t001", "t002", "t003"]
+    assert in_order == [("t000", "scheduled"), *((task, state) for task in tasks for state in ("queued", "running", "success"))]
 
 
 def test_steps_of_a_dispatch_that_goes_on_are_told(cli: Cli, scenario: Scenario) -> None:
