@@ -32,8 +32,12 @@ def main() -> int:
     with until_signalled(_say):
         result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
         report.table(result)
+        if not options.small:
+            report.goal_table(result)
         print(json.dumps(result))
-        return 0
+        for name, error in result.get(parts.FAILED, {}).items():
+            _say(f"{name} failed: {error}")
+        return 1 if parts.FAILED in result else 0
     return 1
 
 

@@ -1,6 +1,7 @@
 """The parts of the bench by name: each is a function that returns its piece of the JSON."""
 
 import importlib
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ PARTS: Mapping[str, str] = {
 }
 
 
+#: The key of the result with the parts that failed.
+FAILED = "failed"
+
+
 def names() -> list[str]:
     """The names that `python -m bench` accepts, in the order in which they are measured."""
     first, *others = PARTS
@@ -34,15 +39,25 @@ def names() -> list[str]:
 
 
 def measure(chosen: list[str], options: Options) -> Piece:
-    """Measure the chosen parts, and merge their pieces."""
+    """Measure the chosen parts, and merge their pieces. Those that failed are in `failed` with their errors."""
     result: Piece = {}
+    wanted = [name for name in shapes.full() if name in chosen]
     for part in PARTS:
         if part in chosen:
             options.say(f"--- {part}")
-            merge(result, _function(PARTS[part])(options))
-        if part == next(iter(PARTS)):
-            merge(result, _shapes([name for name in shapes.full() if name in chosen], options))
+            merge(result, attempt(part, _function(PARTS[part]), options))
+        if part == next(iter(PARTS)) and wanted:
+            merge(result, attempt("shapes", lambda options: throughput.measure(wanted, options), options))
     return result
+
+
+def attempt(part: str, function: Callable[[Options], Piece], options: Options) -> Piece:
+    """The piece of a part. After an hour, the other parts must not be lost because one has failed."""
+    try:
+        return function(options)
+    except Exception as error:
+        options.say(traceback.format_exc())
+        return {FAILED: {part: f"{type(error).__name__}: {error}"}}
 
 
 def merge(into: Piece, piece: Mapping[str, Any]) -> None:
@@ -52,10 +67,6 @@ def merge(into: Piece, piece: Mapping[str, Any]) -> None:
             merge(into[key], value)
         else:
             into[key] = value
-
-
-def _shapes(chosen: list[str], options: Options) -> Piece:
-    return throughput.measure(chosen, options) if chosen else {}
 
 
 def _function(path: str) -> Callable[[Options], Piece]:

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench import goals
 from bench.measure import Measured, quantiles
 from bench.raw import Samples
 
@@ -35,6 +36,7 @@ COLUMNS = (
     ("no ack", ("cpu_over_raw_no_ack",), "{:.2f}"),
     ("calibration ms", ("calibration_ms",), "{:.1f}"),
 )
+GOAL_COLUMNS = ("figure", "value", "goal", "")
 
 
 def pair_line(samples: Samples, measured: Measured) -> str:
@@ -82,13 +84,23 @@ def table(result: Mapping[str, Any]) -> None:
             console.print(f"{part}: {name} {value}")
 
 
+def goal_table(result: Mapping[str, Any]) -> None:
+    """Print on stderr which goals are met."""
+    grid = Table(*GOAL_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in goals.verdicts(result):
+        grid.add_row(*row)
+    Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 160).print(grid)
+
+
 def markdown(result: Mapping[str, Any]) -> str:
-    """The result as Markdown: the machine, the table of shapes, and all other figures by name."""
+    """The result as Markdown: the machine, the table of shapes, the goals, and all other figures by name."""
     where = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     lines = [f"Machine: {where}.", "", "| shape | " + " | ".join(heading for heading, _, _ in COLUMNS) + " |"]
     lines += ["|---|" + "---:|" * len(COLUMNS)]
     for name, shape in result.get("shapes", {}).items():
         lines.append(f"| `{name}` | " + " | ".join(_cell(shape, keys, form) for _, keys, form in COLUMNS) + " |")
+    lines += ["", f"| {' | '.join(GOAL_COLUMNS)} |", "|---|---:|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in goals.verdicts(result)]
     others = {name: value for name, value in result.items() if name not in {"machine", "shapes"}}
     return "\n".join([*lines, "", *(f"* {name}: `{json.dumps(value)}`" for name, value in others.items())])
 

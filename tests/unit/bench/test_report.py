@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench import chart, parts, report
+from bench import chart, goals, parts, report
+from bench.options import Options, Piece
 
 SHAPE = {
     "tasks": 2002, "makespan_s": 1.5, "tasks_per_s": 1334.7, "of_raw_celery": 0.91, "hop_over_raw": 1.3,
@@ -24,6 +25,7 @@ def test_markdown_has_a_row_for_each_shape_and_a_line_for_every_other_part() -> 
 
     assert "Machine: cpus 2." in text
     assert "| `wide` | 2,002 | 1.500 | 1,335 | 0.91 | 0.45 | 1.00 | 2.00 | 3.00 | 1.30 | 2.10 | 1.20 | 1.20 | 1.90 | 3.1 |" in text
+    assert "| `wide`: share of plain Celery's tasks/s | 0.91 | at least 0.9 | met |" in text
     assert text.endswith("* idle_cores: `0.01`")
 
 
@@ -33,3 +35,31 @@ def test_new_figures_replace_the_old_ones_and_nothing_else() -> None:
     assert chart.replaced(text, "new") == f"before\n{chart.BEGIN}\nnew\n{chart.END}\nafter\n"
     with pytest.raises(AssertionError, match="missing"):
         chart.replaced("no marks", "new")
+
+
+def test_goals_are_met_or_missed_and_those_without_a_figure_are_left_out() -> None:
+    many = {"shapes": {"wide": SHAPE | {"of_raw_celery": 0.89}, "chain": SHAPE | {"hop_over_raw": 0.6}}}
+
+    assert goals.verdicts(many) == [
+        ("`wide`: share of plain Celery's tasks/s", "0.89", "at least 0.9", "MISSED"),
+        ("`chain`: hop, over plain Celery's", "0.6", "at most 0.6", "met"),
+        ("`wide`: CPU of a task, over plain Celery's", "1.2", "at most 1.3", "met"),
+    ]
+
+
+@pytest.mark.parametrize(("workers", "verdicts"), [(50, ["met", "MISSED"]), (16, [])])
+def test_a_machine_with_fewer_workers_has_not_measured_the_goals_of_fifty(workers: int, verdicts: list[str]) -> None:
+    measured = {"workers": workers, "open": {"most": 110}, "burst": {"refused_attempts": 1}}
+
+    assert [row[3] for row in goals.verdicts({"connections": measured})] == verdicts
+
+
+def test_a_part_that_fails_loses_nothing_of_the_others() -> None:
+    said: list[str] = []
+    result: Piece = {}
+
+    for part, function in (("raw", lambda _: {"raw": 1 / 0}), ("idle", lambda _: {"idle_cores": 0.02})):
+        parts.merge(result, parts.attempt(part, function, Options(say=said.append)))
+
+    assert result == {"failed": {"raw": "ZeroDivisionError: division by zero"}, "idle_cores": 0.02}
+    assert "ZeroDivisionError" in said[0]
