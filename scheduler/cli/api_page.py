@@ -27,8 +27,8 @@ def lines() -> list[str]:
         "Every route of a web process. [The guide](../how-to/rest-api.md) shows how to log in and send requests. The types of all",
         "fields are in the OpenAPI document, which each web process serves at `/api/v2/openapi.json`.",
         "",
-        'A role "on the DAG" can be a right by tag. "on a DAG" means on at least one DAG; the answer has only DAGs that the',
-        "account may see. `Paceline` lists what Airflow's API does not have.",
+        'A role "on the DAG" can be a right by tag. "on a DAG" means on at least one DAG; the response has only DAGs that the',
+        "account may see. The section `Paceline` lists the routes that Airflow's API lacks.",
     ]
     for tag in sorted(by_tag, key=lambda name: (name == "Paceline", name.lower())):
         text += ["", f"## {tag}", "", "| route | role | meaning | query | body |", "|---|---|---|---|---|", *by_tag[tag]]

@@ -36,14 +36,14 @@ PATH = "/workers"
     type=click.FloatRange(min=1),
     default=300,
     show_default=True,
-    help="Seconds in which a backlog should be worked off.",
+    help="Seconds in which workers should finish a backlog.",
 )
 @click.option(
     "--service-time",
     type=click.FloatRange(min=0, min_open=True),
     default=10,
     show_default=True,
-    help="Seconds that a task takes, as long as none of the queue has ended.",
+    help="Seconds that a task takes, used until a task of the queues has ended.",
 )
 @click.option(
     "--cooldown",
@@ -63,10 +63,10 @@ def autoscale(
     *, queues: tuple[str, ...], minimum: int, maximum: int, concurrency: int | None, drain_time: float, service_time: float,
     cooldown: float, watch: bool, interval: float, port: int | None, address: str,
 ) -> None:  # fmt: skip
-    """Print the number of workers that queues need, from their backlog, its age, and how long their tasks take.
+    """Print the number of workers that queues need, computed from their backlog, its age, and the duration of their tasks.
 
-    The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if nothing
-    waits or runs. Tasks that wait for a slot of a pool do not count.
+    The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if
+    nothing waits or runs. Tasks that wait for a slot of a pool do not count.
     """
     from scheduler.process import hardening
     from scheduler.services.autoscale import Autoscaler, Limits

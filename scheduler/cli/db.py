@@ -79,9 +79,9 @@ def migrate() -> None:
 @db.command()
 @options.yes
 def downgrade(*, yes: bool) -> None:
-    """Undo the newest migration, after a return to the version of Paceline before.
+    """Undo the newest migration, after a return to the previous version of Paceline.
 
-    Run it with the newer version, after all its processes have ended. Not needed to run the version before, if that works with the
+    Run it with the newer version, after all its processes have ended. This is not needed if the previous version works with the
     newer schema (docs/how-to/upgrade.md). Data that only the newer version stores is deleted.
     """
     engine = options.engine(as_owner=True)

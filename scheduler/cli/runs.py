@@ -68,7 +68,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
 @options.run
 @options.as_json
 def explain(dag_id: str, run_id: str) -> None:
-    """Tell the whole history of a run in order, in sentences: who changed what, why, and what was waited for."""
+    """Describe the history of a run in order: each change with its actor and reason, and the reasons for each wait."""
     steps = options.transact(run_story.story, options.settings(), dag_id, run_id)
     if output.json_wanted():
         output.print_json(steps)

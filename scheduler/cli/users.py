@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 @click.group()
 def users() -> None:
-    """Create, list and delete web accounts, and their passwords and API tokens."""
+    """Create, list and delete web accounts, and manage their passwords and API tokens."""
 
 
 @users.command()
@@ -57,7 +57,9 @@ def password(name: str, password: str | None) -> None:
 
 @users.command()
 @click.argument("name")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=365.0, show_default=True, help="Days until it ends.")
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), default=365.0, show_default=True, help="Days until the token expires."
+)
 @click.option("--label", default="cli", show_default=True, help="A name to recognize the token by.")
 @click.option("--revoke", is_flag=True, help="Delete the tokens with this label instead.")
 @options.as_json

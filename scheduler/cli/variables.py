@@ -26,7 +26,7 @@ def list_() -> None:
 
 @variables.command()
 @click.argument("key")
-@click.option("--show", is_flag=True, help="Show values that are masked because their name looks secret.")
+@click.option("--show", is_flag=True, help="Show values that are masked because their key looks sensitive.")
 @options.as_json
 def get(key: str, show: bool) -> None:
     """Print the value of a variable."""

@@ -118,9 +118,9 @@ class Scheduler(Probed):
     catchup_by_default: bool = False
     """A DAG that does not set catchup gets a run for every interval since its start_date."""
     create_cron_data_intervals: bool = False
-    """A cron expression as schedule creates a data interval between each two ticks and runs it after its end."""
+    """A schedule by cron has a data interval between every two ticks, and each run starts after the end of its interval."""
     create_delta_data_intervals: bool = False
-    """A timedelta as schedule creates data intervals of that length and runs each after its end."""
+    """A schedule by timedelta has data intervals of that length, and each run starts after the end of its interval."""
     schedule_after_task_execution: bool = True
     """Fast-follow: when a task ends, its worker queues the next ready task of the run."""
     pool_reservation: bool = True
@@ -138,7 +138,8 @@ class Scheduler(Probed):
     min_file_process_interval: Seconds = 30
     """Seconds before an unchanged DAG file is parsed again."""
     settled_file_process_interval: Seconds = 3600
-    """The same for a DAG file that opens only Python code while it is parsed. Code changes are still detected immediately."""
+    """Seconds before an unchanged DAG file that opens only Python code is parsed again. Changes are still detected immediately.
+    """
     parsing_processes: Count = 2
     """Maximum number of parser processes of one scheduler."""
     file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"

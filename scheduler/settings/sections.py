@@ -59,7 +59,7 @@ class Retention(Section):
     """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
 
     run_days: Days = 0
-    """Days to keep finished runs with all their records. 0 means forever. Runs that schedules or later runs need always stay."""
+    """Days to keep finished runs with all their records. 0 means forever. Runs that a schedule or later runs need are kept."""
     event_days: Days = 90
     """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
     housekeeping_days: Days = 30
@@ -161,15 +161,15 @@ class Web(Section):
     session_timeout: Seconds = 43_200
     """Seconds after which a login ends."""
     token_timeout: Seconds = 86_400
-    """Seconds after which a token from POST /auth/token ends."""
+    """Seconds after which a token from POST /auth/token expires."""
     login_attempts: Count = 5
-    """Failed logins of one account from one address in login_window. From one address: 4 times, from one network: 16 times."""
+    """Failed logins per account and address in login_window. An address may have 4 times as many, a network 16 times."""
     login_window: Seconds = 300
     """Seconds after which failed logins are forgotten."""
     max_request_bytes: Count = 16_777_216
     """Maximum size of a request, in bytes."""
     drain_timeout: Annotated[int, Field(ge=1)] = 20
-    """Seconds that open requests have to end after SIGTERM."""
+    """Seconds that open requests have to finish after SIGTERM."""
 
     @property
     def local_url(self) -> str:
@@ -180,20 +180,20 @@ class Web(Section):
 
 
 class Oidc(Section):
-    """Logins through an OpenID Connect provider, beside those with a password. Its redirect URI is <address>/auth/oidc/callback."""
+    """Logins through an OpenID Connect provider, besides passwords. The redirect URI is <address>/auth/oidc/callback."""
 
     issuer: OidcIssuer = ""
     """URL of the provider, without /.well-known. If empty, logins need a password."""
     client_id: str = "paceline"
-    """ID under which the provider knows Paceline."""
+    """ID of Paceline at the provider."""
     client_secret: str = ""
     """Secret of the client. If empty, it is a public client."""
     scopes: str = "openid profile email"
     """Scopes to request, separated by spaces."""
     name_claim: str = "preferred_username"
-    """Claim with the name of a new account. Without it, email and then sub."""
+    """Claim with the name of a new account. If it is missing, email is used, then sub."""
     groups_claim: str = "groups"
-    """Claim with the groups of a user, or with one."""
+    """Claim with the groups of a user: a list, or one name."""
     roles: OidcRoles = ""
     """Roles of groups, such as `ops=operator,platform=admin`. The highest one applies at each login. If empty, roles are kept."""
     default_role: Literal["", "viewer", "operator", "admin"] = ""
@@ -201,18 +201,18 @@ class Oidc(Section):
 
 
 class Metrics(Section):
-    """Metrics for Prometheus and StatsD. docs/reference/metrics.md lists them. Without a setting, nothing is measured."""
+    """Metrics for Prometheus and StatsD. docs/reference/metrics.md lists them. By default, they are off."""
 
     prometheus: bool = False
-    """Serve GET /metrics: beside /health of schedulers, workers and waiters, and by the web process for accounts that may view."""
+    """Serve GET /metrics on the health ports and, for accounts that may view, in the web process."""
     statsd: StatsdAddress = Field(default="", examples=["localhost:8125"])
     """Address of a StatsD server, for UDP (host:port) or a Unix datagram socket (unix:///path). If empty, nothing is sent."""
     prefix: MetricPrefix = "airflow"
-    """Prefix of the metrics that Airflow has too."""
+    """Prefix of the metrics that exist in Airflow too."""
     interval: Seconds = 5
     """Seconds between two readings of events and, for StatsD, of gauges. One scheduler at a time reads them."""
     task_labels: bool = True
-    """Count each task on its own. Turn it off if there are too many tasks for the metrics server."""
+    """Count each task separately. Turn this off if there are too many tasks for the metrics server."""
 
 
 class Logs(Section):
@@ -221,13 +221,13 @@ class Logs(Section):
     format: Literal["text", "json"] = "text"
     """json writes log records as JSON lines. In the log of a try, they have its DAG, run, task, try and dispatch."""
     url: LogsUrl | None = Field(default=None, examples=["s3://bucket/paceline/logs"])
-    """Folder or fsspec URL to which workers copy the logs of tries, so that every machine can read them. If unset, they stay."""
+    """Folder or fsspec URL for copies of the logs of tries, so that every machine can read them. If unset, no copies."""
     copy_interval: Seconds = 5
     """Seconds between two copies of the log of a running try."""
 
 
 class Tracing(Section):
-    """Traces for OpenTelemetry: one for each DAG run. Schedulers send them; needs the extra telemetry."""
+    """Traces for OpenTelemetry, one for each DAG run. Schedulers send them. They need the extra telemetry."""
 
     otlp_endpoint: HttpUrl = Field(default="", examples=["http://localhost:4318"])
     """Address of an OpenTelemetry collector, for OTLP over HTTP. If empty, there are no traces."""
@@ -236,22 +236,22 @@ class Tracing(Section):
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1
     """Share of the runs that are traced."""
     queue_size: Count = 10_000
-    """Spans that wait for the collector at most. More are dropped."""
+    """Maximum number of spans that wait for the collector. Further ones are dropped."""
 
 
 class Lineage(Section):
-    """OpenLineage events of runs and tries. Schedulers send them; needs the extra telemetry."""
+    """OpenLineage events of runs and tries. Schedulers send them. They need the extra telemetry."""
 
     url: LineageUrl = Field(default="", examples=["http://localhost:5000"])
     """Address of a server for OpenLineage events, or a file:// URL to append them to a file. If empty, there are no events."""
     endpoint: str = "api/v1/lineage"
-    """Path of the server that takes events."""
+    """Path on the server that receives events."""
     api_key: str = ""
     """API key of the server."""
     namespace: str = "paceline"
     """Namespace of the jobs of this installation."""
     queue_size: Count = 10_000
-    """Events that wait for the server at most. More are dropped."""
+    """Maximum number of events that wait for the server. Further ones are dropped."""
 
 
 class Spark(Section):

@@ -60,7 +60,7 @@ class AssetAliasPage(Page):
 
 
 class AssetRun(Model):
-    """A run that an update of an asset made."""
+    """A run that an update of an asset created."""
 
     run_id: str
     dag_id: str

@@ -1,4 +1,4 @@
-"""Changes of all that a filter selects."""
+"""Changes of everything that a filter selects."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from scheduler.api.models import known
 from scheduler.api.models.base import Body, Model, Moment
 from scheduler.api.models.task_instances import MARKABLE
 
-#: A list or a pattern that is empty would select everything, which is not what its sender means: it is refused.
+#: An empty list or pattern is rejected, because it would select everything.
 Names = Annotated[list[str], Field(min_length=1, max_length=10_000)]
 Numbers = Annotated[list[int], Field(min_length=1, max_length=10_000)]
 Pattern = Annotated[str, Field(min_length=1)]
@@ -57,7 +57,7 @@ class RunFilter(Ranges):
 
 class _Change(Body):
     dry_run: bool = True
-    #: The number that the dry run returned: if it is another one now, nothing is changed.
+    #: The number that the dry run returned. If it differs now, nothing is changed.
     expected: Annotated[int, Field(ge=0)] | None = None
 
 
@@ -109,5 +109,5 @@ class ByFilter(Model):
     changes: list[Change]
     #: The DAGs with most changes, at most 100.
     dags: list[OfDag]
-    #: What could not be changed, with the reason.
+    #: The objects that could not be changed, with the reason.
     errors: list[str] = Field(default_factory=list)

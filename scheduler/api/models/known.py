@@ -1,4 +1,4 @@
-"""States and types that a client filters by. One that does not exist is refused: a mistyped one would silently select nothing."""
+"""States and types that a client filters by. An unknown one is rejected, because it would silently select nothing."""
 
 from collections.abc import Callable, Collection
 

@@ -14,7 +14,7 @@ class LogLines(Model):
     offset: int
     next_offset: int
     size: int
-    #: Whether the try has ended, so that no more lines come.
+    #: Whether the try has ended, so that no more lines follow.
     is_final: bool
 
 

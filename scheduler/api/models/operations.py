@@ -26,7 +26,7 @@ class Why(Model):
     state: TaskState | RunState | None
     #: Sentences: what it waits for now, or how it ended.
     waiting_for: list[str]
-    #: The oldest step first. Empty if core.record_events is off.
+    #: In order from the oldest step. Empty if core.record_events is off.
     history: list[Step]
 
 
@@ -56,7 +56,7 @@ class QueueList(Model):
     """All queues that have waiting task instances or workers."""
 
     queues: list[Queue]
-    #: Why waiting_in_redis is null.
+    #: The reason why waiting_in_redis is null.
     redis_error: str | None
 
 
@@ -115,7 +115,7 @@ class Process(Model):
 
 
 class Worker(Process):
-    """A worker with what it runs."""
+    """A worker with its running task instances."""
 
     tasks: list[Held]
 
@@ -180,7 +180,7 @@ class FailedRun(RunSummary):
 
 
 class Deadline(Model):
-    """A deadline that is due soon or was missed by a run that goes on."""
+    """A deadline that is due soon, or that an unfinished run has missed."""
 
     dag_id: str
     dag_run_id: str = from_row("run_id")

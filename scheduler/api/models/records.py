@@ -104,7 +104,7 @@ class PoolPatch(Body):
 
 
 class Variable(Model):
-    """A variable. Values whose names sound secret are masked."""
+    """A variable. Its value is masked if its key looks sensitive."""
 
     key: str
     value: str | None
@@ -225,7 +225,7 @@ class BackfillPage(Page):
 
 
 class BackfillDate(Model):
-    """A run that a backfill would make."""
+    """A run that a backfill would create."""
 
     logical_date: datetime | None
     partition_key: str | None = None
@@ -233,6 +233,6 @@ class BackfillDate(Model):
 
 
 class BackfillDryRun(Page):
-    """The runs that a backfill would make."""
+    """The runs that a backfill would create."""
 
     backfills: list[BackfillDate]

@@ -103,7 +103,7 @@ class NewTask(Model):
 
 
 class ClearedTaskInstances(Page):
-    """What a dry run would clear."""
+    """The task instances that a dry run would clear."""
 
     task_instances: list[TaskInstance | NewTask]
 
@@ -116,13 +116,13 @@ class Dependency(Model):
 
 
 class Dependencies(Model):
-    """All that a task instance waits for."""
+    """Everything that a task instance waits for."""
 
     dependencies: list[Dependency]
 
 
 class LogLine(Model):
-    """A line of a log. What user code prints has neither time nor level."""
+    """A line of a log. The output of user code has neither time nor level."""
 
     timestamp: datetime | None = None
     level: str | None = None

@@ -84,7 +84,7 @@ def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)])
 
 @router.get("/methods", name="login_methods")
 def login_methods(request: Request) -> Methods:
-    """How an account can log in."""
+    """List the ways to log in."""
     service: Service = request.app.state.service
     return Methods(oidc=bool(service.settings.oidc.issuer))
 
@@ -101,7 +101,7 @@ def begin_oidc_login(request: Request) -> RedirectResponse:
 
 @router.get("/oidc/callback", name="finish_oidc_login", status_code=303, response_class=RedirectResponse)
 def finish_oidc_login(request: Request) -> RedirectResponse:
-    """Where the provider sends the browser back: begin a session, and go to the pages."""
+    """Begin a session when the provider sends the browser back, and go to the pages."""
     service: Service = request.app.state.service
     kept = request.cookies.get(OIDC_COOKIE, "")
     user = service.logins.provider.finish(str(request.url), kept, _callback(request))

@@ -57,7 +57,7 @@ def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
 
 @router.post("/deleteByFilter", response_model=models.ByFilter)
 def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
-    """Delete all runs that a filter selects, except those of which a worker has a task instance."""
+    """Delete all runs that a filter selects, except runs with a task instance on a worker."""
     chosen = body.filter
     _refuse_empty(chosen)
     filters = runs.filters().visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)

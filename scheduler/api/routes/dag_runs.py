@@ -194,7 +194,7 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
 
 @router.get(f"{RUN}/upstreamAssetEvents", response_model=AssetEventPage, tags=["Asset"])
 def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
-    """List the updates of assets that made a run. Tasks and runs of DAGs that the account may not see are left out."""
+    """List the updates of assets that created a run. Tasks and runs of DAGs that the account may not see are left out."""
     row = api.read(runs.run, dag_id, dag_run_id)
     found = api.read(records.asset_events, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
     return {"asset_events": other_dags.in_asset_events(api, found.rows), "total_entries": found.total}
@@ -211,9 +211,8 @@ def wait_dag_run_until_finished(
 ) -> StreamingResponse:
     """Stream the state of a run as lines of JSON until it ends; the last line has the return values of the tasks in `result`.
 
-    `interval` is in seconds, and at least 0.1.
-    While PostgreSQL does not answer, lines have the last known state, with a `detail`. The last line of a run that is deleted, or
-    that the account may not see any more, has no state, with a `detail`.
+    `interval` is in seconds, and at least 0.1. While PostgreSQL does not answer, lines have the last known state, with a
+    `detail`. If the run is deleted, or the account may no longer see it, the last line has a `detail` and no state.
     """
     api.read(runs.run, dag_id, dag_run_id)
     lines = _until_finished(request, api, (dag_id, dag_run_id), interval, result or [])

@@ -197,7 +197,7 @@ def get_dag_source(
     version_number: Annotated[int | None, Query(ge=1, le=params.LARGEST)] = None,
     accept: Annotated[str, Header()] = "*/*",
 ) -> Response | dict[str, Any]:
-    """The file of a DAG: with a version, as it was when that was stored; otherwise as it is now."""
+    """Show the file of a DAG: with a version, as it was when that version was stored; otherwise, as it is now."""
     row = api.read(lists.dag, dag_id)
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
@@ -220,7 +220,7 @@ def _file(api: Call, name: str) -> str | None:
 
 @router.put("/parseDagFile/{file_token}", status_code=201, tags=["DAG Parsing"])
 def reparse_dag_file(api: Api, file_token: str) -> None:
-    """Make a DAG file due to be parsed now."""
+    """Parse a DAG file again now, whether it has changed or not."""
     path = models.file_of(file_token)
     found = api.read(lists.dags_of_file, path) if path else []
     for row in found:
@@ -243,7 +243,7 @@ def get_dag_tags(
 
 @router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
 def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
-    """Count the runs of DAGs in each state. A DAG that never had a run is missing."""
+    """Count the runs of DAGs in each state. A DAG that never had a run is left out."""
     filters = runs.filters().visible(api.tags()).one_of("dag_id", dag_ids)
     stats: dict[str, dict[str, int]] = {}
     for row in api.read(runs.counts_by_state, filters):

@@ -23,8 +23,8 @@ def get_events(
     """Stream changes as server-sent events.
 
     `changes` has the runs that changed and, with `dag_id`, their task instances. With `more`, or after `reset`, read the page
-    again. `away` says that the database does not answer. A stream ends after 15 minutes: connect again. It also ends when the
-    login ends, or gets other rights.
+    again. `away` means that the database does not answer. A stream ends after 15 minutes: connect again. It also ends when the
+    login ends or its rights change.
     """
     api.service.stream.refuse_too_many()
     if dag_id is not None:

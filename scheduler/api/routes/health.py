@@ -23,7 +23,7 @@ VITAL = frozenset({"metadatabase", "broker", "scheduler"})
 
 @public.get("/health", name="health", responses={503: {"description": "A part is missing without which no task runs."}})
 def health(request: Request, response: Response) -> dict[str, Any]:
-    """The state of each part. 503 if one is missing without which no task runs."""
+    """Show the state of each part. The status is 503 if a part is missing that every task needs."""
     service: Service = request.app.state.service
     parts = _parts(service) | {"broker": _broker(service)}
     broken = [name for name, part in parts.items() if name in VITAL and part["status"] != "healthy"]
@@ -33,7 +33,9 @@ def health(request: Request, response: Response) -> dict[str, Any]:
 
 @public.get("/alive", name="alive")
 def alive(request: Request, response: Response) -> dict[str, str]:
-    """Whether this web process serves requests: 503 while it shuts down. It asks no server, unlike /health."""
+    """Show whether this web process serves requests. The status is 503 while it shuts down. Unlike /health, it connects to no
+    server.
+    """
     stopping = request.app.state.service.stopping.is_set()
     response.status_code = 503 if stopping else 200
     return {"status": "stopping" if stopping else "alive"}
@@ -41,7 +43,7 @@ def alive(request: Request, response: Response) -> dict[str, str]:
 
 @public.get(f"{PREFIX}/monitor/health", name="get_health")
 def get_health(request: Request) -> dict[str, Any]:
-    """The state of each part, in the form of Airflow. The status is always 200."""
+    """Show the state of each part, in the form of Airflow. The status is always 200."""
     parts = _parts(request.app.state.service)
     found: dict[str, Any] = {"metadatabase": {"status": parts["metadatabase"]["status"]}}
     for name, kind in AIRFLOW.items():

@@ -57,7 +57,7 @@ async def _answers(
 def get_hitl_details(
     api: Api, dag_id: str, dag_run_id: str, filters: Annotated[Filters, Depends(_answers)], page: params.Page
 ) -> dict[str, Any]:
-    """List what task instances of a run ask people, with the answers; ~ stands for any DAG or any run."""
+    """List the questions that task instances of a run ask people, with the answers; ~ stands for any DAG or any run."""
     of_run(api, filters, dag_id, dag_run_id)
     found = api.read(requests.requests, filters, page)
     return {"hitl_details": [_detail(row) for row in with_operators(api, found.rows)], "total_entries": found.total}
@@ -65,7 +65,7 @@ def get_hitl_details(
 
 @router.get(PATH, response_model=models.HitlDetail)
 def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> models.HitlDetail:
-    """Show what a task instance asks a person, and the answer if there is one."""
+    """Show the question that a task instance asks a person, and the answer if there is one."""
     place = (dag_id, dag_run_id, task_id, map_index)
     request, answer = _asked(api, *place), _value(api, *place, RESPONSE)
     own = {"request": request["value"], "created_at": request["updated_at"], "answer": answer and answer["value"]}
@@ -76,7 +76,7 @@ def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_in
 def get_hitl_detail_try_detail(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, try_number: params.Number
 ) -> models.HitlTryDetail:
-    """Show what a try of a task instance asked a person, and the answer if there was one."""
+    """Show the question that a try of a task instance asked a person, and the answer if there was one."""
     place = (dag_id, dag_run_id, task_id, map_index)
     row = of_try(api, *place, try_number)
     newest = _value(api, *place, REQUEST)
@@ -97,7 +97,7 @@ def get_hitl_detail_try_detail(
 def update_hitl_detail(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, body: models.HitlAnswer
 ) -> dict[str, Any]:
-    """Answer what a task instance asks. It goes on within seconds. A second answer is a conflict."""
+    """Answer the question of a task instance, which continues within seconds. A second answer is a conflict."""
     request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
     if not requests.is_readable(request):
         raise ConflictError(UNREADABLE)
@@ -127,7 +127,7 @@ def _read(model: type[D], row: Row) -> D:
 
 
 def _try_of(request: Any) -> Any:
-    """The number of the try that stored a request; None if the request does not tell."""
+    """The number of the try that stored a request; None if it is not known."""
     return request.get("try_number") if isinstance(request, dict) else None
 
 
@@ -145,7 +145,7 @@ def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> No
 
 
 def _asked(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> Row:
-    """The request. NotFoundError if there is no such task instance, or it has asked nothing."""
+    """The request. NotFoundError if there is no such task instance, or it has asked no question."""
     instance = api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)
     found = _value(api, dag_id, run_id, task_id, map_index, REQUEST)
     if found is None:

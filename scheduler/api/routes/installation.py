@@ -30,7 +30,7 @@ def get_version() -> dict[str, str | None]:
 
 @router.get("/me", tags=["Login"])
 def get_me(api: Api) -> dict[str, Any]:
-    """The account of this request, with its rights."""
+    """Show the account of this request, with its rights."""
     account = api.account
     links = {"flower": api.settings.web.flower_url or None}
     return {"username": account.name, "role": account.role, "tags": dict(account.tags), "links": links}
@@ -69,7 +69,7 @@ def get_jobs(
     hostname: str | None = None,
     executor_class: str | None = None,
 ) -> dict[str, Any]:
-    """Schedulers, workers and waiters."""
+    """List schedulers, workers and waiters."""
     filters = records.process_filters(alive=is_alive, state=job_state).equals("host", hostname)
     filters.equals("kind", job_type and KINDS.get(job_type, job_type))
     filters.between("start_date", ranges_["start_date"]).between("end_date", ranges_["end_date"])

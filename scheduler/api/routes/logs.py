@@ -55,7 +55,7 @@ def get_log(
 def get_external_log_url(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, try_number: int, map_index: MapIndex = -1
 ) -> dict[str, Any]:
-    """Always 404: Paceline has its logs itself."""
+    """Always 404: Paceline stores the logs itself."""
     raise NotFoundError("Paceline has no external logs: read the log with GET .../logs/{try_number}.")
 
 

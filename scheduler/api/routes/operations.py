@@ -39,7 +39,7 @@ def get_task_instance_why(api: Api, dag_id: str, dag_run_id: str, task_id: str, 
 
 @router.get("/queues", response_model=models.QueueList)
 def get_queues(api: Api) -> dict[str, Any]:
-    """List queues with what waits in PostgreSQL and in Redis, what runs, and their workers."""
+    """List queues with the tasks that wait in PostgreSQL and in Redis, the running tasks, and their workers."""
     rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
     held: dict[str, int] = {}
     error = None
@@ -80,7 +80,7 @@ def drain_worker(api: Api, worker: str) -> dict[str, Any]:
 
 @router.get("/poolLines/{pool_name:path}", response_model=models.PoolLine)
 def get_pool_line(api: Api, pool_name: str) -> dict[str, Any]:
-    """Show who holds the slots of a pool, and who waits for them, the next one first."""
+    """Show the tasks that hold slots of a pool, and those that wait for slots, the next one first."""
     return api.read(workers.line, pool_name)
 
 

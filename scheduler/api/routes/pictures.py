@@ -109,9 +109,8 @@ def get_task_instance_view(
     try_number: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     lines: Annotated[int, Query(ge=0, le=MOST_LINES)] = 1000,
 ) -> dict[str, Any]:
-    """A task instance with its tries, and the end of the log of a try (the newest one if none is named) or what it waits for.
-
-    Of a mapped task, without map_index: only the number of its instances.
+    """Show a task instance with its tries, and the end of the log of a try (by default, the newest one) or the reason why it
+    waits. For a mapped task without map_index, show only the number of its instances.
     """
     number = api.read(instances.mapped, dag_id, dag_run_id, task_id) if map_index < 0 else 0
     if number:

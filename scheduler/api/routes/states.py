@@ -58,7 +58,7 @@ def set_task_state_store(
 def patch_task_state_store(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, body: models.ValueBody, map_index: MapIndex = -1
 ) -> None:
-    """Replace a value of a task instance, which expires when the one before would have."""
+    """Replace a value of a task instance. The time at which it expires stays the same."""
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
     api.write(states.replace_of_task, ti["id"], key, _encoded(api, key, body.value))
 

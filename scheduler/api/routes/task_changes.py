@@ -100,7 +100,7 @@ def patch_task_instance_dry_run(
     map_index: Annotated[int | None, Query(ge=-1)] = None,
     update_mask: UpdateMask = None,
 ) -> dict[str, Any]:
-    """List what marking a task instance would change."""
+    """List the changes that marking a task instance would make."""
     return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
 
 
@@ -122,7 +122,7 @@ def patch_task_instance(
 def patch_task_group_instances_dry_run(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
-    """List what marking the task instances of a group would change."""
+    """List the changes that marking the task instances of a group would make."""
     return _patch(api, dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id), None, body, update_mask, dry_run=True)
 
 
@@ -144,7 +144,7 @@ def patch_task_instance_dry_run_by_map_index(
     body: models.TaskInstancePatch,
     update_mask: UpdateMask = None,
 ) -> dict[str, Any]:
-    """List what marking one instance of a mapped task would change."""
+    """List the changes that marking one instance of a mapped task would make."""
     return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
 
 

@@ -64,7 +64,7 @@ def get_xcom_entry(
     deserialize: bool = False,
     stringify: bool = False,
 ) -> dict[str, Any]:
-    """Show an XCom. With stringify, the value is JSON in a text, as is one of more than 200 levels."""
+    """Show an XCom. With stringify, the value is a string of JSON, as is a value with more than 200 levels."""
     row = _entry(api, dag_id, dag_run_id, task_id, xcom_key, map_index)
     return row | {"value": json.dumps(row["value"], ensure_ascii=False)} if stringify else row
 
