@@ -62,13 +62,14 @@ def environment() -> Path:
     if not mark.exists():
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=False, symlinks=True)
-        (packages,) = folder.glob("lib/python*/site-packages")
-        own = next(path for path in sys.path if path.endswith("site-packages"))
-        (packages / "paceline.pth").write_text(f"{ROOT}\n{own}\n")
         pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--no-deps", "-r", str(PROVIDERS)], check=True)
-        subprocess.run([*pip, "-r", str(CLIENTS)], check=True)
+        subprocess.run([*pip, "-r", str(CLIENTS), "-c", str(ROOT / "constraints.txt")], check=True)
         mark.touch()
+    # Another checkout may have made the environment.
+    (packages,) = folder.glob("lib/python*/site-packages")
+    own = next(path for path in sys.path if path.endswith("site-packages"))
+    (packages / "paceline.pth").write_text(f"{ROOT}\n{own}\n")
     return folder / "bin"
 
 
