@@ -43,7 +43,6 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         lifespan=lifespan,
         generate_unique_id_function=operation_id,
         redirect_slashes=False,
-        max_body_size=settings.web.max_request_bytes,
     )
     app.state.service = Service.of(settings, stopping)
     app.state.metrics = _measured(app.state.service)
@@ -61,6 +60,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         app.router.routes.extend(router.routes)
     pages.install(app)
     app.add_middleware(_Audited)
+    app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app

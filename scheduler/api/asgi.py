@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -36,6 +38,29 @@ class Prefix:
                 scope["raw_path"] = self._base_path.encode() + scope.get("raw_path", b"")
             scope["root_path"] = self._base_path
         await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses a body with too many bytes as the other errors are: Starlette's own limit answers in plain text."""
+
+    def __init__(self, app: App, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = 0
+        announced = dict(scope["headers"]).get(b"content-length", b"0") if scope["type"] == "http" else b"0"
+
+        async def limited() -> Any:
+            nonlocal read
+            message = {} if announced.isdigit() and int(announced) > self._most_bytes else await receive()
+            read += len(message.get("body", b""))
+            if not message or read > self._most_bytes:
+                limit = f"web.max_request_bytes allows {self._most_bytes:,}"
+                raise HTTPException(413, f"The body of the request has too many bytes: {limit}.")
+            return message
+
+        await self._app(scope, limited, send)
 
 
 class EntityTags:

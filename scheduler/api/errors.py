@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
 
 from scheduler.api.models.base import Detail
 from scheduler.exceptions import (
@@ -42,6 +43,8 @@ MEANINGS = {
     409: "The request conflicts with what is there.",
     503: "PostgreSQL does not answer, or all connections are in use.",
 }
+UNREADABLE = "The body cannot be read: it must be JSON in UTF-8, and not nested too deeply."
+NOT_JSON = "The body must be JSON, and the request needs the header Content-Type: application/json."
 #: Seconds after which a client may repeat a request that failed with 503.
 RETRY_AFTER_S = 2
 
@@ -80,6 +83,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(DBAPIError, _database)
     app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -118,7 +122,18 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     """Without the values: they may be secret, and JSON cannot hold each of them."""
     assert isinstance(error, RequestValidationError)
     detail: list[dict[str, Any]] = [{"loc": list(one["loc"]), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+    if "json" not in request.headers.get("content-type", ""):
+        for one in detail:
+            if one["loc"] == ["body"] and one["type"] != "missing":
+                one["msg"] = NOT_JSON
     return JSONResponse({"detail": detail}, 422)
+
+
+def _http(request: Request, error: Exception) -> JSONResponse:
+    """An error of FastAPI, which does not tell what is wrong with a body that it cannot read."""
+    assert isinstance(error, HTTPException)
+    detail = UNREADABLE if error.detail == "There was an error parsing the body" else error.detail
+    return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

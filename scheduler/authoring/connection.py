@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from scheduler.authoring import running
+from scheduler.authoring.nesting import MAX_DEPTH, is_too_deep
 from scheduler.authoring.providers import hook_of
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.process import secrets_masker
@@ -80,7 +81,7 @@ class Connection:
         """
         try:
             values = json.loads(text) if isinstance(text, str) else dict(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PacelineError(f"Connection {conn_id!r} is not JSON; write an object with conn_type, host, login...") from None
         if not isinstance(values, dict) or not isinstance(values.get("conn_type"), str) or not values["conn_type"]:
             raise PacelineError(f"Connection {conn_id!r} must be a JSON object with conn_type.")
@@ -109,11 +110,11 @@ class Connection:
             elif value is not None and (not isinstance(value, str) or "\0" in value):
                 raise PacelineError(f"The field {name} of connection {self.conn_id!r} must be a string without NUL characters.")
         try:
-            is_object = self.extra is None or not self.extra.strip() or isinstance(json.loads(self.extra), dict)
-        except ValueError:
-            is_object = False
-        if not is_object:
-            raise PacelineError(f"The extra of connection {self.conn_id!r} must be a JSON object.")
+            extra = json.loads(self.extra) if self.extra is not None and self.extra.strip() else {}
+        except (ValueError, RecursionError):
+            extra = None
+        if not isinstance(extra, dict) or is_too_deep(extra):
+            raise PacelineError(f"The extra of connection {self.conn_id!r} must be a JSON object, at most {MAX_DEPTH} levels deep.")
 
     @property
     def extra_dejson(self) -> dict[str, Any]:

@@ -221,7 +221,11 @@ def _shown(value: Any) -> str:
 def check_size(conf: Mapping[str, Any], most_bytes: int | None, *, dag_id: str) -> None:
     """ParamError if the conf of a run is nested too deeply or has more than `most_bytes` of JSON (None: no limit)."""
     _check_depth(conf, dag_id=dag_id)  # first: a conf that is too deep cannot be written as JSON
-    size = len(json.dumps(conf, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="surrogatepass"))
+    try:
+        text = json.dumps(conf, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    except ValueError:
+        raise ParamError(f"The conf for DAG {dag_id!r} has a number that JSON lacks, such as NaN or Infinity.") from None
+    size = len(text.encode(errors="surrogatepass"))
     if most_bytes is not None and size > most_bytes:
         raise ParamError(
             f"The conf for DAG {dag_id!r} has {size:,} bytes of JSON, and core.max_conf_bytes allows {most_bytes:,}:"

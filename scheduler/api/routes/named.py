@@ -59,7 +59,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
     def create(api: Api, body: new) -> Row:
-        kind.create(api, body)
+        _create(api, kind, body)
         return one(api, kind, getattr(body, kind.field))
 
     description = f"Create, change or delete several {kind.noun}s."
@@ -73,7 +73,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
             body.actions,
             name=name,
             find=lambda entity: [str(row[kind.column]) for row in _found(api, kind, name(entity))],
-            create=lambda entity: kind.create(api, entity),
+            create=lambda entity: _create(api, kind, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
             delete=lambda entity: kind.delete(api, entity),
         )
@@ -94,6 +94,12 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         kind.delete(api, name)
 
     return router
+
+
+def _create(api: Call, kind: Kind, body: Any) -> None:
+    if (name := getattr(body, kind.field)) in {".", ".."}:
+        raise UsageError(f"A {kind.noun} cannot be named {name!r}: browsers and proxies remove it from an address.")
+    kind.create(api, body)
 
 
 def one(api: Call, kind: Kind, name: str) -> Row:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
-from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+from scheduler.store.lists.listing import ANY, Entries, Filters, Page, Row, entries, first
 
 COLUMNS = """
     r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after, r.conf,
@@ -51,7 +51,7 @@ def by_user(filters: Filters, pattern: str | None, prefix: str | None) -> Filter
 
 def consumed(filters: Filters, asset_pattern: str | None) -> Filters:
     """Runs that updates of such assets made."""
-    if not asset_pattern:
+    if not asset_pattern or asset_pattern == ANY:
         return filters
     events = Filters({"uri": "e.uri"}, parameters=filters.parameters).matches("uri", asset_pattern)
     source = "dag_run_asset_event c join asset_event e on e.id = c.event_id"

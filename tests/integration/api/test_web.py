@@ -39,7 +39,12 @@ def test_large_requests_are_refused(make_web: Callable[..., Web], world: World) 
     web = make_web(max_request_bytes=10_000)
     with web.http(web.account("ada", "admin")) as http:
         body = {"conf": {"rows": 1, "text": "x" * 20_000}}
-        assert http.post(f"{PREFIX}/dags/etl/dagRuns", json=body).status_code == 413
+        whole = http.post(f"{PREFIX}/dags/etl/dagRuns", json=body)
+        parts = http.post(f"{PREFIX}/dags/etl/dagRuns", content=(b"x" * 3000 for _ in range(4)))
+        for answer in (whole, parts):
+            sentence = "The body of the request has too many bytes: web.max_request_bytes allows 10,000."
+            assert (answer.status_code, answer.json()["detail"]) == (413, sentence)
+            assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 BAD_PATHS = [
@@ -53,6 +58,7 @@ BAD_PATHS = [
     ("/dags/etl/dagRuns/good/taskInstances/extract/logs/1?token=nonsense", 404), ("/pools/%00", 400),
     ("/dags/etl/dagRuns/good/taskInstances?state=nonsense", 422), ("/dags?last_dag_run_state=nonsense", 422), ("/nothing", 404),
     ("/importErrors/99999999999999999999", 422), ("/dags?" + "&order_by=dag_id" * 11, 400),
+    ("/dags/etl/dagRuns?consuming_asset_pattern=~", 200),
     ("/eventLogs?limit=1&offset=99999999999", 200), ("/dagSources/etl?version_number=99999999999", 404),
 ]  # fmt: skip
 BAD_BODIES = [
@@ -62,6 +68,39 @@ BAD_BODIES = [
     b'{"dag_run_id": "../x"}', b'{"dag_run_id": "."}', b"[" * 100_000, b'{"logical_date": "9999-99-99"}', b'{"unknown": 1}',
     b'{"dag_run_id": "<script>"}', b'{"logical_date": "0001-01-01T00:00:00+14:00"}',
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "words"),
+    [
+        ("/dags/etl/dagRuns", b'{"conf": {"rows": NaN}}', 400, "has a number that JSON lacks, such as NaN or Infinity"),
+        ("/dags/etl/dagRuns", b'{"conf": {"rows": 1e400}}', 400, "has a number that JSON lacks, such as NaN or Infinity"),
+        ("/dags/etl/dagRuns", b'{"conf": {"a": "\xff"}}', 400, "it must be JSON in UTF-8"),
+        ("/dags/etl/dagRuns", b'{"conf": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "not nested too deeply"),
+        (
+            "/connections",
+            b'{"connection_id": "c", "conn_type": "http", "extra": "' + b"[" * 5000 + b"]" * 5000 + b'"}',
+            400,
+            "The extra of connection 'c' must be a JSON object, at most 100 levels deep",
+        ),
+        ("/pools", b'{"name": "..", "slots": 1}', 400, "A pool cannot be named '..'"),
+        ("/variables", b'{"key": ".", "value": "v"}', 400, "A variable cannot be named '.'"),
+    ],
+)
+def test_bad_input_has_a_clear_sentence(web: Web, world: World, path: str, content: bytes, status: int, words: str) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        answer = http.post(PREFIX + path, content=content, headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == status and words in answer.json()["detail"], answer.text
+
+
+def test_a_body_without_its_content_type_names_the_header(web: Web, world: World) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+        for answer in (
+            http.post(f"{PREFIX}/dags/etl/dagRuns", content=b'{"conf": {}}'),
+            http.post(f"{PREFIX}/dags/etl/dagRuns", data={"conf": "{}"}),
+        ):
+            assert answer.status_code == 422 and "the header Content-Type: application/json" in answer.json()["detail"][0]["msg"]
 
 
 def test_bad_input_is_an_answer(web: Web, world: World) -> None:
