@@ -76,12 +76,12 @@ class DatabaseStore:
         """
         if self.hot.is_open:
             return self.follower.report(claim, ending, continuation)
-        with self.lock.turn() as contended:
+        with self.lock.turn():
             if continuation is not None:
                 continuation.withdrawn = not continuation.is_allowed()
             accepted = self.follower.report(claim, ending, continuation)
-            if contended and (continuation is None or continuation.claim is None):
-                # Others probably wait too. Each would keep its connection for a while.
+            if (continuation is None or continuation.claim is None) and self.lock.others_wait():
+                # Each of them would keep its connection for a while.
                 self.hot.close()
             return accepted
 

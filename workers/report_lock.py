@@ -15,6 +15,8 @@ from pathlib import Path
 LONGEST_S = 5.0
 #: Seconds between two attempts to get the lock.
 PAUSE_S = 0.005
+#: Bytes of the file: the first is locked by the process that has its turn, the second is shared by those that wait for theirs.
+TURN_AT, WAITING_AT = 0, 1
 
 
 class ReportLock:
@@ -29,29 +31,47 @@ class ReportLock:
             Path(path).unlink()
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Hold the lock, or go on without it after LONGEST_S. Returns whether another process held it before."""
-        held, contended = self._acquire()
+    def turn(self) -> Iterator[None]:
+        """Hold the lock, or go on without it after LONGEST_S."""
+        held = self._acquire()
         try:
-            yield contended
+            yield
         finally:
             if held:
-                with contextlib.suppress(OSError):
-                    fcntl.lockf(self._file, fcntl.LOCK_UN)
+                self._unlock(TURN_AT)
 
-    def _acquire(self) -> tuple[bool, bool]:
-        """Whether this process holds the lock now, and whether it had to wait."""
-        deadline, contended = time.monotonic() + LONGEST_S, False
-        while True:
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                contended = True
-            except OSError:
-                # User code has closed the file.
-                return False, contended
-            else:
-                return True, contended
-            if time.monotonic() >= deadline:
-                return False, contended
-            time.sleep(PAUSE_S)
+    def others_wait(self) -> bool:
+        """Whether another process waits for its turn now."""
+        if self._lock(fcntl.LOCK_EX, WAITING_AT) is False:
+            return True
+        self._unlock(WAITING_AT)
+        return False
+
+    def _acquire(self) -> bool:
+        """Whether this process holds the lock now."""
+        deadline = time.monotonic() + LONGEST_S
+        waiting = False
+        try:
+            # None: user code has closed the file.
+            while (held := self._lock(fcntl.LOCK_EX, TURN_AT)) is False and time.monotonic() < deadline:
+                # It fails while `others_wait` looks, so it is repeated.
+                waiting = waiting or bool(self._lock(fcntl.LOCK_SH, WAITING_AT))
+                time.sleep(PAUSE_S)
+        finally:
+            if waiting:
+                self._unlock(WAITING_AT)
+        return bool(held)
+
+    def _lock(self, kind: int, at: int) -> bool | None:
+        """Whether this process has locked that byte; None if it cannot be locked at all."""
+        try:
+            fcntl.lockf(self._file, kind | fcntl.LOCK_NB, 1, at)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:
+            return None
+        return True
+
+    def _unlock(self, at: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, at)

@@ -1,10 +1,21 @@
 """Pool processes hold a connection only while they use it: idle ones and long tasks hold none."""
 
+import fcntl
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import pytest
+from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
+
+from scheduler.states import TaskState
+from scheduler.store.worker.claims import Ending
+from workers.database_store import DatabaseStore
+from workers.report_lock import WAITING_AT, ReportLock
 
 SOON = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.3"}
 OPEN = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"
@@ -92,6 +103,46 @@ def test_a_task_that_forks_shares_no_connection(bench: Any) -> None:
 
     assert bench.scenario.rows("select value from xcom where key = 'return_value'") == [(0,)]
     assert bench.scenario.rows("select count(*) from xcom") == [(101,)]
+
+
+@contextmanager
+def another_process_waits(lock: ReportLock) -> Iterator[None]:
+    """A forked process that is marked as waiting for the lock."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fcntl.lockf(lock._file, fcntl.LOCK_SH, 1, WAITING_AT)
+            os.write(writer, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reader, 1) == b"x"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_connection_that_opens_for_a_report_closes_at_once_if_others_wait_for_theirs(
+    scenario: Scenario, others_wait: bool
+) -> None:
+    scenario.add(chain("d", 1))
+    scenario.trigger("d")
+    scenario.turn()
+    claim = scenario.claim(scenario.messages()[0])
+    assert claim is not None
+    store = DatabaseStore(scenario.settings, scenario.hot, scenario.follower)
+    scenario.hot.close()
+
+    with another_process_waits(store.lock) if others_wait else nullcontext():
+        assert store.report(claim, Ending(TaskState.SUCCESS))
+
+    assert scenario.hot.is_open != others_wait
 
 
 def test_tasks_that_end_at_the_same_moment_report_one_after_another(bench: Any, postgres_server: PostgresServer) -> None:

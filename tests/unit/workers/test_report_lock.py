@@ -3,10 +3,12 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from support.waiting import eventually
 
 from workers import report_lock
 from workers.report_lock import ReportLock
@@ -37,29 +39,47 @@ def other_process_has(lock: ReportLock) -> Iterator[int]:
 def test_a_free_lock_is_taken_without_waiting() -> None:
     lock = ReportLock()
     for _ in range(2):
-        with lock.turn() as contended:
-            assert not contended
+        with lock.turn():
+            assert not lock.others_wait()
 
 
 def test_a_process_waits_for_the_one_that_has_the_lock_until_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_lock, "LONGEST_S", 60.0)
     lock = ReportLock()
     with other_process_has(lock) as pid:
+        began = time.monotonic()
         threading.Timer(0.1, os.kill, (pid, signal.SIGKILL)).start()
-        with lock.turn() as contended:
-            assert contended
+        with lock.turn():
+            assert 0.1 <= time.monotonic() - began < 60
+
+
+def test_a_process_knows_whether_others_wait_for_it() -> None:
+    lock = ReportLock()
+    with lock.turn():
+        assert not lock.others_wait()
+        pid = os.fork()
+        if pid == 0:
+            with lock.turn():
+                os._exit(0)
+        eventually(lock.others_wait)
+    os.waitpid(pid, 0)
+
+    with lock.turn():
+        assert not lock.others_wait()
 
 
 def test_a_process_that_waited_long_enough_goes_on_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_lock, "LONGEST_S", 0.05)
     lock = ReportLock()
-    with other_process_has(lock), lock.turn() as contended:
-        assert contended
+    with other_process_has(lock):
+        with lock.turn():
+            pass
+        assert not lock.others_wait()
 
 
 def test_a_process_whose_files_user_code_has_closed_goes_on_without_the_lock() -> None:
     lock = ReportLock()
     os.close(lock._file)
 
-    with lock.turn() as contended:
-        assert not contended
+    with lock.turn():
+        assert not lock.others_wait()
