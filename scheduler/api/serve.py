@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -46,8 +45,8 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
     role.prepare(settings.web_database_url)
     hardening.forget()
     if settings.logs.format == log_format.JSON:
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
-        logging.root.handlers[0].setFormatter(log_format.formatter(log_format.JSON, role="web"))
+        log_format.json_to_stderr("web")
+        say = log.info
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
         manager = running.service_manager

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -44,6 +45,12 @@ def line(message: str, level: str, fields: Mapping[str, Any], *, at: datetime | 
     if error is not None:
         found["error"] = error
     return json.dumps(found, ensure_ascii=False, default=str)
+
+
+def json_to_stderr(role: str) -> None:
+    """Write the records of this process to its error output as JSON lines."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+    logging.root.handlers[0].setFormatter(JsonFormatter({"role": role}))
 
 
 def formatter(form: str, **fields: Any) -> logging.Formatter:

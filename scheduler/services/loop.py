@@ -56,9 +56,11 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     """Run a scheduler until SIGTERM, SIGINT, num_runs or run_duration. Returns the exit code."""
     role.prepare(settings.database_url)
     hardening.forget()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     if settings.logs.format == log_format.JSON:
-        logging.root.handlers[0].setFormatter(log_format.formatter(log_format.JSON, role="scheduler"))
+        log_format.json_to_stderr("scheduler")
+    else:
+        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
     process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     database.wait(engine, log.warning)
