@@ -10,8 +10,9 @@ from typing import Self, TypeVar
 
 
 class TaskState(StrEnum):
-    """The state of a task instance (TI). The comment names what moves it to another state. NONE is stored as SQL NULL."""
+    """The state of a task instance (TI). NONE is stored as SQL NULL."""
 
+    # The comment of a state names the processes and persons that move a task instance to another one.
     NONE = "none"  # the scheduler or a following worker, once its trigger rule decides
     SCHEDULED = "scheduled"  # the scheduler, once its pool has capacity; fast-follow can go from none to queued directly
     QUEUED = "queued"  # the worker that claims it; the scheduler, if the message is lost for good

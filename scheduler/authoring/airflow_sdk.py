@@ -42,7 +42,9 @@ class ParsingContext(NamedTuple):
 
 
 def get_parsing_context() -> ParsingContext:
-    """For which DAG and task the file is read. Both are None: workers keep a file after reading it once for all its DAGs."""
+    """The DAG and the task for which the file is read. Both are None: workers keep a file after reading it once for all its
+    DAGs.
+    """
     return ParsingContext(None, None)
 
 

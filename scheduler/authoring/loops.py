@@ -21,7 +21,7 @@ MOST_ITERATIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class LoopDecision:
-    """What `until` of a loop can return: whether to `stop`, and a `reason`, which the log of the gate shows."""
+    """A result of `until` of a loop: whether to `stop`, and a `reason`, which the log of the gate shows."""
 
     stop: bool
     reason: str | None = None

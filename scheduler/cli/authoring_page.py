@@ -149,10 +149,13 @@ def _signature(member: Any) -> str:
 
 
 def meaning(thing: Any, name: str) -> str:
-    """The meaning of an argument: the sentence of its docstring that names it, else that of argument_meanings or of a base class.
+    """The meaning of an argument: that of argument_meanings for this name, else the sentence of the docstring that names it, else
+    that of argument_meanings for all names, or of a base class.
 
     A sentence that names many arguments is the last choice.
     """
+    if text := meanings.OF.get(f"{getattr(thing, '__name__', type(thing).__name__)}.{name}"):
+        return text
     own, *bases = thing.__mro__[:-1] if isinstance(thing, type) else (thing,)
     choices = [_sentence(own, name), meanings.OWN.get(name, ""), *(_sentence(base, name) for base in bases)]
     found = [text for text in choices if text]

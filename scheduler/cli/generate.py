@@ -142,7 +142,7 @@ def airflow_page() -> str:
             if ours is None:
                 missing[name] = None
             else:
-                by_place.setdefault(ours.module, []).append(name if ours.name == name else f"{name} ({ours.name})")
+                by_place.setdefault(ours.module, []).append(name if ours.name in (name, "") else f"{name} ({ours.name})")
         if by_place:
             cells = "; ".join(f"`{place}`: {', '.join(found)}" for place, found in by_place.items())
             lines.append(f"| {', '.join(f'`{module}`' for module in row.modules)} | {cells} |")

@@ -85,7 +85,7 @@ class TemporalMapper(PartitionMapper):
 
 
 class StartOfHourMapper(TemporalMapper):
-    """To the hour: `2024-03-13T10:42:15` becomes `2024-03-13T10`."""
+    """Maps a time to its hour: `2024-03-13T10:42:15` becomes `2024-03-13T10`."""
 
     default_output_format = "%Y-%m-%dT%H"
 
@@ -94,7 +94,7 @@ class StartOfHourMapper(TemporalMapper):
 
 
 class StartOfDayMapper(TemporalMapper):
-    """To the day: `2024-03-13T10:42:15` becomes `2024-03-13`."""
+    """Maps a time to its day: `2024-03-13T10:42:15` becomes `2024-03-13`."""
 
     default_output_format = "%Y-%m-%d"
 
@@ -103,7 +103,10 @@ class StartOfDayMapper(TemporalMapper):
 
 
 class StartOfWeekMapper(TemporalMapper):
-    """To the Monday: `2024-03-13T10:42:15` becomes `2024-03-11 (W11)`. To be read back, a format needs %Y, %m and %d."""
+    """Maps a time to the Monday of its week: `2024-03-13T10:42:15` becomes `2024-03-11 (W11)`.
+
+    To be read back, a format needs %Y, %m and %d.
+    """
 
     default_output_format = "%Y-%m-%d (W%V)"
 
@@ -115,7 +118,7 @@ class StartOfWeekMapper(TemporalMapper):
 
 
 class StartOfMonthMapper(TemporalMapper):
-    """To the month: `2024-03-13T10:42:15` becomes `2024-03`."""
+    """Maps a time to its month: `2024-03-13T10:42:15` becomes `2024-03`."""
 
     default_output_format = "%Y-%m"
 
@@ -124,7 +127,7 @@ class StartOfMonthMapper(TemporalMapper):
 
 
 class StartOfQuarterMapper(TemporalMapper):
-    """To the quarter: `2024-03-13T10:42:15` becomes `2024-Q1`. To be read back, a format needs %Y and {quarter}."""
+    """Maps a time to its quarter: `2024-03-13T10:42:15` becomes `2024-Q1`. To be read back, a format needs %Y and {quarter}."""
 
     default_output_format = "%Y-Q{quarter}"
 
@@ -140,7 +143,7 @@ class StartOfQuarterMapper(TemporalMapper):
 
 
 class StartOfYearMapper(TemporalMapper):
-    """To the year: `2024-03-13T10:42:15` becomes `2024`."""
+    """Maps a time to its year: `2024-03-13T10:42:15` becomes `2024`."""
 
     default_output_format = "%Y"
 

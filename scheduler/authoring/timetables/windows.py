@@ -21,7 +21,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """The members of one period. `direction` says whether the period starts at the key (the default) or ends with it."""
+    """The members of one period. `direction` sets whether the period starts at the key (the default) or ends with it."""
 
     # As in Airflow: Window.Direction.BACKWARD.
     Direction: ClassVar = Direction
@@ -139,7 +139,7 @@ class WaitPolicy:
 
 @dataclass(frozen=True)
 class WaitForAll(WaitPolicy):
-    """All of them."""
+    """Wait for all keys of the window."""
 
     def is_satisfied(self, matched: int, expected: int) -> bool:
         return matched == expected
@@ -147,7 +147,7 @@ class WaitForAll(WaitPolicy):
 
 @dataclass(frozen=True)
 class MinimumCount(WaitPolicy):
-    """`n` of them, or with a negative `n` all but `-n`."""
+    """Wait for `n` keys of the window, or with a negative `n` for all but `-n`."""
 
     n: int
 
