@@ -67,11 +67,11 @@ def complaint(words: list[str]) -> str | None:
     path = "paceline"
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
-        found = command.commands.get(name) or command.get_command(click.Context(command), name)
+        found = command.commands.get(name) or command.get_command(click.Context(command, **paceline.context_settings), name)
         if found is None:
             return f"{path} has no command {name}"
         command, path = found, f"{path} {name}"
-    context = click.Context(command, info_name=path, resilient_parsing=False)
+    context = click.Context(command, info_name=path, **paceline.context_settings)
     try:
         _, left, _ = command.make_parser(context).parse_args(words) if not isinstance(command, click.Group) else ({}, [], [])
     except click.UsageError as error:
