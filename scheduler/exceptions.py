@@ -207,7 +207,7 @@ class AirflowProviderDeprecationWarning(DeprecationWarning):
 
 
 # The names that files for Airflow use. Several of them have one meaning here.
-AirflowException = AirflowRuntimeError = PacelineError
+AirflowException = AirflowRuntimeError = AirflowInternalRuntimeError = PacelineError
 AirflowFailException = AirflowInactiveAssetInInletOrOutletException = FailTask
 AirflowSkipException = SkipTask
 AirflowSensorTimeout = SensorTimeout
@@ -216,11 +216,18 @@ AirflowTaskTerminated = TaskStopped
 AirflowConfigException = SettingsError
 AirflowBadRequest = UsageError
 AirflowDagCycleException = DagCycleError
-AirflowDagDuplicatedIdException = TaskAlreadyInTaskGroup = FailFastDagInvalidTriggerRule = DagError
+AirflowDagDuplicatedIdException = AirflowDagInconsistent = AirflowFileParseException = DagError
+AirflowUnsupportedFileTypeException = TaskAlreadyInTaskGroup = UnmappableOperator = NotMapped = DagError
+AirflowClusterPolicyError = AirflowClusterPolicyViolation = AirflowClusterPolicySkipDag = DagError
+FailFastDagInvalidTriggerRule = FailStopDagInvalidTriggerRule = DagError
+AirflowClearRunningTaskException = DagRunTypeNotAllowed = ConflictError
+AirflowWebServerTimeout = WaitTimeoutError
+InvalidPartitionKeyError = DagNotPartitionedError = UsageError
 AirflowTimetableInvalid = TimetableError
 DuplicateTaskIdFound = DuplicateTaskError
 ParamValidationError = ParamError
 AirflowNotFoundException = TaskNotFound = NodeNotFound = DagNotFound = DagRunNotFound = PoolNotFound = NotFoundError
 TaskInstanceNotFound = DagCodeNotFound = NotFoundError
 DagRunAlreadyExists = TaskAlreadyRunningError = VariableNotUnique = ConnectionNotUnique = ConflictError
-XComNotFound = UnmappableXComTypePushed = XComForMappingNotPushed = SerializationError = XComError
+XComNotFound = UnmappableXComTypePushed = UnmappableXComLengthPushed = XComForMappingNotPushed = XComError
+SerializationError = DeserializationError = DeserializingResultError = XComError

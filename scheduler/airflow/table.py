@@ -49,7 +49,7 @@ ROWS = (
     ),
     _row(
         "airflow.models",
-        "scheduler",
+        "scheduler scheduler.authoring.context",
         "DAG BaseOperator BaseOperatorLink Connection DagRun Param SkipMixin TaskInstance Variable XCom XComArg DagBag",
     ),
     _row("airflow.models.param airflow.sdk.definitions.param", "scheduler", "Param ParamsDict DagParam"),
@@ -58,7 +58,11 @@ ROWS = (
     _row("airflow.models.xcom_arg airflow.sdk.definitions.xcom_arg", "scheduler", "XComArg"),
     _row("airflow.models.xcom airflow.sdk.bases.xcom airflow.sdk.execution_time.xcom", "scheduler",
          "XCom BaseXCom XCOM_RETURN_KEY"),
-    _row("airflow.models.taskinstance airflow.sdk.types", "scheduler", "TaskInstance RuntimeTaskInstanceProtocol DagRunProtocol"),
+    _row(
+        "airflow.models.taskinstance airflow.sdk.types",
+        "scheduler scheduler.authoring.context",
+        "TaskInstance RuntimeTaskInstanceProtocol DagRunProtocol",
+    ),
     _row("airflow.models.dagrun", "scheduler scheduler.authoring.context", "DagRun"),
     _row("airflow.models.mappedoperator airflow.sdk.definitions.mappedoperator", "scheduler", "MappedOperator"),
     _row("airflow.models.baseoperatorlink airflow.sdk.bases.operatorlink", "scheduler", "BaseOperatorLink"),
@@ -113,7 +117,10 @@ ROWS = (
         "scheduler.exceptions scheduler.triggers",
         """AirflowException AirflowFailException AirflowSkipException AirflowTaskTimeout AirflowSensorTimeout
         AirflowNotFoundException AirflowConfigException AirflowBadRequest AirflowTaskTerminated AirflowRescheduleException
-        AirflowTimetableInvalid AirflowDagCycleException AirflowOptionalProviderFeatureException DuplicateTaskIdFound
+        AirflowTimetableInvalid AirflowDagCycleException AirflowOptionalProviderFeatureException AirflowInternalRuntimeError
+        AirflowDagDuplicatedIdException AirflowDagInconsistent AirflowFileParseException AirflowUnsupportedFileTypeException
+        AirflowClusterPolicyError AirflowClusterPolicyViolation AirflowClusterPolicySkipDag AirflowClearRunningTaskException
+        AirflowWebServerTimeout DuplicateTaskIdFound
         ParamValidationError XComNotFound TaskDeferred TaskDeferralError TaskDeferralTimeout TaskNotFound DagNotFound
         AirflowInactiveAssetInInletOrOutletException DagRunTriggerException DownstreamTasksSkipped
         AirflowProviderDeprecationWarning RemovedInAirflow3Warning RemovedInAirflow4Warning AirflowRuntimeError
@@ -230,6 +237,9 @@ RENAMED = {
     "DatasetAny": "AssetAny",
     "DatasetOrTimeSchedule": "AssetOrTimeSchedule",
     "DummyOperator": "EmptyOperator",
+    "RuntimeTaskInstanceProtocol": "TaskInstance",
+    "DagRunProtocol": "DagRun",
+    "RemovedInAirflow3Warning": "RemovedInAirflow4Warning",
 }
 
 #: What an unchanged file gets instead of our name: the same with the arguments of Airflow 2.
@@ -254,6 +264,13 @@ REASONS = {
     "Stats": "use a metrics client of your own",
     "DagBag": "load the files with `paceline dags list`, and test a DAG with `paceline dags test`",
     "SubDagOperator": "use TaskGroup",
+    "DagParam": "declare the inputs of a run with params= of the DAG, and read them as {{ params.name }}",
+    "MappedOperator": "a mapped task is an operator whose is_mapped is True",
+    "ChainRetryPolicy": "write a RetryPolicy whose evaluate() asks the others in turn",
+    "DagRunTriggerException": "use TriggerDagRunOperator",
+    "TaskAwaitingInput": "use HITLOperator",
+    "redact": "the log of a task is masked without it, and mask_secret() adds values to mask",
+    "context_to_airflow_vars": "read the values from the context",
     "EmailOperator": "set email_on_failure, or send the email in a @task function with smtplib",
     "send_email": "set email_on_failure, or send the email in a @task function with smtplib",
     "SmoothOperator": "use EmptyOperator",

@@ -127,7 +127,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     inlets: tuple[Asset | AssetRef, ...]
     outlets: tuple[Asset, ...]
     map_index_template: str | None
-    task_display_name: str | None
+    task_display_name: str
     retry_policy: RetryPolicy | None
     logger_name: str | None
 
@@ -148,6 +148,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
         self.hooks = {name: values.pop(name) for name in HOOKS}
         vars(self).update(values)
+        self.task_display_name = self.task_display_name or self.task_id
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
         self.blocks: list[Block] = []
 

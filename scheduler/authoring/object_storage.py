@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -87,6 +88,53 @@ class ObjectStoragePath:
         return posixpath.splitext(self.name)[0]
 
     @property
+    def suffixes(self) -> list[str]:
+        """All endings of the name: [".tar", ".gz"]."""
+        return PurePosixPath(self.name).suffixes
+
+    @property
+    def parents(self) -> tuple[ObjectStoragePath, ...]:
+        """The folders that contain this path, the innermost first."""
+        return tuple(self._at(str(one)) for one in PurePosixPath(self.path).parents if str(one) != ".")
+
+    def with_name(self, name: str) -> ObjectStoragePath:
+        """This path with another last part."""
+        return self._at(str(PurePosixPath(self.path).with_name(name)))
+
+    def with_stem(self, stem: str) -> ObjectStoragePath:
+        """This path with another name before its suffix."""
+        return self.with_name(stem + self.suffix)
+
+    def with_suffix(self, suffix: str) -> ObjectStoragePath:
+        """This path with another suffix, such as ".parquet"; "" removes it."""
+        return self._at(str(PurePosixPath(self.path).with_suffix(suffix)))
+
+    def is_relative_to(self, other: str | ObjectStoragePath) -> bool:
+        """Whether `other` is this path or a folder that contains it, in the same file system."""
+        folder = ObjectStoragePath(other)
+        return self.protocol == folder.protocol and PurePosixPath(self.path).is_relative_to(folder.path)
+
+    def relative_to(self, other: str | ObjectStoragePath) -> PurePosixPath:
+        """The parts below `other`; ValueError if this path is not below it."""
+        if not self.is_relative_to(other):
+            raise ValueError(f"{self} is not below {other}")
+        return PurePosixPath(self.path).relative_to(ObjectStoragePath(other).path)
+
+    def match(self, pattern: str) -> bool:
+        """Whether the last parts of the path match a pattern such as "*.csv"."""
+        return PurePosixPath(self.path).match(pattern)
+
+    def as_posix(self) -> str:
+        """The path as text, as `str()` gives it."""
+        return str(self)
+
+    def absolute(self) -> ObjectStoragePath:
+        """This path, which is absolute."""
+        return self
+
+    resolve = absolute
+
+    @property
     def bucket(self) -> str:
         """The first part: the bucket or the container."""
         return self.path.lstrip("/").partition("/")[0]
@@ -153,6 +201,31 @@ class ObjectStoragePath:
         """The paths below this folder that match a pattern."""
         return (self._at(found) for found in self.fs.glob(posixpath.join(self.path, pattern)))
 
+    def rglob(self, pattern: str) -> Iterator[ObjectStoragePath]:
+        """The paths at any depth below this folder that match a pattern."""
+        return self.glob(posixpath.join("**", pattern))
+
+    def walk(self) -> Iterator[tuple[ObjectStoragePath, list[str], list[str]]]:
+        """Each folder from this one down, with the names of its folders and of its files."""
+        return ((self._at(folder), list(folders), list(files)) for folder, folders, files in self.fs.walk(self.path))
+
+    def touch(self, exist_ok: bool = True) -> None:
+        """Create an empty object. If there is one, only its time may change; FileExistsError unless `exist_ok`."""
+        if self.exists() and not exist_ok:
+            raise FileExistsError(str(self))
+        self.fs.touch(self.path, truncate=not self.exists())
+
+    def checksum(self) -> int:
+        """A number that changes with the object, as the file system computes it."""
+        return int(self.fs.checksum(self.path))
+
+    def samefile(self, other: str | ObjectStoragePath) -> bool:
+        """Whether both are the same object, by path or else by checksum."""
+        path = ObjectStoragePath(other)
+        if self.protocol != path.protocol:
+            return False
+        return self.path == path.path or (self.exists() and path.exists() and self.checksum() == path.checksum())
+
     def unlink(self, missing_ok: bool = False) -> None:
         """Delete the object. FileNotFoundError unless `missing_ok`."""
         if not missing_ok or self.exists():
@@ -173,6 +246,23 @@ class ObjectStoragePath:
         """Copy the object to another path, and delete it here."""
         self.copy(target)
         self.unlink()
+
+    def rename(self, target: str | ObjectStoragePath) -> ObjectStoragePath:
+        """As `move`; returns the new path. An object at `target` is replaced."""
+        self.move(target)
+        return ObjectStoragePath(target)
+
+    replace = rename
+
+    def copy_into(self, folder: str | ObjectStoragePath) -> ObjectStoragePath:
+        """Copy the object into a folder, under its name; returns the new path."""
+        target = ObjectStoragePath(folder) / self.name
+        self.copy(target)
+        return target
+
+    def move_into(self, folder: str | ObjectStoragePath) -> ObjectStoragePath:
+        """Move the object into a folder, under its name; returns the new path."""
+        return self.rename(ObjectStoragePath(folder) / self.name)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of this path in an XCom."""

@@ -135,6 +135,35 @@ def test_paths_of_object_storage(tmp_path: Path) -> None:
     assert s3 == ObjectStoragePath(str(s3)) and s3.parent.storage_options == {"anon": True}
 
 
+def test_paths_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> None:
+    path = ObjectStoragePath("s3://store@bucket/raw/a.tar.gz")
+
+    assert str(path.with_suffix(".zip")) == "s3://store@bucket/raw/a.tar.zip" and path.suffixes == [".tar", ".gz"]
+    assert str(path.with_name("b.csv").with_stem("c")) == "s3://store@bucket/raw/c.csv"
+    assert [str(one) for one in path.parents] == ["s3://store@bucket/raw", "s3://store@bucket"]
+    assert path.is_relative_to("s3://bucket/raw") and not path.is_relative_to("gs://bucket/raw")
+    assert str(path.relative_to("s3://bucket")) == "raw/a.tar.gz" and path.match("*.gz") and path.as_posix() == str(path.resolve())
+    with pytest.raises(ValueError, match="is not below"):
+        path.relative_to("s3://other")
+
+
+def test_files_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> None:
+    base = ObjectStoragePath(f"file://{tmp_path}")
+    first, deep = base / "a.csv", base / "x" / "y"
+    deep.mkdir(parents=True)
+    first.touch()
+    first.touch()
+    with pytest.raises(FileExistsError):
+        first.touch(exist_ok=False)
+
+    copied = first.copy_into(deep)
+    assert [one.name for one in base.rglob("*.csv")] and copied == deep / "a.csv" and first.exists()
+    moved = copied.rename(deep / "b.csv").move_into(base)
+    assert moved == base / "b.csv" and moved.exists() and not (deep / "b.csv").exists()
+    assert moved.samefile(str(moved)) and not moved.samefile(base / "none") and moved.checksum() == moved.checksum()
+    assert [(folder.name, files) for folder, _, files in base.walk()][1:] == [("x", []), ("y", [])]
+
+
 class Later(BaseAsyncOperator):
     async def aexecute(self, context: Any) -> int:
         await asyncio.sleep(0)
