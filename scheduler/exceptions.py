@@ -1,5 +1,6 @@
 """Every error that Paceline raises. The docstring of a class is its default message, `exit_code` that of a command."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -88,14 +89,29 @@ class DagError(PacelineError):
     line: int | None = None
 
 
+#: Errors that are alike and in one line, and yet shown one by one.
+MOST_ALIKE = 3
+
+
 class DagErrors(DagError):
-    """A DAG file contains several mistakes; the message has a line for each, and `errors` are the errors in order."""
+    """A DAG file contains several mistakes; the message has a line for each, and `errors` are the errors in order.
+
+    Of many that are alike, such as those of a task in a loop, it has the first and their number.
+    """
 
     def __init__(self, errors: Sequence[DagError]) -> None:
         self.errors = tuple(errors)
         self.file, self.line = errors[0].file, errors[0].line
-        each = (f"line {one.line}: {one}" if one.file == self.file and one.line else str(one) for one in errors)
-        super().__init__("\n".join((f"The file has {len(errors)} errors:", *each)))
+        alike: dict[object, list[DagError]] = {}
+        for one in errors:
+            # The names of tasks in a loop differ by a number.
+            alike.setdefault((one.file, one.line, re.sub(r"\d+", "0", str(one))), []).append(one)
+        shown: list[str] = []
+        for found in alike.values():
+            few = len(found) <= MOST_ALIKE
+            each = [f"line {one.line}: {one}" if one.file == self.file and one.line else str(one) for one in found]
+            shown += each if few else [f"{each[0]} (and {len(each) - 1} more like this)"]
+        super().__init__("\n".join((f"The file has {len(errors)} errors:", *shown)))
 
 
 class DagCycleError(DagError):

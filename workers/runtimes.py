@@ -104,12 +104,13 @@ def _execute(operator: AbstractOperator, values: Context) -> object:
     resume = values["ti"].resume or {}
     context = cast(typed_context.Context, values)
     try:
-        if "method" in resume:
-            result = rendered.resume_execution(*_continuation(resume), values)
-        else:
-            rendered.pre_execute(context)
-            result = rendered.execute(context)
-        rendered.post_execute(context, result)
+        # Also before a task continues after its trigger, as in Airflow.
+        for hook in (*rendered.hooks["pre_execute"], rendered.pre_execute):
+            hook(context)
+        goes_on = "method" in resume
+        result = rendered.resume_execution(*_continuation(resume), values) if goes_on else rendered.execute(context)
+        for hook in (*rendered.hooks["post_execute"], rendered.post_execute):
+            hook(context, result)
     except AirflowRescheduleException as error:
         raise TaskRescheduled(max(0.0, (error.reschedule_date - values["ti"].now()).total_seconds()), resume) from None
     except DownstreamTasksSkipped as error:

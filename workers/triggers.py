@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import logging
 import sys
 import time
 import traceback
@@ -19,6 +20,10 @@ from scheduler.settings import Settings
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import outcome
 
+log = logging.getLogger("paceline.waiter")
+
+#: Seconds that `on_kill` of a trigger may take.
+ON_KILL_S = 30.0
 #: Reads the states of other runs, for all targets in one query.
 AskStates = Callable[[Sequence[Target]], Awaitable[Sequence[Counts]]]
 
@@ -67,8 +72,14 @@ class Triggers:
         self._other_runs = other_runs
         self._files = LoadedFiles(settings.dags_folder)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        #: The dispatches that somebody stopped, until their triggers are cancelled.
+        self._stopped: set[str] = set()
         if str(settings.dags_folder) not in sys.path:
             sys.path.append(str(settings.dags_folder))
+
+    def kill(self, dispatch_id: str) -> None:
+        """Call `on_kill` of a trigger as soon as it is cancelled, because its task was cleared, marked or stopped with its run."""
+        self._stopped.add(dispatch_id)
 
     async def run(self, row: Awaited) -> Fired:
         """Await a trigger. An exception of the trigger becomes the error of its task. Only the waiter can cancel it."""
@@ -91,7 +102,12 @@ class Triggers:
             trigger.other_runs = self._other_runs
         try:
             return await deferral.first_event(trigger)
+        except asyncio.CancelledError:
+            if row.dispatch_id in self._stopped:
+                await _stop(trigger, row)
+            raise
         finally:
+            self._stopped.discard(row.dispatch_id)
             cleanup = getattr(trigger, "cleanup", None)
             if callable(cleanup):
                 with contextlib.suppress(Exception):
@@ -125,6 +141,17 @@ class Triggers:
                 continue
             return _attribute(module, ".".join(parts[length:]))
         raise PacelineError(f"There is no module of the trigger class {classpath} on the waiter's machine.")
+
+
+async def _stop(trigger: Any, row: Awaited) -> None:
+    """Let the trigger end what its task started outside. An error is only logged."""
+    on_kill = getattr(trigger, "on_kill", None)
+    if not callable(on_kill):
+        return
+    try:
+        await asyncio.wait_for(on_kill(), ON_KILL_S)
+    except Exception as error:
+        log.warning("on_kill() of the trigger %s of %s.%s failed: %r", row.classpath, row.dag_id, row.task_id, error)
 
 
 def _known(classpath: str) -> Any:

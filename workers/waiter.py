@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -214,7 +214,7 @@ class Waiter:
         waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
             awaited = await self._transact(deferrals.still_awaited, waiter, mine)
-            self._drop([dispatch_id for _, dispatch_id in mine if dispatch_id not in awaited])
+            self._drop([dispatch_id for _, dispatch_id in mine if not awaited.get(dispatch_id)], awaited=awaited)
         self._measure()
         await asyncio.sleep(self._settings.waiter.heartbeat_sec)
 
@@ -241,10 +241,15 @@ class Waiter:
             self._fired.append(fired)
             self._something_fired.set()
 
-    def _drop(self, dispatch_ids: Sequence[str]) -> None:
+    def _drop(self, dispatch_ids: Sequence[str], *, awaited: Container[str] | None = None) -> None:
+        """Stop to await these triggers. Those that are not `awaited` elsewhere and did not time out were stopped by somebody."""
         for dispatch_id in dispatch_ids:
             if (running := self._running.pop(dispatch_id, None)) is not None:
-                running[1].cancel()
+                trigger, waits = running
+                is_late = trigger.due_at is not None and trigger.due_at <= self._other_runs.now()
+                if awaited is not None and dispatch_id not in awaited and not is_late:
+                    self._triggers.kill(dispatch_id)
+                waits.cancel()
 
     async def _give_back(self) -> None:
         try:

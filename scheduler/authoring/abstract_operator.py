@@ -189,14 +189,10 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         raise NotImplementedError(f"{type(self).__name__} has no execute().")
 
     def pre_execute(self, context: Context) -> None:
-        """Called before `execute`, with rendered template fields. Raise SkipTask to skip the task."""
-        for hook in self.hooks["pre_execute"]:
-            hook(context)
+        """Called before `execute`, after the function `pre_execute=`, with rendered template fields. Raise SkipTask to skip."""
 
     def post_execute(self, context: Context, result: object = None) -> None:
-        """Called after `execute`, with its return value."""
-        for hook in self.hooks["post_execute"]:
-            hook(context, result)
+        """Called after `execute` and the function `post_execute=`, with the return value."""
 
     def on_kill(self) -> None:
         """Called when the task is stopped: by its timeout, by a clear or mark, or with its worker. End everything here that the

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, Self, Unpack, overload
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.arguments import LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.arguments import ACCEPTED, LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
 from scheduler.authoring.asset import Asset
 from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
 from scheduler.authoring.deadline import DeadlineAlert
@@ -186,8 +186,9 @@ class DAG(Graph[AbstractOperator]):
         known = {name for task in self.task_dict.values() for name in parameters(task.operator_class)}
         known |= {*parameters(AbstractOperator), *LATER_FOR_TASKS}
         for name in self.default_args.keys() - known:
-            # Without a near match it may be for an operator that this DAG does not use.
-            if (hint := near(name, known)) != ".":
+            # Without a near match it may be for an operator that this DAG does not use. Unchanged files for Airflow, which ignores
+            # such names, load as they are.
+            if (hint := near(name, known)) != "." and not ACCEPTED:
                 raise Arguments(f"DAG {self.dag_id!r}", self.at).refuse(f"unknown argument {name!r} in default_args{hint}")
 
     def _cycle(self) -> list[str]:

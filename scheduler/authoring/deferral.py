@@ -58,6 +58,12 @@ class BaseTrigger:
     async def cleanup(self) -> None:
         """Called when the trigger ends or another waiter takes it over."""
 
+    async def on_kill(self) -> None:
+        """Called before `cleanup` if somebody stops the waiting task: by a clear or mark, or with its run. End its work outside.
+
+        It has 30 s. It is not called after a timeout, or if the waiter ends.
+        """
+
 
 def serialized(trigger: Any) -> tuple[str, dict[str, Any]]:
     """The class path and the arguments, as JSON, of a trigger or of any object with an async `wait()`.

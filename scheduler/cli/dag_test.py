@@ -48,7 +48,7 @@ def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     failed: dict[str, str] = {}
     for file in sorted(listing.files, key=lambda file: (not _mentions(folder / file, dag_id), file)):
         try:
-            dags = load.load(folder, file)
+            dags = load.load(folder, file, all_errors=True)
         except (Exception, SystemExit) as error:
             limit_mb = settings.scheduler.dag_file_memory_limit_mb
             failed[file] = problem.of_exception(error, folder / file, memory_limit_mb=limit_mb).with_line

@@ -17,7 +17,8 @@ _PROVIDER = (
     "install the provider package of the service beside Paceline with `pip install --no-deps`, or use its Python client in a @task"
     " function"
 )
-_OPERANDS = re.compile(r"unsupported operand type\(s\) for (>>|<<): '(list|tuple|set|function)' and '(list|tuple|set|function)'")
+_LISTS = {"list", "tuple", "set"}
+_OPERANDS = re.compile(r"unsupported operand type\(s\) for (>>|<<): '(\w+)' and '(\w+)'")
 
 
 def advice(error: BaseException, path: Path) -> str | None:
@@ -27,11 +28,20 @@ def advice(error: BaseException, path: Path) -> str | None:
     if isinstance(error, TypeError) and (operands := _OPERANDS.match(str(error))):
         if "function" in operands.groups():
             return f"{operands[1]} joins tasks, not functions; decorate each function with @task, and call it: first() >> second()."
+        if not {operands[2], operands[3]} <= _LISTS:
+            return _of_edge(*operands.groups())
         return (
             f"Python cannot join two lists with {operands[1]}. Write cross_downstream(first, second) for an edge from each task"
             " to each, or chain(first, second) for pairs; both are in scheduler."
         )
     return _of_type_error(str(error)) if isinstance(error, TypeError) else None
+
+
+def _of_edge(operator: str, left: str, right: str) -> str | None:
+    other = right if left in _LISTS else left
+    if {left, right}.isdisjoint(_LISTS):
+        return None
+    return f"{operator} joins tasks, results of tasks, groups, or lists of them; on one side is a list, and on the other a {other}."
 
 
 def _of_type_error(text: str) -> str | None:

@@ -6,16 +6,18 @@ import importlib.util
 import inspect
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import scheduler
 from scheduler.authoring import airflow_conf, scope, source, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
+from scheduler.dagfiles import recover
 from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
 from scheduler.settings import airflow_options
 
@@ -44,11 +46,12 @@ def configure(default_timezone: str, *, airflow_imports: bool) -> None:
         hook.install()
 
 
-def load(folder: Path, file: str) -> dict[str, DAG]:
+def load(folder: Path, file: str, *, all_errors: bool = False) -> dict[str, DAG]:
     """Run the DAG file `folder/file` and return its DAGs by ID, in order of creation. A file may have no DAGs.
 
     A DAG counts if a module variable holds it or if it was opened (`with`, @dag) while the file ran. All exceptions of the file
-    are propagated, including SystemExit.
+    are propagated, including SystemExit. With `all_errors`, a file that ends early with an error is run again, to report the
+    errors behind it too.
     """
     path = folder / file
     # Compiled here and never read from __pycache__, which confuses two versions of the same second and size.
@@ -57,21 +60,61 @@ def load(folder: Path, file: str) -> dict[str, DAG]:
     # Appended at the end: config.py or json.py in a DAGs folder must not shadow a module that other code imports.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+    started = time.monotonic()
+    with scope.collect(defer_errors=True) as opened:
+        try:
+            module = _executed(code, path)
+        except (MemoryError, TaskTimeout):
+            raise
+        except Exception as error:
+            known = _errors(opened, error, path)
+            if all_errors and known and time.monotonic() - started < recover.MOST_S:
+                known = recover.further(text, path, known, ended=True, run=lambda code: _errors_of(code, text, path))
+            if known and (opened.errors or len(known) > 1):
+                raise _all_of(known) from None
+            raise
+    try:
+        return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
+    except DagError as error:
+        known = list(error.errors) if isinstance(error, DagErrors) else [error]
+        if not all_errors or time.monotonic() - started > recover.MOST_S:
+            raise
+        found = recover.further(text, path, known, ended=False, run=lambda code: _errors_of(code, text, path))
+        if len(found) == len(known):
+            raise
+        raise _all_of(found) from None
+
+
+def _executed(code: CodeType, path: Path) -> ModuleType:
+    """The new module of a file after its code has run."""
     spec = importlib.util.spec_from_file_location(_module_name(path), path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:
-        with scope.collect(defer_errors=True) as opened:
-            exec(code, module.__dict__)  # noqa: S102 - running the user's file is the purpose
-    except BaseException as error:
+        exec(code, module.__dict__)  # noqa: S102 - running the user's file is the purpose
+    except BaseException:
         del sys.modules[module.__name__]
-        if opened.errors and isinstance(error, Exception) and not isinstance(error, MemoryError | TaskTimeout):
-            known = {(one.file, one.line) for one in opened.errors}
-            more = [one for one in _independent(error, path) if (one.file, one.line) not in known]
-            raise _all_of([*opened.errors, *more]) from None
         raise
-    return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
+    return module
+
+
+def _errors(opened: scope.Collected, error: BaseException, path: Path) -> list[DagError]:
+    """The errors of a file that ended with `error`."""
+    known = {(one.file, one.line) for one in opened.errors}
+    return [*opened.errors, *(one for one in _independent(error, path) if (one.file, one.line) not in known)]
+
+
+def _errors_of(code: CodeType, text: str, path: Path) -> tuple[list[DagError], bool]:
+    """The errors of changed code of a file, and whether one of them ended it."""
+    with scope.collect(defer_errors=True) as opened:
+        try:
+            _executed(code, path)
+        except (MemoryError, TaskTimeout):
+            raise
+        except (Exception, SystemExit) as error:
+            return _errors(opened, error, path), bool(_independent(error, path))
+    return [*opened.errors, *_lost_tasks(opened, path), *_uncalled(opened, text, path)], False
 
 
 def _checked(dags: list[DAG], opened: scope.Collected, text: str, path: Path) -> dict[str, DAG]:
@@ -102,7 +145,7 @@ def _watching(dags: list[DAG]) -> Iterable[DAG]:
     return watching_dags(dags).values()
 
 
-def _independent(error: Exception, path: Path) -> list[DagError]:
+def _independent(error: BaseException, path: Path) -> list[DagError]:
     """The error that ended a file with other errors; empty for an error of Python that may only follow from those."""
     if isinstance(error, DagError):
         return [error]

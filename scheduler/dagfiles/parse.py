@@ -62,7 +62,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
     """
     try:
         load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
-        dags = load.load(work.folder, file)
+        dags = load.load(work.folder, file, all_errors=True)
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:
         _release_reserve()

@@ -32,7 +32,8 @@ class BashOperator(Operator):
 
     Exit code 0 is success, `skip_on_exit_code` (99, a list, or None) skips the task, and any other code fails the try.
     `env` replaces the environment of the worker, or extends it with `append_env=True`. `cwd` must exist on the worker and
-    defaults to a temporary folder. Context values are in the environment as PACELINE_CTX_*.
+    defaults to a temporary folder. Context values are in the environment as PACELINE_CTX_*, and
+    as AIRFLOW_CTX_* under Airflow's names.
     """
 
     runtime: ClassVar[str] = "bash"
@@ -109,20 +110,28 @@ class DecoratedBashOperator(PythonOperator, BashOperator):
 
 
 def context_variables(context: Mapping[str, Any]) -> dict[str, str]:
-    """The context values in the environment of a command, named PACELINE_CTX_*."""
-    ti = context.get("ti")
-    values = {
+    """The context values in the environment of a command, named PACELINE_CTX_*, and AIRFLOW_CTX_* for those that Airflow has."""
+    ti, task = context.get("ti"), context.get("task")
+    both = {
         "DAG_ID": getattr(ti, "dag_id", None),
         "TASK_ID": getattr(ti, "task_id", None),
-        "RUN_ID": context.get("run_id"),
         "TRY_NUMBER": getattr(ti, "try_number", None),
-        "MAP_INDEX": context.get("map_index"),
         "LOGICAL_DATE": context.get("logical_date"),
+    }
+    ours = {
+        "RUN_ID": context.get("run_id"),
+        "MAP_INDEX": context.get("map_index"),
         "DATA_INTERVAL_START": context.get("data_interval_start"),
         "DATA_INTERVAL_END": context.get("data_interval_end"),
     }
+    airflows = {
+        "DAG_RUN_ID": context.get("run_id"),
+        "EXECUTION_DATE": context.get("logical_date"),
+        "DAG_OWNER": getattr(task, "owner", None),
+        "DAG_EMAIL": ",".join(getattr(task, "email", None) or ()) or None,
+    }
+    named = {f"PACELINE_CTX_{name}": value for name, value in {**both, **ours}.items()}
+    named |= {f"AIRFLOW_CTX_{name}": value for name, value in {**both, **airflows}.items()}
     return {
-        f"PACELINE_CTX_{name}": value.isoformat() if isinstance(value, datetime) else str(value)
-        for name, value in values.items()
-        if value is not None
+        name: value.isoformat() if isinstance(value, datetime) else str(value) for name, value in named.items() if value is not None
     }

@@ -79,7 +79,7 @@ def load_folder(settings: Settings) -> DagBag:
 def load_file(settings: Settings, file: str) -> dict[str, DAG]:
     """The DAGs of one file of the DAGs folder, checked as a scheduler does. Raises what the file raises."""
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
-    dags = load.load(settings.dags_folder, file)
+    dags = load.load(settings.dags_folder, file, all_errors=True)
     for dag in dags.values():
         from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
     return dags

@@ -5,6 +5,7 @@ A row of `deferral` belongs to one dispatch. It counts only if the task instance
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from psycopg2.extras import Json
@@ -26,6 +27,8 @@ class Awaited:
     dag_id: str
     run_id: str
     task_id: str
+    #: When the task continues without the event; None for a trigger without a timeout.
+    due_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
             update deferral d set waiter = %(waiter)s from free where d.task_instance_id = free.task_instance_id
             returning d.task_instance_id, d.dispatch_id, d.classpath, d.kwargs, d.file
         )
-        select d.task_instance_id as ti_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id
+        select d.task_instance_id as ti_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id,
+               t.due_at
           from taken d
           join task_instance t on t.id = d.task_instance_id
           join dag_run r on r.id = t.dag_run_id
@@ -110,8 +114,11 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     return int(moved.scalar_one())
 
 
-def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> set[str]:
-    """The dispatches of `mine` that still wait for a trigger of this waiter; the others were cleared, marked or timed out."""
+def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> dict[str, bool]:
+    """The dispatches of `mine` that still wait for a trigger, and whether it is one of this waiter.
+
+    The others were cleared, marked or timed out.
+    """
     awaited = connection.exec_driver_sql(
         """
         with mine as (
@@ -125,14 +132,14 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
         ), gone as (
             delete from deferral d using left_behind l where d.task_instance_id = l.id
         )
-        select d.dispatch_id::text
+        select d.dispatch_id::text, d.waiter is not distinct from %(waiter)s as is_ours
           from mine n
-          join deferral d on d.task_instance_id = n.id and d.dispatch_id = n.dispatch_id and d.waiter = %(waiter)s
+          join deferral d on d.task_instance_id = n.id and d.dispatch_id = n.dispatch_id
           join task_instance t on t.id = n.id and t.dispatch_id = n.dispatch_id and t.state = 'deferred'
         """,
         {"ids": [ti_id for ti_id, _ in mine], "dispatch_ids": [dispatch_id for _, dispatch_id in mine], "waiter": waiter},
     )
-    return set(awaited.scalars())
+    return {row.dispatch_id: row.is_ours for row in awaited}
 
 
 def forget(connection: Connection, ti_ids: Sequence[int]) -> None:

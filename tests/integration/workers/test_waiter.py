@@ -1,12 +1,13 @@
 """Deferred task instances and the waiters that await their triggers, without worker processes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 from support.deferred import running_waiter
+from support.run_actions import clear_, mark_
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
@@ -14,6 +15,7 @@ from scheduler.authoring import deferral
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
+from scheduler.store.runs.selection import Runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
@@ -158,7 +160,9 @@ def test_a_trigger_that_cannot_be_made_fails_its_task_with_a_reason(scenario: Sc
 
 
 TRIGGERS = """
+import asyncio
 import time
+from pathlib import Path
 from dataclasses import dataclass
 from scheduler.triggers import BaseTrigger, TriggerEvent
 
@@ -194,19 +198,29 @@ class Waits:
     async def wait(self):
         return self.value
 
+class Stays(Fires):
+    async def run(self):
+        Path("FOLDER/started").touch()
+        await asyncio.Event().wait()
+        yield
+    async def on_kill(self):
+        Path("FOLDER/killed").touch()
+        raise ValueError("only logged")
+
 class Nul(Fires):
     async def run(self):
         yield TriggerEvent("a\\0b")
 """
 
 
-def defer_in_file(scenario: Scenario, kind: str) -> Claim:
+def defer_in_file(scenario: Scenario, kind: str, **options: Any) -> Claim:
     """Defer to a class of a DAG file."""
     from scheduler.dagfiles.load import LoadedFiles
 
-    (scenario.settings.dags_folder / "own.py").write_text(TRIGGERS)
+    folder = scenario.settings.dags_folder
+    (folder / "own.py").write_text(TRIGGERS.replace("FOLDER", str(folder)))
     module = LoadedFiles(scenario.settings.dags_folder).module("own.py")
-    return defer_one(scenario, _made(getattr(module, kind)), file="own.py")
+    return defer_one(scenario, _made(getattr(module, kind)), file="own.py", **options)
 
 
 def _made(kind: type) -> Any:
@@ -255,6 +269,32 @@ def test_a_waiter_drops_triggers_that_nobody_waits_for_any_more(settings: Settin
         scenario.sql("update task_instance set state = 'skipped', ended_at = now(), due_at = null where state = 'deferred'")
         eventually(lambda: not waiter._running and not scenario.rows("select 1 from deferral"))
 
+    scenario.close()
+
+
+@pytest.mark.parametrize("stopped_by", ["mark", "clear", "timeout", "end of the waiter", "another waiter"])
+def test_a_trigger_ends_its_work_outside_if_somebody_stops_its_task(
+    settings: Settings, stopped_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
+    scenario, folder = Scenario(quick), settings.dags_folder
+    defer_in_file(scenario, "Stays", timeout_s=2.0 if stopped_by == "timeout" else 600.0)
+    stops: dict[str, Callable[[], object]] = {
+        "mark": lambda: mark_(scenario, TaskState.FAILED, "t000", runs=Runs(dag_id="c")),
+        "clear": lambda: clear_(scenario, dag_id="c"),
+        "timeout": lambda: resumed(scenario),
+        "another waiter": lambda: scenario.sql("update deferral set waiter = 'other'"),
+    }
+
+    with running_waiter(quick) as waiter:
+        eventually((folder / "started").exists)
+        if stopped_by in stops:
+            stops[stopped_by]()
+            eventually(lambda: not waiter._running)
+        if stopped_by in {"mark", "clear"}:
+            eventually(lambda: "only logged" in caplog.text)
+
+    assert (folder / "killed").exists() == (stopped_by in {"mark", "clear"})
     scenario.close()
 
 

@@ -88,7 +88,7 @@ def test_a_file_of_airflow_2_loads_with_its_arguments(tmp_path: Path) -> None:
         from airflow.utils.trigger_rule import TriggerRule
         import airflow.utils.state
 
-        args = {"owner": "me", "start_date": timezone.datetime(2026, 1, 1), "provide_context": True}
+        args = {"owner": "me", "start_date": timezone.datetime(2026, 1, 1), "provide_context": True, "retires": 1}
         with DAG("d", default_args=args, schedule_interval="@hourly", concurrency=3, default_view="graph") as dag:
             with TaskGroup("g"):
                 PythonOperator(task_id="a", python_callable=print, provide_context=True)

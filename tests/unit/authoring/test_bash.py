@@ -86,6 +86,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bash(show) == "yes  d r1 2"
     assert bash(show, env={"OWN": "own"}) == " own d r1 2"
     assert bash(show, env={"OWN": "own"}, append_env=True) == "yes own d r1 2"
+    assert bash('echo "$AIRFLOW_CTX_DAG_ID $AIRFLOW_CTX_DAG_RUN_ID $AIRFLOW_CTX_TRY_NUMBER"') == "d r1 2"
 
 
 def test_the_folder(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Mistakes that Python or Airflow leave to chance: each is one message with the line and with what to write instead."""
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.dagfiles import recover
 from scheduler.dagfiles.load import load
 from scheduler.dagfiles.problem import Problem, of_exception
 
@@ -27,7 +29,7 @@ def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
     path = folder / "d.py"
     path.write_text(head + textwrap.dedent(source).lstrip("\n"))
     try:
-        load(folder, "d.py")
+        load(folder, "d.py", all_errors=True)
     except Exception as error:
         found = of_exception(error, path, memory_limit_mb=100)
         return found if found.line is None else found.model_copy(update={"line": found.line - head.count("\n")})
@@ -381,3 +383,106 @@ def test_one_error_is_told_as_it_is(tmp_path: Path) -> None:
 )
 def test_what_is_no_mistake_is_accepted(tmp_path: Path, source: str) -> None:
     assert problem(tmp_path, source) is None
+
+
+#: Files whose first error ends them, with the lines and words of all errors.
+ENDED = [
+    (
+        """
+        with DAG("d"):
+            a = EmptyOperator(task_id="a", retires=3)
+            [a] >> [a]
+            BashOperator(task_id="b", bash_comand="ls")
+            [a] >> None
+            a.set_upstream("b")
+            @task.stub
+            def other(): ...
+            other()
+        EmptyOperator(task_id="lost")
+        """,
+        {
+            2: "retires",
+            3: "cannot join two lists",
+            4: "bash_comand",
+            5: "on the other a NoneType",
+            6: "'b'",
+            7: "stub",
+            10: "'lost'",
+        },
+    ),
+    (
+        """
+        with DAG("d"):
+            @task_group
+            def g(x):
+                EmptyOperator(task_id="e")
+            g.expand(y=[1])
+            EmptyOperator(task_id="b", bad=1)
+        """,
+        {5: "no argument 'y'", 6: "'bad'"},
+    ),
+    (
+        """
+        @dag(schedule="@dayly")
+        def first():
+            EmptyOperator(task_id="t") >> 3
+        first()
+        with DAG("second", max_active_runs=-1):
+            EmptyOperator(task_id="t", pool_slots=0)
+        """,
+        {1: "@dayly", 3: "not 3 (int)", 5: "max_active_runs", 6: "pool_slots"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), ENDED)
+def test_errors_behind_one_that_ends_the_file_are_named_too(tmp_path: Path, source: str, expected: dict[int, str]) -> None:
+    found = problem(tmp_path, source)
+
+    assert found is not None
+    shown = {int(line) - HEAD.count("\n"): text for line, text in re.findall(r"^line (\d+): (.*)$", found.message, re.MULTILINE)}
+    assert shown.keys() == expected.keys(), found.message
+    assert all(words in shown[line] for line, words in expected.items()), found.message
+
+
+def test_all_wrong_arguments_of_a_call_are_named(tmp_path: Path) -> None:
+    found = problem(tmp_path, "with DAG('d', catchup=3, foo=1):\n    EmptyOperator(task_id='t', retries='x', pool_slots=0)")
+
+    assert found is not None and found.message.startswith("The file has 4 errors:")
+    assert all(name in found.message for name in ("catchup", "foo", "retries", "pool_slots"))
+
+
+def test_the_same_error_of_many_tasks_is_one_line(tmp_path: Path) -> None:
+    found = problem(
+        tmp_path,
+        """
+        with DAG("d"):
+            for number in range(20):
+                EmptyOperator(task_id=f"t{number}", pool_slots=0)
+            EmptyOperator(task_id="u", pool_slots=0)
+        """,
+    )
+
+    assert found is not None
+    first, many, last = found.message.splitlines()
+    assert first == "The file has 21 errors:" and "'t0'" in many and many.endswith("(and 19 more like this)") and "'u'" in last
+
+
+@pytest.mark.parametrize("takes_s", [0, recover.MOST_S])
+def test_a_file_that_takes_long_is_read_once(tmp_path: Path, takes_s: float) -> None:
+    counted = tmp_path / "counted"
+    found = problem(
+        tmp_path,
+        f"""
+        import time
+        with open({str(counted)!r}, "a") as file:
+            file.write("x")
+        time.sleep({takes_s})
+        with DAG("d"):
+            [1] >> [2]
+            EmptyOperator(task_id="t", bad=1)
+        """,
+    )
+
+    assert found is not None and ("bad" in found.message) == (takes_s == 0)
+    assert (counted.read_text() == "x") == (takes_s > 0)

@@ -14,6 +14,7 @@ from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperat
 from scheduler.testing import runs
 from scheduler.testing.plugin import DagMaker, InEnvironment
 from scheduler.testing.results import RunResult, TaskResult
+from scheduler.triggers import DateTimeTrigger
 
 DATE = datetime(2026, 3, 4, tzinfo=UTC)
 Run = Callable[..., RunResult]
@@ -48,6 +49,37 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
     assert result.states["double[2]"] == "success" and result.xcoms["load"] == "6 on 2026-03-04"
     assert result.all_xcoms["echo"] == {"return_value": "3 2026-03-04"}
     result.raise_for_failure()
+
+
+class Noted(BaseOperator):
+    """Overrides all that is called around its work, and waits for a trigger in between."""
+
+    calls: ClassVar[list[str]] = []
+
+    def pre_execute(self, context: Any) -> None:
+        self.calls.append("pre")
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=DateTimeTrigger(DATE), method_name="go_on")
+
+    def go_on(self, context: Any, event: Any = None) -> int:
+        return 3
+
+    def post_execute(self, context: Any, result: object = None) -> None:
+        self.calls.append(f"post {result}")
+
+
+def test_functions_and_methods_around_the_work_are_all_called(dag_maker: DagMaker) -> None:
+    Noted.calls.clear()
+    with dag_maker("d"):
+        Noted(
+            task_id="noted",
+            pre_execute=lambda context: Noted.calls.append("function before"),
+            post_execute=lambda context, result: Noted.calls.append(f"function after {result}"),
+        )
+
+    assert dag_maker.run().success
+    assert Noted.calls == ["function before", "pre", "function before", "pre", "function after 3", "post 3"]
 
 
 def test_a_task_sees_no_change_that_another_one_made_to_conf_and_params(dag_maker: DagMaker, run_dag: Run) -> None:
