@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler.settings.environment import OTHER_NAMES, STORE_PREFIXES
+from scheduler.settings.environment import IMAGES, OTHER_NAMES, STORE_PREFIXES
 from scheduler.settings.model import environment_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,15 @@ def test_compose_requires_every_password_and_the_example_names_every_variable() 
 
     assert used == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
     assert {name for name in used if name.endswith("PASSWORD")} | {"PACELINE_CORE_FERNET_KEY"} == required
+
+
+def test_every_image_that_is_not_ours_can_be_pinned_by_its_digest() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    images = {service["image"] for service in services.values()} | {services["migrate"]["build"]["args"]["PYTHON"]}
+
+    replaceable = re.compile(r"\$\{(PACELINE_\w+_IMAGE):-[\w.:-]+\}")
+    assert {image for image in images if not replaceable.fullmatch(image)} == {"paceline:latest"}
+    assert {replaceable.sub(r"\1", image) for image in images} - {"paceline:latest"} <= IMAGES
 
 
 def test_compose_sets_only_settings_that_exist() -> None:
