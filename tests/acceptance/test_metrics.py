@@ -57,7 +57,7 @@ with DAG("often", schedule=timedelta(seconds=2), start_date=datetime(2026, 1, 1,
 
 @pytest.fixture
 def ports() -> dict[str, int]:
-    return {name: stacks.free_port("127.0.0.1", 0) for name in ("scheduler", "worker", "waiter", "web", "prometheus")}
+    return {name: stacks.free_port("127.0.0.1", 0) for name in ("scheduler", "worker", "waiter", "web", "flower", "prometheus")}
 
 
 class Statsd:
@@ -119,6 +119,7 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
         "PACELINE_METRICS_STATSD": f"unix://{short_folder / 'statsd'}",
         "PACELINE_METRICS_INTERVAL": "1",
         "PACELINE_WEB_PORT": str(ports["web"]),
+        "PACELINE_FLOWER_PORT": str(ports["flower"]),
         **{f"PACELINE_{role.upper()}_HEALTH_PORT": str(ports[role]) for role in ("scheduler", "worker", "waiter")},
     }
     stack = stack_factory(
@@ -127,14 +128,15 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
     engine = database.create(stack.settings)
     with contextlib.ExitStack() as ending:
         ending.callback(engine.dispose)
-        web = subprocess.Popen([*stacks.PACELINE, "web"], env=stack.env)
-        ending.callback(web.wait, 60)
-        ending.callback(web.terminate)
+        for role in ("web", "flower"):
+            process = subprocess.Popen([*stacks.PACELINE, role], env=stack.env)
+            ending.callback(process.wait, 60)
+            ending.callback(process.terminate)
         account = transact(engine, accounts.create, "prometheus", "correct horse battery", role="viewer")
         token, _ = transact(engine, keys.issue, account.id, "token", lasts_s=3600.0, name="prometheus")
         _start_prometheus(program, short_folder, ports, token, ending)
         port = ports["prometheus"]
-        eventually(lambda: number(port, "count(up == 1)") == 4, timeout=90, message=stack.logs)
+        eventually(lambda: number(port, "count(up == 1)") == 5, timeout=90, message=stack.logs)
         eventually(lambda: number(port, "max(airflow_dagbag_size)") == 3, timeout=60, message=stack.logs)
 
         assert stack.cli("dags", "trigger", "plain", "--wait").returncode == 0
@@ -148,6 +150,7 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
 
         eventually(lambda: number(port, "max(airflow_dag_processing_import_errors)") == 1, timeout=60, message=stack.logs)
         assert number(port, "max(celery_worker_up)") == 1
+        assert number(port, 'sum(flower_events_total{task=~"plain.*", type="task-succeeded"})')
         assert number(port, 'min(paceline_health{part!="broker"})') == 1
         assert number(port, "sum(airflow_triggerer_heartbeat_total)")
         assert statsd.counts["airflow.ti.finish.plain.flaky.up_for_retry"] == 1
@@ -158,7 +161,7 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
 
 def _start_prometheus(program: str, folder: Path, ports: dict[str, int], token: str, ending: contextlib.ExitStack) -> None:
     (folder / "token").write_text(token)
-    roles = [f"127.0.0.1:{ports[role]}" for role in ("scheduler", "worker", "waiter")]
+    roles = [f"127.0.0.1:{ports[role]}" for role in ("scheduler", "worker", "waiter", "flower")]
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
         "rule_files": [str(Path(__file__).parents[2] / "deploy" / "monitoring" / "alerts.yml")],
