@@ -96,12 +96,14 @@ class Guard:
             # Not earlier, because the pool changes the handlers of its processes after the fork.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
             self._blocked = set_mask(signal.SIG_BLOCK, ())
+        # Those of the process itself, such as one in which a person tests a DAG, stay.
+        timers = [timer for timer in TIMERS if not signal.getitimer(timer)[0]]
         self._logging.note_new()
         self._go_home()
         try:
             yield
         finally:
-            for timer in TIMERS:
+            for timer in timers:
                 signal.setitimer(timer, 0)
             if set_mask(signal.SIG_BLOCK, ()) != self._blocked:
                 # A blocked SIGTERM arrives now. It was for this task, and must not end the process.

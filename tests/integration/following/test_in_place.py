@@ -1,11 +1,11 @@
 """In-place follow: a report moves the next task instance straight to running, for the process that reports."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from support.scenario import Scenario, chain, dag
+from support.scenario import Scenario, chain, dag, pool_process
 
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
@@ -15,7 +15,9 @@ from scheduler.store.actions import mark, pools
 from scheduler.store.queries import events
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Continuation, Ending
+from workers.database_store import DatabaseStore
 from workers.follow import Follower
+from workers.running_tasks import RunningTasks
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)
@@ -161,6 +163,32 @@ def test_a_lost_answer_does_not_take_what_went_by_message(scenario: Scenario) ->
     assert scenario.follower.report(first, SUCCESS, asked)
 
     assert asked.claim is None
+
+
+class Watched(DatabaseStore):
+    """A store that notes at each report which dispatches the heartbeat of the worker confirms."""
+
+    running = RunningTasks(1)
+    confirmed: ClassVar[list[dict[str, int]]] = []
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        self.confirmed.append(self.running.claimed())
+        return super().report(claim, ending, continuation)
+
+
+def test_heartbeats_cover_a_task_in_place_whose_report_waits(scenario: Scenario) -> None:
+    scenario.add(chain("d", 3))
+    scenario.trigger("d")
+    scenario.turn()
+    Watched.running.worker_id = scenario.worker_id
+    process = pool_process(scenario, in_place_seconds=60, running=Watched.running)
+    process.store = Watched(scenario.settings, scenario.hot, scenario.follower)
+
+    process.run(*scenario.messages()[0])
+
+    ran = scenario.rows("select dispatch_id::text, id from task_instance order by id")
+    assert Watched.confirmed == [{dispatch_id: ti_id} for dispatch_id, ti_id in ran]
+    assert Watched.running.claimed() == {}
 
 
 ANOTHER_VERSION = """

@@ -108,12 +108,25 @@ def test_a_task_is_interrupted_by_its_timeout_and_by_a_stop(guard: Guard) -> Non
     assert guard.run(lambda: 1, timeout_s=None, why_stop=lambda: None) == 1
 
 
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+@pytest.fixture
+def timers() -> Iterator[None]:
+    """Without timers during the test, such as that of its own time limit."""
+    before = [signal.setitimer(timer, 0) for timer in TIMERS]
+    yield
+    for timer, (seconds, interval) in zip(TIMERS, before, strict=True):
+        signal.setitimer(timer, seconds, interval)
+
+
+@pytest.mark.usefixtures("timers")
 def test_timers_and_blocked_signals_of_a_task_do_not_reach_the_next_one(guard: Guard) -> None:
     run(guard, lambda: None)
     before, asked = signal.pthread_sigmask(signal.SIG_BLOCK, ()), list[str]()
 
     def spoil() -> None:
-        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        for timer in TIMERS:
             signal.setitimer(timer, 60)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
         os.kill(os.getpid(), signal.SIGTERM)
@@ -122,8 +135,16 @@ def test_timers_and_blocked_signals_of_a_task_do_not_reach_the_next_one(guard: G
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     assert asked == ["for the task before"]
-    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-        assert signal.getitimer(timer) == (0, 0)
+    assert [signal.getitimer(timer) for timer in TIMERS] == [(0, 0)] * 3
+
+
+@pytest.mark.usefixtures("timers")
+def test_a_timer_of_the_process_itself_stays(guard: Guard) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 3600)
+
+    run(guard, lambda: None)
+
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 3000
 
 
 def test_an_alarm_belongs_to_the_code_of_a_task_without_a_timeout(guard: Guard) -> None:
