@@ -54,85 +54,45 @@ def _networks(names: str) -> str:
     return names
 
 
+def _allowed(text: str, pattern: str | None = None) -> Any:
+    """The allowed values in words, and as a regular expression."""
+    return Field(pattern=pattern, json_schema_extra={"allowed": text})
+
+
 FERNET_KEY_BYTES = 32
+_ROLE = "(viewer|operator|admin)"
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-ZoneName = Annotated[str, AfterValidator(_zone), Field(json_schema_extra={"allowed": "an IANA time zone such as Europe/Berlin"})]
-DatabaseUrl = Annotated[
-    str,
-    _scheme("postgresql", "postgres"),
-    Field(json_schema_extra={"allowed": "postgresql://user:password@host:port/name"}),
-]
+ZoneName = Annotated[str, AfterValidator(_zone), _allowed("an IANA time zone such as Europe/Berlin")]
+DatabaseUrl = Annotated[str, _scheme("postgresql", "postgres"), _allowed("postgresql://user:password@host:port/name")]
 BrokerUrl = Annotated[
     str,
     _scheme("redis", "rediss", "redis+socket"),
-    Field(json_schema_extra={"allowed": "redis://:password@host:port/db, rediss://... or redis+socket:///path"}),
+    _allowed("redis://:password@host:port/db, rediss://... or redis+socket:///path"),
 ]
-SigningKey = Annotated[
-    str,
-    Field(pattern=r"^(|.{32,})$", json_schema_extra={"allowed": "a text of at least 32 characters"}),
-]
-OidcIssuer = Annotated[
-    str,
-    Field(
-        pattern=r"^(https?://[^/\s]+(/[^\s?#]*[^/\s?#])?)?$", json_schema_extra={"allowed": "https://host/path without a last /"}
-    ),
-]
-OidcRoles = Annotated[
-    str,
-    Field(
-        pattern=r"^([^=,]+=(viewer|operator|admin)(,[^=,]+=(viewer|operator|admin))*)?$",
-        json_schema_extra={"allowed": "group=role pairs, separated by commas"},
-    ),
-]
-UrlPath = Annotated[
-    str,
-    Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$", json_schema_extra={"allowed": "a path such as /paceline, or nothing"}),
-]
+SigningKey = Annotated[str, _allowed("a text of at least 32 characters", r"^(|.{32,})$")]
+OidcIssuer = Annotated[str, _allowed("https://host/path without a last /", r"^(https?://[^/\s]+(/[^\s?#]*[^/\s?#])?)?$")]
+OidcRoles = Annotated[str, _allowed("group=role pairs, separated by commas", rf"^([^=,]+={_ROLE}(,[^=,]+={_ROLE})*)?$")]
+UrlPath = Annotated[str, _allowed("a path such as /paceline, or nothing", r"^(/[A-Za-z0-9._~-]+)*$")]
 StatsdAddress = Annotated[
     str,
-    Field(
-        pattern=r"^(([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|unix:///\S+)?$",
-        json_schema_extra={"allowed": "host:port, unix:///path, or nothing"},
-    ),
+    _allowed("host:port, unix:///path, or nothing", r"^(([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|unix:///\S+)?$"),
 ]
-HttpUrl = Annotated[
-    str,
-    Field(pattern=r"^(https?://[^\s/]+(/\S*)?)?$", json_schema_extra={"allowed": "an address such as http://localhost:4318"}),
-]
-LogsUrl = Annotated[
-    str,
-    AfterValidator(_data_url),
-    Field(json_schema_extra={"allowed": "a folder or a URL such as s3://bucket/logs, without * ? [ ] { }"}),
-]
+HttpUrl = Annotated[str, _allowed("an address such as http://localhost:4318", r"^(https?://[^\s/]+(/\S*)?)?$")]
+LogsUrl = Annotated[str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3://bucket/logs, without * ? [ ] { }")]
 LineageUrl = Annotated[
-    str,
-    Field(
-        pattern=r"^(https?://[^\s/]+(/\S*)?|file:///\S+)?$",
-        json_schema_extra={"allowed": "an address such as http://localhost:5000, or file:///path"},
-    ),
+    str, _allowed("an address such as http://localhost:5000, or file:///path", r"^(https?://[^\s/]+(/\S*)?|file:///\S+)?$")
 ]
-MetricPrefix = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", json_schema_extra={"allowed": "letters, digits, _ and ., such as airflow"}),
-]
+MetricPrefix = Annotated[str, _allowed("letters, digits, _ and ., such as airflow", r"^[A-Za-z_][A-Za-z0-9_.]*$")]
 DataUrl = Annotated[
-    str,
-    AfterValidator(_data_url),
-    Field(json_schema_extra={"allowed": "a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }"}),
+    str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }")
 ]
-Networks = Annotated[
-    str,
-    AfterValidator(_networks),
-    Field(json_schema_extra={"allowed": "IP addresses and networks such as 10.0.0.0/8, separated by commas"}),
-]
+Networks = Annotated[str, AfterValidator(_networks), _allowed("IP addresses and networks such as 10.0.0.0/8, separated by commas")]
 FernetKeys = Annotated[
-    str,
-    AfterValidator(_fernet_keys),
-    Field(json_schema_extra={"allowed": "Fernet keys (32 bytes in URL-safe base64), several with commas"}),
+    str, AfterValidator(_fernet_keys), _allowed("Fernet keys (32 bytes in URL-safe base64), several with commas")
 ]
 
 
