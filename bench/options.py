@@ -10,7 +10,9 @@ Piece = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How thorough a part is. `small` is for smoke tests, which check counts and states but no times. `say` prints progress."""
+    """The thoroughness of a part. `small` is for smoke tests, which check counts and states but no times. `say` prints
+    progress.
+    """
 
     iterations: int = 3
     small: bool = False

@@ -48,7 +48,7 @@ with DAG("{dag_id}", schedule=None, max_active_tasks=1):
         before >> now
         before = now
 """
-#: What is left after two collections, by the tasks that are asked for it.
+#: The heap after two collections, by number of tasks.
 KEEP = """\
 from scheduler import DAG, task
 

@@ -27,7 +27,7 @@ from scheduler.store.db.database import transact
 
 API = "/api/v2"
 FIRST = f"/dags/{WIDE}/dagRuns/run-1/taskInstances/task_0000"
-#: What 20 clients ask for, in turn.
+#: The requests of 20 clients, in turn.
 MIX = (
     "/dags?limit=50", "/dags/dag_001", "/dags/~/dagRuns?limit=50&order_by=-run_after", "/dags/dag_002/dagRuns?limit=50",
     "/dags/dag_002/grid", "/dags/dag_002/graph", "/dags/dag_003/dagRuns/run-1/timeline", "/home", "/queues", "/workers", "/pools",

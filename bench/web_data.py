@@ -39,7 +39,7 @@ FILL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much there is."""
+    """The amount of data."""
 
     dags: int = 500
     tasks: int = 10

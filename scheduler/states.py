@@ -136,7 +136,7 @@ class Waiting:
     task_in_run_limit: int | None = None
 
 
-#: What the gate of a loop skips to end the loop. No task has this ID.
+#: The task that the gate of a loop skips to end the loop. No task has this ID.
 LOOP_STOP = "loop:stop"
 
 

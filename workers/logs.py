@@ -47,7 +47,7 @@ component = log_paths.component
 
 
 class Log(Protocol):
-    """Where the output of a try goes."""
+    """The destination of the output of a try."""
 
     def open(self, path: str, header: str, claim: Claim | None = None) -> None: ...
 

@@ -56,7 +56,7 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How the machine was while a shape was measured, by the sample of bare Celery beside it."""
+    """The load of the machine during the measurement of a shape, by the sample of bare Celery beside it."""
 
     #: Cores that a load which takes all it can get was given; others may have used the rest.
     cores: float

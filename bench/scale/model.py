@@ -12,7 +12,7 @@ import simpy
 
 from bench.scale.graphs import Graph
 
-#: What a process of the model does next.
+#: The next action of a process of the model.
 Step = Generator[simpy.Event, Any, None]
 #: CPU is given out in slices of this many seconds, so that a long task does not keep short ones waiting.
 SLICE_S = 0.001
@@ -22,7 +22,7 @@ IDLE_S = 1.0
 LATE_S = 5.0
 #: `queue_headroom`, `max_tis_per_query`, and the most runs that one transaction of promote examines.
 HEADROOM, BATCH, RUNS = 32, 256, 20
-#: How a child's CPU and PostgreSQL's are divided; only hops depend on it, not how long a run takes.
+#: The shares of the CPU of a child and of PostgreSQL; only hops depend on it, not how long a run takes.
 CHILD_CLAIM, CHILD_WORK, CHILD_REPORT, CHILD_PUBLISH = 0.3, 0.3, 0.25, 0.15
 POSTGRES_CLAIM, POSTGRES_REPORT = 0.35, 0.65
 #: CPU of a scheduler for a pass that finds nothing.
@@ -52,7 +52,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What was measured. `followed` is a task instance that a worker queued, `in_place` one with which its process continued."""
+    """The measurements. `followed` is a task instance that a worker queued, `in_place` one with which its process continued."""
 
     followed: Costs
     in_place: Costs
@@ -79,7 +79,9 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What there is. With `shared_cores` everything runs on one machine of so many cores, else each part on its own."""
+    """The hardware and processes. With `shared_cores` everything runs on one machine of so many cores, else each part on its
+    own.
+    """
 
     schedulers: int = 1
     workers: int = 1
@@ -310,7 +312,7 @@ class Model:
         self.queues[broker].put(task)
 
     def _work(self, cpu: Cpu, seconds: float) -> Step:
-        """What must be done before the next step, while the rest is left to go on beside it."""
+        """The work before the next step; the rest continues beside it."""
         beside = self.parameters.beside
         yield from cpu.use(seconds * (1 - beside))
         if beside:

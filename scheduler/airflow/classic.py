@@ -1,4 +1,6 @@
-"""What Airflow files use and Paceline has nowhere else: the arguments of Airflow 2, and helpers of its `utils` modules."""
+"""Names that Airflow files use and that Paceline has nowhere else: the arguments of Airflow 2, and helpers of its `utils`
+modules.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -62,7 +64,7 @@ DagRunState = RunState
 
 
 class DagRunType(StrEnum):
-    """How a run was created."""
+    """The way in which a run was created."""
 
     BACKFILL_JOB = "backfill"
     SCHEDULED = "scheduled"

@@ -1,4 +1,4 @@
-"""What provider packages import from Airflow and Paceline has nowhere else."""
+"""Names that provider packages import from Airflow and that Paceline has nowhere else."""
 
 import functools
 import importlib
@@ -103,7 +103,7 @@ def to_boolean(astring: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HookLineage:
-    """What hooks reported: none."""
+    """The assets that hooks reported: none."""
 
     inputs: tuple[Any, ...] = ()
     outputs: tuple[Any, ...] = ()

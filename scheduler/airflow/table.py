@@ -21,7 +21,7 @@ def _row(modules: str, places: str, names: str) -> Row:
 
 
 ROWS = (
-    # What DAG files import from Airflow 3.
+    # Names that DAG files import from Airflow 3.
     _row("airflow", "scheduler scheduler.exceptions", "DAG Asset Dataset XComArg AirflowException"),
     _row(
         "airflow.sdk",
@@ -216,7 +216,7 @@ ROWS = (
     _row("airflow.timetables.datasets airflow.timetables.assets airflow.sdk.definitions.timetables.assets", "scheduler.timetables",
          "AssetOrTimeSchedule DatasetOrTimeSchedule PartitionedAssetTimetable PartitionedAtRuntime"),
     _row("airflow.timetables.base", "scheduler.timetables", "Timetable DagRunInfo DataInterval TimeRestriction"),
-    # What no DAG file can have here; the reasons are below.
+    # Names that Paceline does not support; the reasons are below.
     _row("airflow.utils.session", "scheduler", "provide_session create_session NEW_SESSION"),
     _row("airflow.utils.email", "scheduler", "send_email"),
     _row("airflow.decorators.base airflow.sdk.bases.decorator airflow.utils.operator_helpers", "scheduler.airflow.decorated",
@@ -242,7 +242,7 @@ RENAMED = {
     "RemovedInAirflow3Warning": "RemovedInAirflow4Warning",
 }
 
-#: What an unchanged file gets instead of our name: the same with the arguments of Airflow 2.
+#: Classes that an unchanged file gets instead of ours: the same with the arguments of Airflow 2.
 UNCHANGED = {"DAG": "scheduler.airflow.classic", "dag": "scheduler.airflow.classic"}
 
 _NO_DATABASE = "a task has no access to the database of Paceline; use the REST API, or Variable and ti.xcom_pull"

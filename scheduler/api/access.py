@@ -156,7 +156,7 @@ TABLE: Mapping[str, Needs] = {
     f"PATCH {TI}/{{map_index}}/hitlDetails": OPERATOR_OF_DAG,
     f"GET {RUN}/hitlDetails": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}/hitlDetails/tries/{{try_number}}": VIEWER_OF_DAG,
-    # What Airflow has and Paceline does not
+    # Routes of Airflow that Paceline does not have
     "POST /connections/test": ADMIN,
     "POST /connections/enqueue-test": ADMIN,
     "GET /connections/enqueue-test": ADMIN,

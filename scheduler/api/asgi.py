@@ -1,4 +1,4 @@
-"""What surrounds every request, as ASGI middleware: path prefix, entity tags and security headers."""
+"""The ASGI middleware of every request: path prefix, entity tags and security headers."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""One request to the API: its account, its database, and what it may see."""
+"""One request to the API: its account, its database, and the DAGs that it may see."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ PREFIX = "/api/v2"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What all requests of a web process share."""
+    """The objects that all requests of a web process share."""
 
     settings: Settings
     engine: Engine
@@ -100,7 +100,7 @@ class Call:
         return access.tags_with(self.account, role)
 
     def require(self, dag_id: str, role: str) -> None:
-        """ForbiddenError, or NotFoundError if the account may not know of the DAG."""
+        """ForbiddenError, or NotFoundError if the DAG is hidden from the account."""
         self.read(authorize_dag, self.account, access.Needs(role, "dag"), dag_id)
 
     def cipher(self) -> Cipher:
@@ -230,7 +230,7 @@ async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> C
     return call
 
 
-#: What each route receives.
+#: The first parameter of each route.
 Api = Annotated[Call, Depends(admitted)]
 
 

@@ -49,7 +49,7 @@ def read(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args
         with engine.connect() as connection, _autocommit(connection):
             return work(connection, *args, **kwargs)
     except ValueError:
-        return transact(engine, work, *args, **kwargs)  # which knows the errors of values that cannot be sent
+        return transact(engine, work, *args, **kwargs)  # it translates the errors of values that cannot be sent
     except DBAPIError as error:
         if error.connection_invalidated or sqlstates.is_undone(error.orig) or sqlstates.is_lost_race(error.orig):
             return transact(engine, work, *args, **kwargs)

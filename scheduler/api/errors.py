@@ -1,4 +1,4 @@
-"""Errors as responses: `{"detail": ...}` with the status that says what to do about it."""
+"""Errors as responses: `{"detail": ...}` with the status of the error."""
 
 import logging
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ STATUS: dict[type[PacelineError], int] = {
     BackfillError: 422,
     UnreachableError: 503,
 }
-#: What the statuses that any route can return mean.
+#: The meanings of the statuses that any route can return.
 MEANINGS = {
     400: "The request asks for something impossible.",
     401: "There is no valid login or token.",
@@ -130,7 +130,7 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:
-    """An error of FastAPI, which does not tell what is wrong with a body that it cannot read."""
+    """An error of FastAPI, whose text does not explain a body that it cannot read."""
     assert isinstance(error, HTTPException)
     detail = UNREADABLE if error.detail == "There was an error parsing the body" else error.detail
     return JSONResponse({"detail": detail}, error.status_code, error.headers)

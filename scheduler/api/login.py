@@ -29,7 +29,7 @@ _hashing = threading.BoundedSemaphore(2)
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a successful login gives."""
+    """The result of a successful login."""
 
     account: Account
     key: str

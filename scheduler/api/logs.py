@@ -13,7 +13,7 @@ from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_copies, log_paths
 from scheduler.states import FINISHED
 
-#: How workers begin the lines of log records, see workers/logs.
+#: The beginning of the lines of log records, see workers/logs.
 STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")
 #: Bytes of one part. A longer line is several.
 PART = 1_048_576
@@ -39,7 +39,7 @@ def opened(file: Path) -> BinaryIO:
 
 
 def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
-    """The log of a try. NotFoundError that says why there is none."""
+    """The log of a try. NotFoundError with the reason if there is none."""
     found = Path(
         log_paths.try_path(
             settings.logs_folder,

@@ -58,7 +58,7 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
 
 
 def config(settings: Settings, application: object) -> uvicorn.Config:
-    """How uvicorn serves the application."""
+    """The configuration of uvicorn."""
     web = settings.web
     return uvicorn.Config(
         application,  # type: ignore[arg-type]

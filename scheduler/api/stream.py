@@ -42,7 +42,7 @@ MOST_TASKS = 500
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a page wants: all, a DAG or a run. Task instances are sent with a DAG only. `tags`: None sees all DAGs."""
+    """The scope of a page: everything, a DAG or a run. Task instances are sent with a DAG only. `tags`: None means all DAGs."""
 
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -117,7 +117,7 @@ class Stream:
             self._looking = asyncio.create_task(self._look())
         ends_at = time.monotonic() + LONGEST_S
         try:
-            # What the page reads after `ready` is not older than the first look. Without PostgreSQL, a `reset` follows.
+            # Data that the page reads after `ready` is not older than the first look. Without PostgreSQL, a `reset` follows.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sees.wait(), READY_S)
             yield "retry: 2000\n" + event("ready", {})
@@ -179,7 +179,7 @@ class Stream:
             page.put(message)
 
     def _send(self, changes: Changes) -> None:
-        """Each message is made once for all pages that want the same."""
+        """Each message is built once for all pages with the same scope."""
         made: dict[Wanted, str | None] = {}
         for page in self._pages:
             if page.has_ended:
@@ -194,8 +194,8 @@ class Stream:
 def _read(
     connection: Connection, watch: Watch, digests: set[bytes], is_due: bool
 ) -> tuple[Changes | None, dict[bytes, Account] | None]:
-    """What changed, and the accounts of these keys if something did or the check is due: read last, so that no message goes to
-    a login that had ended when the change became visible.
+    """The changes, and the accounts of these keys if there are changes or the check is due: read last, so that no message goes
+    to a login that had ended when the change became visible.
     """
     changes = watch.look(connection)
     return changes, keys.accounts(connection, digests) if is_due or changes is not None else None

@@ -15,7 +15,7 @@ _MISSING: Any = object()
 
 
 class Options(Protocol):
-    """Where the options come from that no environment variable has, see settings/airflow_options."""
+    """The source of options that no environment variable sets, see settings/airflow_options."""
 
     def known(self, section: str, key: str) -> str | None:
         """The value of an option as text; None if it has none."""
@@ -32,7 +32,7 @@ class AirflowConf:
     none of them. Passwords and URLs of servers are no options.
     """
 
-    #: What has a value without an environment variable. The process that loads DAG files sets it, since it has the settings.
+    #: The options with a value but no environment variable. The process that loads DAG files sets it, since it has the settings.
     options: Options | None = None
 
     def get(self, section: str, key: str, fallback: Any = _MISSING, **_others: Any) -> Any:

@@ -126,7 +126,7 @@ class Entries:
         return found
 
 
-#: How a mapped task or group gets its arguments.
+#: The way in which a mapped task or group gets its arguments.
 Expansion = Product | Entries
 
 

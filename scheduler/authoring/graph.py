@@ -145,7 +145,7 @@ class Group(Linkable, Relatives):
     default_args: dict[str, Any]
     prefix_group_id: bool
     tooltip: str
-    #: How the group is mapped, see authoring/expansion.
+    #: The expansion of a mapped group, see authoring/expansion.
     expansion: Any
     children: dict[str, Node | Group]
 

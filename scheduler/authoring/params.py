@@ -130,7 +130,7 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
 
 
 def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """What is wrong with the values that a person gave for params, as a sentence that names the param; None if all fit."""
+    """The fault in the values that a person gave for params, as a sentence that names the param; None if all fit."""
     if is_too_deep(given):
         return f"The values of the params are nested more than {MAX_DEPTH} levels deep."
     for name in given:

@@ -10,7 +10,7 @@ Context = dict[str, Any]
 
 # A list and not a ContextVar, so that threads of user code see the context of their task too.
 _stack: list[Context] = []
-#: What serves variables and connections outside of tasks: in tests.
+#: The source of variables and connections outside of tasks: in tests.
 _outside: list[Any] = []
 
 

@@ -15,7 +15,7 @@ MAX_KEY_CHARACTERS = 512
 
 
 class StateBackend(Protocol):
-    """Where the values are stored; `uri` is that of an asset, or None for the running task instance. The worker passes it in."""
+    """The storage of the values; `uri` is that of an asset, or None for the running task instance. The worker passes it in."""
 
     def get(self, uri: str | None, key: str, default: Any) -> Any:
         """The value, or `default`."""

@@ -164,7 +164,7 @@ class Templated:
     template_fields: Sequence[str] = ()
     #: A template field that ends with one of these is the path of a template file.
     template_ext: Sequence[str] = ()
-    #: How a page may show a field, by field. Accepted as in Airflow and not used.
+    #: The format in which a page may show a field, by field. Accepted as in Airflow and not used.
     template_fields_renderers: Mapping[str, str] = MappingProxyType({})
     #: The results of the templates of this try, by field.
     rendered_fields: Mapping[str, Any] = MappingProxyType({})

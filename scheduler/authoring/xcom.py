@@ -12,7 +12,7 @@ from scheduler.authoring.object_storage import ObjectStoragePath
 from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.exceptions import XComError
 
-#: What to return instead, by the name of the type (in any module).
+#: The value to return instead, by the name of the type (in any module).
 _ADVICE = {
     "DataFrame": "write it to a file and return its path",
     "Series": "return .tolist()",

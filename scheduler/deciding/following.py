@@ -1,4 +1,4 @@
-"""What may be queued when a try ends, as far as its worker can decide it: pure, and O(direct downstream tasks).
+"""The tasks that may be queued when a try ends, as far as its worker can decide it: pure, and O(direct downstream tasks).
 
 1. `plan_of` sorts the direct downstream tasks: those that this one state settles, whatever the others do; joins, which need a
    look at their other upstream tasks; and those left to the scheduler, which need more than the states of their direct upstream
@@ -93,7 +93,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What to move together with a report; `successor` is the place in `decisions` of the one that gets the slots.
+    """The moves to store together with a report; `successor` is the place in `decisions` of the one that gets the slots.
 
     `dispatch_id` is that of the task instance that gets them, the successor or the next one waiting; None passes them to none.
     """
@@ -116,7 +116,7 @@ class Moves:
 def plan_of(
     dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[str] | None = None, *, enabled: bool = True
 ) -> Plan:
-    """What a try that ended in `state`, and decided to skip the tasks `skip`, means for the tasks below. Not `enabled`: nothing."""
+    """The moves of the tasks below a try that ended in `state` and decided to skip the tasks `skip`. Not `enabled`: none."""
     # The run moved to a newer version, which has fewer tasks than the version the task was queued from.
     if not enabled or ended.task_no >= len(dag.tasks) or (dag.fail_fast and state is TaskState.FAILED):
         return Plan(needs_scheduler=True, passes_slots=False)
@@ -160,7 +160,7 @@ def decide_joins(
     upstream: Mapping[int, Counter[TaskState]],
     peers: Mapping[int, TaskState],
 ) -> Plan:
-    """What is settled now that the joins of `plan` are locked.
+    """The moves that are settled now that the joins of `plan` are locked.
 
     `upstream` has the states of the other upstream task instances of each join, `peers` those of its mapped group.
     """
@@ -178,7 +178,7 @@ def decide_joins(
 
 
 def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str, in_place_id: str | None = None) -> Moves:
-    """What to store together with the report; the dispatch IDs are for the task instance that gets the slots."""
+    """The moves to store together with the report; the dispatch IDs are for the task instance that gets the slots."""
     decisions = sorted(plan.settled, key=lambda one: one.task_no)
     asked = [*plan.joins, *plan.left] if plan.joins or plan.left else ()
     successor = choose_successor(dag, ended, decisions)

@@ -86,7 +86,7 @@ def decide(rule: str, upstream: Upstream) -> Verdict:
 
 @functools.cache
 def settled_by(rule: str, state: S, *, alone: bool) -> Verdict:
-    """What one ended upstream task says, whatever the others do; `alone`: there are no others."""
+    """The decision that one ended upstream task determines, whatever the others do; `alone`: there are no others."""
     return decide(rule, Upstream.of([state], 1 if alone else MANY))
 
 

@@ -10,7 +10,9 @@ from scheduler.states import Waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCapacity:
-    """What is free: slots by pool, messages by queue, and overall; and how many are active under the limits of runs and tasks."""
+    """The free capacity: slots by pool, messages by queue, and overall; and how many are active under the limits of runs and
+    tasks.
+    """
 
     pools: Mapping[str, int]
     queues: defaultdict[str, int]

@@ -19,7 +19,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A task instance that holds slots of a pool. Both names are None if the person who asks may not see its DAG."""
+    """A task instance that holds slots of a pool. Both names are None if the account may not see its DAG."""
 
     name: str | None
     run_id: str | None
@@ -96,7 +96,7 @@ class RunFacts:
     file: str = ""
     #: Why the schedulers cannot decide the run.
     scheduling_error: str | None = None
-    #: What is wrong with the DAG's file.
+    #: The import error of the DAG's file.
     import_error: str | None = None
     import_error_line: int | None = None
 
@@ -131,7 +131,7 @@ class Situation:
     ended_at: datetime | None = None
     worker: str | None = None
     worker_alive: bool = True
-    #: What a shutdown is to become.
+    #: The state that follows a shutdown.
     asked: str | None = None
     schedulers: int = 1
     trigger_rule: str = "all_success"
@@ -140,11 +140,11 @@ class Situation:
     setups: tuple[Counted, ...] = ()
     #: Of a teardown: the tasks between its setups and itself.
     scope: tuple[Counted, ...] = ()
-    #: Mapped, and not made into its instances yet: the tasks whose results say how many.
+    #: Mapped and not expanded yet: the tasks whose results give the number of instances.
     expands_over: tuple[Counted, ...] | None = None
     #: Of a task in a loop, after the first iteration: the gate that ends the iteration before.
     loop_gate: Counted | None = None
-    #: What it waits for in the run before, see deciding/past.
+    #: The task instances that it waits for in the previous run, see deciding/past.
     past: str | None = None
     pool_name: str = "default_pool"
     pool_slots: int = 1

@@ -14,7 +14,7 @@ MOST_NAMES = 8
 
 
 def explain(facts: Situation) -> list[str]:
-    """What it waits for, one sentence for each reason; at least one sentence."""
+    """The reasons why it waits, one sentence for each; at least one sentence."""
     return [*_instances(facts), *_reasons(facts)]
 
 
@@ -65,7 +65,7 @@ def _waits(facts: Situation) -> list[str]:
     return [f"{what} is due {_when(facts.due_at, facts.now)}."]
 
 
-# What has ended, runs or is with a worker.
+# Task instances that have ended, run, or are with a worker.
 
 
 def _ended(facts: Situation) -> str:

@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """What held the limits of a task instance at a moment of its wait. The limits themselves are those of now."""
+    """The holders of the limits of a task instance at a moment of its wait. The limits themselves are those of now."""
 
     pool_name: str
     pool: PoolFacts | None
@@ -46,14 +46,16 @@ class Contention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContention:
-    """What held up a queued run at a moment of its wait."""
+    """The obstacles of a queued run at a moment of its wait."""
 
     run_after: datetime
     running: LimitFacts
 
 
 def sentence(step: Step, before: Step | None, contention: Contention | None = None, last_upstream: str | None = None) -> str:
-    """What happened, and what was waited for before. `contention` is that of the wait before a queued or a running step."""
+    """A step in words, with the reason for the wait before it. `contention` is that of the wait before a queued or a running
+    step.
+    """
     waited_s = 0.0 if before is None else (step.at - before.at).total_seconds()
     by = f" by {step.actor}" if step.actor else ""
     because = f": {step.reason.rstrip('.')}" if step.reason else ""
@@ -75,7 +77,7 @@ def sentence(step: Step, before: Step | None, contention: Contention | None = No
 
 
 def of_run(step: Step, before: Step | None, contention: RunContention | None = None) -> str:
-    """What happened to a run."""
+    """A step of a run in words."""
     by = f" by {step.actor}" if step.actor else ""
     because = f": {step.reason}" if step.reason else ""
     if before is None:
@@ -108,7 +110,7 @@ def _waited(seconds: float, what: str) -> str:
 
 
 def _for_slot(contention: Contention | None) -> str:
-    """What a scheduled task instance waited for."""
+    """The reason why a scheduled task instance waited."""
     if contention is None:
         return "in line"
     pool = contention.pool
@@ -132,7 +134,7 @@ def _for_queue(contention: Contention) -> str:
 
 
 def _in_queue(contention: Contention | None) -> str:
-    """What a queued task instance waited for."""
+    """The reason why a queued task instance waited."""
     if contention is None:
         return "in its queue"
     if contention.workers == 0:

@@ -9,7 +9,7 @@ from libcst.metadata import PositionProvider
 from scheduler.authoring.arguments import NO_EFFECT, RENAMED
 from scheduler.migrate.bound import Bound, Note
 
-#: What to write for the template variables of Airflow 2 that no longer exist.
+#: The replacements of template variables of Airflow 2 that no longer exist.
 VARIABLES = {
     "execution_date": "logical_date",
     "next_execution_date": "data_interval_end",

@@ -30,7 +30,7 @@ class Imported:
 
 @dataclass(slots=True)
 class Bound:
-    """What the local names of a file stand for."""
+    """The meanings of the local names of a file."""
 
     #: {local name: Airflow's module}.
     modules: dict[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ _WATCH = "trap '' TERM; read -r _; kill -KILL 0"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended: its exit code (negative: the signal) and the last line it printed."""
+    """The end of a process: its exit code (negative: the signal) and the last line it printed."""
 
     exit_code: int
     last_line: str

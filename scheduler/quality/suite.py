@@ -149,7 +149,7 @@ def _known(suite: Suite) -> dict[int, Result]:
 
 
 def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *, exact: bool) -> str:
-    """What is wrong with the columns of a DataFrame; an empty string if nothing is."""
+    """The fault in the columns of a DataFrame; an empty string if nothing is."""
     wrong = []
     for name, kind in wanted.items():
         if name not in types:

@@ -12,7 +12,7 @@ from scheduler.authoring import timetable
 from scheduler.authoring.timetables.base import Timetable
 from scheduler.serialized.tasks import SerializedTask
 
-#: The runtimes that leave nothing in a process which another task would have to know.
+#: The runtimes that leave no state in a process that affects another task.
 IN_PLACE = frozenset({"python", "bash", "empty"})
 
 

@@ -25,9 +25,9 @@ class SharedLimits:
     """The announcements of one pass. Call `announce` before the count that the pass uses, and `within` after it."""
 
     def __init__(self) -> None:
-        #: What all rounds of the pass may take together, by the name of the limit.
+        #: The number that all rounds of the pass may take together, by the name of the limit.
         self._announced: Counter[str] = Counter()
-        #: What this round may take, and what all other passes may take.
+        #: The numbers that this round may take, and that all other passes may take.
         self._wanted: Counter[str] = Counter()
         self._others: Mapping[str, int] = {}
 

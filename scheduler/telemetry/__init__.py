@@ -1,1 +1,3 @@
-"""Metrics, beside the engine: it knows only scheduler/process/measures.py, where it counts, and PostgreSQL holds the rest."""
+"""Metrics, traces and lineage from the events in PostgreSQL. The engine imports only scheduler/process/measures.py, which
+counts.
+"""

@@ -1,4 +1,4 @@
-"""A batch of events, as the observers of the follower see it."""
+"""A batch of events, as the observers of the follower receive it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

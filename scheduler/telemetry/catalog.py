@@ -17,7 +17,7 @@ class Kind(Enum):
 
 
 class Origin(Enum):
-    """Where a metric comes from."""
+    """The origin of a metric."""
 
     #: The events and task instances that one scheduler at a time reads.
     EVENTS = "events"

@@ -153,7 +153,7 @@ class Follower(threading.Thread):
         return found
 
     def _position(self) -> EventFeed:
-        """Where the last reader stopped, if Redis knows that; else the present."""
+        """The position of the last reader if Redis has it, else the present."""
         with contextlib.suppress(redis.RedisError, ValueError, TypeError, KeyError):
             text: object = self._broker.get(POSITION_KEY)
             if isinstance(text, bytes):

@@ -20,7 +20,7 @@ Operator = Callable[[Event], str]
 
 
 def of_starts(started: Collection[Started | Event]) -> Iterator[Sample]:
-    """What the starts of some tries, or of their dispatches, count."""
+    """The metrics of the starts of some tries, or of their dispatches."""
     for one in started:
         if one.task_id is None or one.dag_id is None or one.started_at is None:
             continue
@@ -36,7 +36,7 @@ def of_starts(started: Collection[Started | Event]) -> Iterator[Sample]:
 
 
 def of_event(event: Event, operator: Operator) -> Iterator[Sample]:
-    """What an event counts, without the start of its dispatch."""
+    """The metrics of an event, without the start of its dispatch."""
     if event.dag_id is None:
         return
     if event.task_instance_id is None:
@@ -46,7 +46,7 @@ def of_event(event: Event, operator: Operator) -> Iterator[Sample]:
 
 
 def of_new_run(operators: Mapping[str, int]) -> Iterator[Sample]:
-    """What the task instances of a new run count; `operators` has their number by operator."""
+    """The metrics of the task instances of a new run; `operators` has their number by operator."""
     for operator, number in operators.items():
         yield CATALOG["task_instance_created"], (operator,), number
 

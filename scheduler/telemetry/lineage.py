@@ -74,7 +74,7 @@ class Lineage:
         """The thread sends."""
 
     def reader_left(self) -> None:
-        """What waits is sent anyway."""
+        """Do nothing: waiting events are sent anyway."""
 
     def close(self) -> None:
         with contextlib.suppress(queue.Full):

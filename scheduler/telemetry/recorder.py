@@ -47,7 +47,7 @@ class Recorder:
                 self.totals.observe(metric, labels, value)
 
     def summed(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Gauges of the database as this installation wants them: without task labels, those of one DAG are added up."""
+        """Gauges of the database in the form that the settings require: without task labels, those of one DAG are added up."""
         if self._task_labels:
             return list(samples)
         sums: dict[tuple[str, Labels], float] = {}

@@ -113,7 +113,7 @@ class Tracing:
         """The thread of the SDK sends."""
 
     def reader_left(self) -> None:
-        """What waits is sent anyway."""
+        """Do nothing: waiting spans are sent anyway."""
 
     def close(self) -> None:
         self._provider.shutdown()

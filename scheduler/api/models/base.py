@@ -1,4 +1,4 @@
-"""What all shapes share."""
+"""The base classes and types of all shapes."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -48,14 +48,14 @@ class Version(Model):
 
 
 class Page(Model):
-    """What every list has."""
+    """The base of all lists."""
 
     total_entries: int
 
 
 class CursorPage(Model):
-    """What lists with cursors have. With limit and offset, `total_entries` is exact; with a cursor, at most `total_entries_limit`
-    are counted.
+    """The base of lists with cursors. With limit and offset, `total_entries` is exact; with a cursor, at most
+    `total_entries_limit` are counted.
     """
 
     total_entries: int | None = None
@@ -88,14 +88,14 @@ Existing = Literal["fail", "skip", "overwrite"]
 
 
 class BulkResult(Model):
-    """What became of one kind of bulk action."""
+    """The result of one kind of bulk action."""
 
     success: list[str] = Field(default_factory=list)
     errors: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class BulkResponse(Model):
-    """What became of each kind of bulk action; null for kinds that were not asked for."""
+    """The result of each kind of bulk action; null for kinds that the request does not contain."""
 
     create: BulkResult | None = None
     update: BulkResult | None = None

@@ -65,7 +65,7 @@ class ClearByFilter(_Change):
     """Clear the task instances that a filter selects, with the setups that they need."""
 
     filter: InstanceFilter
-    #: Continue with the newest version of the DAG; null: as the DAG and the settings say.
+    #: Continue with the newest version of the DAG; null: the default of the DAG or the settings.
     run_on_latest_version: bool | None = None
 
 
@@ -100,7 +100,7 @@ class OfDag(Model):
 
 
 class ByFilter(Model):
-    """What was changed, or would be changed by the same request without dry_run."""
+    """The changes that were made, or that the same request would make without dry_run."""
 
     dry_run: bool
     #: Task instances; for deletions, runs.

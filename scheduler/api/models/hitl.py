@@ -51,13 +51,13 @@ class HitlRequest(Model):
 
 
 class HitlDetail(HitlRequest):
-    """What a task instance asks, and the answer if there is one."""
+    """The question of a task instance, and the answer if there is one."""
 
     task_instance: TaskInstance
 
 
 class HitlTryDetail(HitlRequest):
-    """What a try asked, and the answer if there is one."""
+    """The question of a try, and the answer if there is one."""
 
     task_instance: TaskInstanceTry
 

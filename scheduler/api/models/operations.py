@@ -133,7 +133,7 @@ class WorkerList(Model):
 
 
 class PoolLine(Model):
-    """Who holds the slots of a pool, and who waits for them, the next one first."""
+    """The task instances that hold slots of a pool, and those that wait for slots, the next one first."""
 
     name: str
     slots: int
@@ -202,7 +202,7 @@ class Waiting(Model):
 
 
 class Home(Model):
-    """What is going on."""
+    """The state of the installation, for the home page."""
 
     #: The time of the database.
     now: datetime

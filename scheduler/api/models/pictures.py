@@ -1,4 +1,4 @@
-"""What the pages of a DAG show: grid, graph and timeline."""
+"""The data of the pages of a DAG: grid, graph and timeline."""
 
 from datetime import datetime
 from typing import Any
@@ -121,7 +121,7 @@ class Timeline(Model):
 
 
 class TaskInstanceView(Model):
-    """What the page of a task instance shows first."""
+    """The data that the page of a task instance shows first."""
 
     #: More than 0 for a mapped task as a whole, of which nothing else is shown.
     mapped_instances: int

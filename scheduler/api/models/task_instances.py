@@ -109,7 +109,7 @@ class ClearedTaskInstances(Page):
 
 
 class Dependency(Model):
-    """What a task instance waits for."""
+    """A condition that a task instance waits for."""
 
     name: str
     reason: str

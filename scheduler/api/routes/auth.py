@@ -26,7 +26,7 @@ router = APIRouter(prefix="/auth", tags=["Login"], responses=ERRORS)
 
 
 class Credentials(Body):
-    """Who logs in."""
+    """The credentials of a login."""
 
     username: str
     password: str
@@ -40,7 +40,7 @@ class Token(Model):
 
 
 class Methods(Model):
-    """How an account can log in, besides with a password."""
+    """The ways to log in besides a password."""
 
     oidc: bool
 

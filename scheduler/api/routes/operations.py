@@ -115,7 +115,7 @@ def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[di
 
 
 def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
-    """What scheduled task instances and queued runs wait for, in sentences."""
+    """The reasons for which scheduled task instances and queued runs wait, in sentences."""
     pools = {row["name"]: row for row in api.read(home.pools)}
     listened = {
         row["queue"]: row["workers"] for row in api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)

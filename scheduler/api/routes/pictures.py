@@ -1,4 +1,4 @@
-"""What the pages of a DAG, a run and a task show first, each in one request."""
+"""The data that the pages of a DAG, a run and a task show first, each in one request."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""What Airflow's API has and Paceline's does not: 501 with an explanation, instead of an unclear 404."""
+"""Routes of Airflow's API that Paceline lacks: 501 with an explanation, instead of an unclear 404."""
 
 from collections.abc import Callable
 

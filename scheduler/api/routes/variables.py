@@ -12,7 +12,7 @@ from scheduler.store.lists import records
 from scheduler.store.secrets import variables as store
 
 FIELDS = {"value", "description"}
-#: What stands for a value that no key of this process can decrypt.
+#: The placeholder of a value that no key of this process can decrypt.
 UNREADABLE = None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.authoring.timetables import mappers, temporal_mappers, windows
 
-#: All classes that a spec can name. Schedulers know no others.
+#: All classes that a spec can name. Schedulers load no others.
 KINDS: Mapping[str, type[Any]] = {
     name: kind
     for module in (mappers, temporal_mappers, windows)

@@ -33,7 +33,7 @@ class PartitionMapper:
             raise refusal(f"max_downstream_keys of {type(self).__name__} must be a whole number of at least 1, not {most!r}.")
 
     def to_downstream(self, key: str) -> str | list[str]:
-        """The key of the run for an update with this key, or several; ValueError if the mapper does not know such a key."""
+        """The key of the run for an update with this key, or several; ValueError if the mapper cannot read the key."""
         raise NotImplementedError
 
     def decode_downstream(self, downstream_key: str) -> Any:

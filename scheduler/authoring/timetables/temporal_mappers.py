@@ -11,7 +11,7 @@ from scheduler.authoring import zones
 from scheduler.authoring.timetables.mappers import PartitionMapper, _check_window, refusal
 from scheduler.authoring.timetables.windows import Window
 
-#: What each directive of a format matches, for formats that `strptime` cannot read back.
+#: The regular expression of each directive of a format, for formats that `strptime` cannot read back.
 _DIRECTIVES = {"%Y": r"\d{4}", **dict.fromkeys(("%m", "%d", "%H", "%M", "%S", "%V", "%U", "%W"), r"\d{2}")}
 MIDNIGHT = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0}
 

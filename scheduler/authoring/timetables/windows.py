@@ -1,4 +1,4 @@
-"""Windows, which list the keys of one period or category, and the policies that say how many of them a run waits for."""
+"""Windows, which list the keys of one period or category, and the policies that set how many of them a run waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Window:
 
     # As in Airflow: Window.Direction.BACKWARD.
     Direction: ClassVar = Direction
-    #: What `to_upstream` takes and returns.
+    #: The type that `to_upstream` takes and returns.
     expected_decoded_type: ClassVar[type] = datetime
     #: The largest number of members.
     most: ClassVar[int]

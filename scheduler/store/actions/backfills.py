@@ -113,7 +113,7 @@ def create(connection: Connection, wanted: Wanted) -> Row:
 
 
 def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
-    """What `create` would store, one row per date, in order. It raises the same errors and changes nothing."""
+    """The rows that `create` would store, one per date, in order. It raises the same errors and changes nothing."""
     _, places = _places(connection, wanted)
     if _active(connection, wanted.dag_id) is not None:
         raise _second(connection, wanted.dag_id)

@@ -339,7 +339,7 @@ def _values(update: Update) -> dict[str, Any]:
 
 
 def _success(row: dict[str, Any]) -> Success:
-    """What a task stored about its updates by URI; any other content of that XCom is ignored."""
+    """The data that a task stored about its updates, by URI; any other content of that XCom is ignored."""
     stored, key, date = row.pop("events"), row.pop("partition_key"), row.pop("partition_date")
     events = {uri: one for uri, one in stored.items() if isinstance(one, dict)} if isinstance(stored, dict) else {}
     return Success(

@@ -53,7 +53,7 @@ def in_order(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asked_at(request: Any) -> datetime | None:
-    """When a task stored a request; None if the request does not tell."""
+    """When a task stored a request; None if the request does not contain it."""
     try:
         return datetime.fromisoformat(request["asked_at"])
     except (TypeError, KeyError, ValueError):
@@ -71,5 +71,5 @@ def is_readable(request: Any) -> bool:
 
 
 def fault(request: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """What is wrong with the values of an answer, as a sentence that names the param; None if they fit."""
+    """The fault in the values of an answer, as a sentence that names the param; None if they fit."""
     return params.fault(request.get("params") or {}, given)

@@ -50,7 +50,7 @@ def drain(connection: Connection, worker: str, asked_by: str) -> list[str]:
 
 
 def line(connection: Connection, pool: str) -> Row:
-    """Who holds the slots of a pool, and who waits for them. NotFoundError."""
+    """The task instances that hold slots of a pool, and those that wait for slots. NotFoundError."""
     own = connection.exec_driver_sql("select name, slots from pool where name = %s", (pool,)).mappings().first()
     if own is None:
         raise NotFoundError(f"There is no pool {pool!r}.")

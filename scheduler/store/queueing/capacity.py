@@ -118,8 +118,8 @@ def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is queued or running now, also in some runs; active instances of tasks with limits of their own; deferred slots by
-    pool; and the pool processes of live workers by queue.
+    """The queued and running task instances, also in some runs; active instances of tasks with limits of their own; deferred
+    slots by pool; and the pool processes of live workers by queue.
     """
 
     used: list[UsedPlaces]
@@ -221,7 +221,7 @@ def lock_dags(connection: Connection, dag_ids: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """What has no capacity, which the query excludes before its LIMIT: queues, runs, and tasks with limits of their own."""
+    """The names without capacity, which the query excludes before its LIMIT: queues, runs, and tasks with limits of their own."""
 
     queues: set[str] = field(default_factory=set)
     places: set[Place] = field(default_factory=set)

@@ -65,7 +65,7 @@ class WorkerConnection:
         self._closed = threading.Event()
         self._used_at = 0.0
         self._refused = False
-        #: What libpq reads of the environment, from before user code could change it: `ti` may open a connection in user code.
+        #: The variables that libpq reads, from before user code could change them: `ti` may open a connection in user code.
         self._environment = _libpq_variables()
         _ALL.add(self)
 
