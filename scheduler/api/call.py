@@ -55,7 +55,11 @@ class Service:
         """The service of a web process with these settings. It connects to nothing yet."""
         engine = database.create(settings)
         stopping = stopping or threading.Event()
-        logins, sender, stream = Logins(settings, engine), wakeups.Wakeups(settings), Stream(engine, stopping)
+        logins, sender, stream = (
+            Logins(settings, engine),
+            wakeups.Wakeups(settings, timeout_s=wakeups.SEND_S),
+            Stream(engine, stopping),
+        )
         return cls(settings, engine, logins, sender, Broker(settings), stream, stopping, Versions())
 
     def close(self) -> None:

@@ -121,7 +121,9 @@ def _busy(request: Request, error: Exception) -> JSONResponse:
 def _invalid(request: Request, error: Exception) -> JSONResponse:
     """Without the values: they may be secret, and JSON cannot hold each of them."""
     assert isinstance(error, RequestValidationError)
-    detail: list[dict[str, Any]] = [{"loc": list(one["loc"]), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+    detail: list[dict[str, Any]] = [
+        {"loc": list(one["loc"]), "msg": one["msg"].removeprefix("Value error, "), "type": one["type"]} for one in error.errors()
+    ]
     if "json" not in request.headers.get("content-type", ""):
         for one in detail:
             if one["loc"] == ["body"] and one["type"] != "missing":

@@ -106,7 +106,7 @@ def asks(agreed: bool) -> bool:
 
 def wake(*tokens: str) -> None:
     """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
-    with contextlib.closing(wakeups.Wakeups(settings())) as sender:
+    with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
         sender.wake(*tokens)
 
 

@@ -42,6 +42,8 @@ MAX_TOKENS_A_WAKE = 50
 #: Redis below 7 treats a timeout of a millisecond or less as unlimited, and is up to 0.1 s late with any other. So the process
 #: sleeps for shorter times than this, in seconds.
 SHORTEST_BLOCK_S = 0.02
+#: Seconds for an attempt to wake a scheduler during a request or a command. The wakeup saves at most a second.
+SEND_S = 0.5
 #: Error texts of Redis for wrong credentials or missing rights. Some come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 #: Error texts of TLS when the server, or its certificate, does not match the URL. Waiting would not help.
@@ -89,8 +91,9 @@ def translate(error: BaseException) -> UnreachableError:
 class Wakeups:
     """Sends wakeups and waits for them. Never raises while Redis is unreachable."""
 
-    def __init__(self, settings: Settings, key: str = KEY) -> None:
-        self._redis = client(settings)
+    def __init__(self, settings: Settings, key: str = KEY, *, timeout_s: float = 5.0) -> None:
+        """`timeout_s` is for each of two attempts: SEND_S where a person waits for the end."""
+        self._redis = client(settings, timeout_s)
         self._key = key
         self._listener = Listener(self._redis) if key == KEY else None
         #: The number of members dropped since the last warning, because they are not tokens of Paceline.

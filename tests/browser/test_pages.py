@@ -367,6 +367,13 @@ def pressed(target: Locator, key: str = "Enter") -> None:
     target.press(key)
 
 
+def test_the_login_address_of_airflow_is_the_first_page(page: Page) -> None:
+    page.goto("/login")
+
+    expect(page).to_have_url(re.compile(r"://[^/]+/$"))
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+
+
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     page.goto("/variables")
     page.get_by_role("button", name="Add variable").click()
@@ -374,6 +381,11 @@ def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     page.get_by_label("Value").fill("<script>alert(1)</script>")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("cell", name="<script>alert(1)</script>")).to_be_visible()
+    # A value that turns its direction around leaves the text beside it alone.
+    assert page.locator("td span").first.evaluate("element => getComputedStyle(element).unicodeBidi") == "isolate"
+    page.goto("/audit")
+    expect(page.get_by_role("row", name="post_variable").get_by_text("color")).to_be_visible()
+    page.goto("/variables")
     page.get_by_role("button", name="Edit: color").click()
     page.get_by_label("Value").fill("blue")
     page.get_by_role("button", name="Save").click()

@@ -110,6 +110,7 @@ def test_bad_input_is_an_answer(web: Web, world: World) -> None:
 
             assert answer.status_code == status, (path, answer.text)
             assert status < 400 or answer.json()["detail"], path
+            assert "Value error" not in answer.text, path
 
 
 def test_a_bad_body_is_an_answer(web: Web, world: World) -> None:
@@ -189,7 +190,7 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
     assert done.exit_code == 3
 
 
-def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., Web], settings: Settings) -> None:
+def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., Web], settings: Settings, world: World) -> None:
     """It accepts connections and says nothing, as a stopped process does. All checks share one connection."""
     opened: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -210,6 +211,9 @@ def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., We
             connected = len(opened)
             assert http.get(f"{PREFIX}/monitor/health").json()["metadatabase"]["status"] == "healthy"
             assert len(opened) == connected
+        with web.http(web.account("oli", "operator")) as http:
+            run = {"dag_run_id": "silent"}
+            assert http.post(f"{PREFIX}/dags/etl/dagRuns", json=run, timeout=8).status_code == 200, "the wakeup is given up"
     for one in opened:
         one.close()
 

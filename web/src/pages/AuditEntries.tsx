@@ -7,6 +7,7 @@ import { List, type Column } from '../parts/List'
 import { Dialog } from '../parts/overlay'
 import { href, to } from '../shell/router'
 import { t } from '../strings'
+import { subject } from './audited'
 
 const a = t.audit
 
@@ -28,7 +29,7 @@ export function AuditEntries({ label, rows, none, total, size = 0, order }: Prop
     { key: 'when', head: a.when, ...sorts('when'), cell: (one) => <span class="num nowrap">{moment(one.when)}</span> },
     { key: 'who', head: a.who, ...sorts('owner'), cell: (one) => one.owner },
     { key: 'event', head: a.event, ...sorts('event'), cell: (one) => <button type="button" class="as-link mono" onClick={() => show(one)}>{one.event}</button> },
-    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => one.dag_id && <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.dag_id ? <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> : <span class="mono">{subject(one.extra)}</span>) },
     { key: 'status', head: a.status, right: true, cell: (one) => <span class={(one.status ?? 0) >= 400 ? 'tag bad' : 'soft'}>{one.status ?? '–'}</span> },
     { key: 'address', head: a.address, class: 'hide-s', cell: (one) => <span class="soft mono">{one.address}</span> },
   ]

@@ -26,7 +26,7 @@ export default function Imports() {
                 <span class="small dim">{t.imports.seen(relative(one.timestamp))}</span>
                 <Copy text={one.stack_trace} />
               </header>
-              <pre class="code" style={{ margin: '8px', maxHeight: '420px' }} tabIndex={0}>{one.stack_trace}</pre>
+              <pre class="code wrap" style={{ margin: '8px', maxHeight: '420px' }} tabIndex={0}>{one.stack_trace}</pre>
             </section>
           ))}
         </div>

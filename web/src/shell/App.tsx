@@ -14,7 +14,7 @@ import { Jump, jumping } from './Jump'
 import { helping, KeysHelp, useKeys } from './keys'
 import { Login } from './Login'
 import { PLACES } from './places'
-import { follow, href, match, path } from './router'
+import { follow, go, href, match, path } from './router'
 import { account, load, logOut, mayAnywhere } from './session'
 import { theme, type Theme } from './theme'
 
@@ -49,6 +49,7 @@ export function App() {
   const begun = useSignal(false)
   useEffect(() => {
     document.addEventListener('click', follow)
+    if (path.value === '/login') go('/', { replace: true }) // where Airflow's login is; here, each page asks for it
     // The page loads while the server looks up the account.
     void match(ROUTES, path.value)?.page().catch(() => undefined)
     load()
