@@ -191,6 +191,28 @@ def test_heartbeats_cover_a_task_in_place_whose_report_waits(scenario: Scenario)
     assert Watched.running.claimed() == {}
 
 
+WRITTEN = """
+create table written (task_instance_id bigint);
+create function note_written() returns trigger language plpgsql security definer as
+    'begin insert into written values (new.id); return null; end';
+create trigger note_written after update on task_instance for each row execute function note_written();
+"""
+
+
+def test_a_task_in_place_takes_two_row_versions(scenario: Scenario) -> None:
+    scenario.add(chain("d", 4))
+    scenario.trigger("d")
+    scenario.turn()
+    scenario.sql(WRITTEN)
+
+    pool_process(scenario, in_place_seconds=60).run(*scenario.messages()[0])
+
+    # The first one has been scheduled and queued before.
+    counts = scenario.rows("select count(*) from written group by task_instance_id order by task_instance_id")
+    assert counts == [(2,)] * 4
+    assert set(scenario.states().values()) == {"success"}
+
+
 ANOTHER_VERSION = """
 with other as (insert into dag_version (dag_id, number, content_hash, data)
                select dag_id, 2, '', data from dag_version returning id)

@@ -176,6 +176,27 @@ def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
     assert "ZeroDivisionError" in why
 
 
+def test_what_a_task_did_to_the_conf_of_its_run_is_not_seen_by_the_next_one(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.dag("""
+    with DAG("d", schedule=None):
+        @task
+        def change(dag_run, conf):
+            dag_run.conf["names"].append("b")
+        @task
+        def read(dag_run):
+            return dag_run.conf
+        change() >> read()
+    """)
+    before = published(bench)
+
+    run = bench.scenario.trigger("d", run_id="r1", conf={"names": ["a"]})
+    bench.wait(run)
+
+    assert bench.scenario.rows("select value from xcom") == [({"names": ["a"]},)]
+    assert published(bench) - before == 1
+
+
 def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
     go = bench.folder / "go"
     worker = bench.worker(**LONG)
