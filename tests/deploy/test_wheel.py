@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from support.waiting import eventually
 
 # One process of xdist runs all, so that the wheel is built and installed once.
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(1200)]
+ROOT = Path(__file__).resolve().parents[2]
 #: Modules of a user that have the names of ours.
 HOSTILE = ("scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
 
@@ -37,6 +40,21 @@ def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(whe
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"scheduler", "workers"}
     assert len(names) == len(set(names))
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
+
+
+def test_the_source_distribution_holds_what_the_pages_on_deployment_use(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(wheel.parent / "source")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (found,) = tmp_path.glob("paceline-*.tar.gz")
+    with tarfile.open(found) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    # Those for work on the repository itself.
+    left_out = (".ci/", ".github/", ".pre-commit", ".gitattributes")
+    assert {name for name in tracked if not name.startswith(left_out)} <= names
+    assert "scheduler/api/static/index.html" in names
+    assert not [name for name in names if "node_modules" in name or name.endswith(".pyc")]
 
 
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
