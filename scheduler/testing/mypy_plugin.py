@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from mypy.errorcodes import ARG_TYPE
 from mypy.messages import format_type
-from mypy.nodes import ARG_NAMED_OPT, ARG_STAR, ARG_STAR2
+from mypy.nodes import ARG_NAMED, ARG_NAMED_OPT, ARG_OPT, ARG_POS, ARG_STAR, ARG_STAR2
 from mypy.plugin import MethodContext, MethodSigContext, Plugin
 from mypy.subtypes import is_subtype
 from mypy.types import (
@@ -85,14 +85,11 @@ def _of_call(context: MethodSigContext) -> FunctionLike:
     found = _parameters(context)
     if found is None:
         return context.default_signature
-    each = list(zip(found.arg_names, found.arg_kinds, found.arg_types, strict=True))
-    own = [one for one in each if one[0] not in INJECTED]
-    filled = [(name, ARG_NAMED_OPT, kind) for name, _, kind in each if name in INJECTED]
-    # A **kwargs comes last.
-    last = [one for one in own if one[1] is ARG_STAR2]
-    ordered = [*(one for one in own if one[1] is not ARG_STAR2), *filled, *last]
-    names, kinds, types = ([one[place] for one in ordered] for place in range(3))
-    return context.default_signature.copy_modified(arg_names=names, arg_kinds=kinds, arg_types=types)
+    optional = {ARG_POS: ARG_OPT, ARG_NAMED: ARG_NAMED_OPT}
+    kinds = [
+        optional.get(kind, kind) if name in INJECTED else kind for name, kind in zip(found.arg_names, found.arg_kinds, strict=True)
+    ]
+    return context.default_signature.copy_modified(arg_names=found.arg_names, arg_kinds=kinds, arg_types=found.arg_types)
 
 
 def _of_expansion(context: MethodSigContext) -> FunctionLike:
