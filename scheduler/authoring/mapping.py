@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator, stand_in
@@ -17,7 +17,11 @@ from scheduler.exceptions import DagError
 _FOR_ALL = "is the same for every instance of a task; set it in partial()"
 
 
-class OperatorPartial:
+#: The class of the operator.
+K_co = TypeVar("K_co", bound=AbstractOperator, covariant=True)
+
+
+class OperatorPartial(Generic[K_co]):
     """The arguments that all instances share. `expand` or `expand_kwargs` adds the others and creates the task.
 
     `into` is the argument that receives the expanded ones as a dict: op_kwargs of a decorated function.
@@ -25,7 +29,7 @@ class OperatorPartial:
 
     def __init__(
         self,
-        kind: type[AbstractOperator],
+        kind: type[K_co],
         given: Mapping[str, Any],
         *,
         into: str | None = None,

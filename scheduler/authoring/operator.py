@@ -1,6 +1,6 @@
 """The base class of every operator: a task that can also be mapped."""
 
-from typing import Any
+from typing import Any, Self
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import OperatorPartial
@@ -36,7 +36,7 @@ class Operator(AbstractOperator):
     """
 
     @classmethod
-    def partial(cls, **given: Any) -> OperatorPartial:
+    def partial(cls, **given: Any) -> OperatorPartial[Self]:
         """The arguments that all instances of a mapped task share; `.expand(...)` adds those that differ."""
         return OperatorPartial(cls, given)
 

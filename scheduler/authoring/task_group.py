@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypedDict, Unpack, overload
 
 from scheduler.authoring import loops, scope, source
 from scheduler.authoring.arguments import Arguments
@@ -15,6 +15,31 @@ from scheduler.authoring.expansion import Entries, Expansion, MappedArgument, Pr
 from scheduler.authoring.graph import Graph, Group, Node, link
 from scheduler.authoring.trigger_rule import TriggerRule
 from scheduler.exceptions import DagError
+
+P = ParamSpec("P")
+
+if TYPE_CHECKING:
+
+    class TaskGroupArguments(TypedDict, total=False):
+        """The arguments of TaskGroup that `@task_group` takes."""
+
+        group_id: str
+        prefix_group_id: bool
+        parent_group: Group | None
+        dag: Graph[Any] | None
+        default_args: Mapping[str, Any] | None
+        tooltip: str | None
+        ui_color: str
+        ui_fgcolor: str
+        add_suffix_on_collision: bool
+        group_display_name: str
+        doc_md: str | None
+
+    class GroupDecorator(Protocol):
+        """The result of `@task_group` with arguments."""
+
+        def __call__(self, function: Callable[P, Any], /) -> GroupFunction[P]: ...
+
 
 _KEY = re.compile(r"[\w-]{1,200}")
 
@@ -94,10 +119,10 @@ class TaskGroup(Group):
         return f"<TaskGroup {self.group_id}>"
 
 
-class GroupFunction:
+class GroupFunction(Generic[P]):
     """A decorated function that creates a task group each time it is called in a DAG."""
 
-    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, function: Callable[P, Any], arguments: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> None:
         if not inspect.isfunction(function):
             raise source.fault(f"@task_group decorates a function, not {function!r}; pass its arguments by name.")
         functools.update_wrapper(self, function)
@@ -105,15 +130,15 @@ class GroupFunction:
         self._arguments = dict(arguments)
         self._given = dict(given or {})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Create the group. Returns the return value of the function, or the group if that is None."""
         return self._make(None, args, {**self._given, **kwargs})
 
-    def override(self, **arguments: Any) -> GroupFunction:
+    def override(self, **arguments: Unpack[TaskGroupArguments]) -> GroupFunction[P]:
         """The same function, with other arguments of TaskGroup."""
         return GroupFunction(self.function, {**self._arguments, **arguments}, self._given)
 
-    def partial(self, **given: Any) -> GroupFunction:
+    def partial(self, **given: Any) -> GroupFunction[...]:
         """The same function, with arguments that are the same for every instance of a mapped group."""
         self._check_names(given)
         return GroupFunction(self.function, self._arguments, {**self._given, **given})
@@ -187,9 +212,9 @@ class GroupFunction:
 
 
 @overload
-def task_group(group_id: Callable[..., Any], /) -> GroupFunction: ...
+def task_group(group_id: Callable[P, Any], /) -> GroupFunction[P]: ...
 @overload
-def task_group(group_id: str | None = None, /, **arguments: Any) -> Callable[[Callable[..., Any]], GroupFunction]: ...
+def task_group(group_id: str | None = None, /, **arguments: Unpack[TaskGroupArguments]) -> GroupDecorator: ...
 def task_group(group_id: Any = None, /, **arguments: Any) -> Any:
     """Decorate the function that defines a task group; each call creates a group.
 

@@ -52,6 +52,14 @@ class VirtualenvTaskArguments(OtherPythonTaskArguments, total=False):
     venv_cache_path: str | None
 
 
+class OverrideArguments(
+    BashTaskArguments, ShortCircuitTaskArguments, SensorTaskArguments, PySparkTaskArguments, VirtualenvTaskArguments, total=False
+):
+    """The arguments of `override`, which is the same for all decorators."""
+
+    python: str
+
+
 class Decorated(Protocol):
     """The result of a decorator with arguments."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
 
 from scheduler.authoring import running, scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator
@@ -14,6 +14,9 @@ from scheduler.authoring.mapping import OperatorPartial
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.python import returns_mapping
+
+if TYPE_CHECKING:
+    from scheduler.operators.decorator_types import OverrideArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +53,7 @@ class TaskFunction(Generic[P, R]):
             self._mark(task)
         return task.output
 
-    def override(self, **arguments: Any) -> TaskFunction[P, R]:
+    def override(self, **arguments: Unpack[OverrideArguments]) -> TaskFunction[P, R]:
         """The same function, with other arguments of the operator."""
         return TaskFunction(self.function, self._kind, {**self._arguments, **arguments}, self._mark, self._given)
 
@@ -61,7 +64,8 @@ class TaskFunction(Generic[P, R]):
     def hooked(self, hook: Callable[..., Any]) -> TaskFunction[P, R]:
         """The same function, with `hook` as the first pre_execute hook."""
         others = self._arguments.get("pre_execute") or ()
-        return self.override(pre_execute=[hook, *([others] if callable(others) else others)])
+        arguments = {**self._arguments, "pre_execute": [hook, *([others] if callable(others) else others)]}
+        return TaskFunction(self.function, self._kind, arguments, self._mark, self._given)
 
     def partial(self, **given: Any) -> TaskFunction[P, R]:
         """The same function, with arguments that are the same for every instance of a mapped task."""
@@ -88,7 +92,7 @@ class TaskFunction(Generic[P, R]):
 
     __lshift__ = __rrshift__ = __rlshift__ = __rshift__
 
-    def _shared(self) -> OperatorPartial:
+    def _shared(self) -> OperatorPartial[Operator]:
         given = dict(self._given or {})
         return OperatorPartial(self._kind, {"op_kwargs": given, **self._for_task()}, into="op_kwargs", mark=self._mark)
 

@@ -1,5 +1,7 @@
 """A mypy plugin: checks the arguments of calls and expansions of @task functions, and the types of results among them.
 
+It also checks the arguments of `partial` and `expand` of operators and of @task_group functions.
+
 Enable it with `plugins = ["scheduler.testing.mypy_plugin"]` in the settings of mypy.
 """
 
@@ -28,7 +30,11 @@ from mypy.types import (
 from scheduler.authoring.context import KEYS
 
 TASK_FUNCTION = "scheduler.operators.task_function.TaskFunction"
+OPERATOR_PARTIAL = "scheduler.authoring.mapping.OperatorPartial"
+GROUP_FUNCTION = "scheduler.authoring.task_group.GroupFunction"
 RESULT = "scheduler.authoring.xcom_arg.XComArg"
+EXPANDS = {f"{kind}.expand" for kind in (TASK_FUNCTION, GROUP_FUNCTION, OPERATOR_PARTIAL)}
+PARTIALS = {f"{kind}.partial" for kind in (TASK_FUNCTION, GROUP_FUNCTION)}
 DECORATORS = ("scheduler.operators.decorators.", "scheduler.operators.decorator_types.")
 #: Parameters that a worker fills: a call in a DAG file leaves them out.
 INJECTED = KEYS | {"spark", "sc", "self", "context"}
@@ -43,16 +49,17 @@ class PacelinePlugin(Plugin):
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
         if fullname == f"{TASK_FUNCTION}.__call__":
             return _of_call
-        if fullname in {f"{TASK_FUNCTION}.expand", f"{TASK_FUNCTION}.partial"}:
+        if fullname in {*EXPANDS, *PARTIALS}:
             return _of_expansion
-        return None
+        # The name has the class of the operator.
+        return _of_partial if fullname.endswith(".partial") else None
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         if fullname == f"{TASK_FUNCTION}.__call__":
             return _check_results
-        if fullname == f"{TASK_FUNCTION}.partial":
+        if fullname in PARTIALS:
             return _check_values
-        if fullname == f"{TASK_FUNCTION}.expand":
+        if fullname in EXPANDS:
             return _check_entries
         return _of_decorator if fullname.startswith(DECORATORS) and fullname.endswith(".__call__") else None
 
@@ -75,9 +82,35 @@ def _result(function: CallableType) -> Type:
 
 
 def _parameters(context: MethodSigContext | MethodContext) -> Parameters | None:
+    """The parameters of the decorated function, or of the operator of a `partial`; None if they are not known."""
     kind = get_proper_type(context.type)
-    found = get_proper_type(kind.args[0]) if isinstance(kind, Instance) and kind.args else None
-    return found if isinstance(found, Parameters) else None
+    if not isinstance(kind, Instance) or not kind.args:
+        return None
+    found = get_proper_type(kind.args[0])
+    return _of_operator(found) if kind.type.fullname == OPERATOR_PARTIAL else found if isinstance(found, Parameters) else None
+
+
+def _of_operator(kind: ProperType) -> Parameters | None:
+    """The parameters of an operator with the names in its **kwargs."""
+    method = kind.type.get_method("__init__") if isinstance(kind, Instance) else None
+    made = get_proper_type(method.type) if method is not None else None
+    if not isinstance(made, CallableType):
+        return None
+    each = made.with_unpacked_kwargs()
+    return Parameters(each.arg_types[1:], each.arg_kinds[1:], each.arg_names[1:])
+
+
+def _of_partial(context: MethodSigContext) -> FunctionLike:
+    """The arguments of an operator, each optional."""
+    signature = context.default_signature
+    partial = get_proper_type(signature.ret_type) if isinstance(signature, CallableType) else None
+    if not isinstance(partial, Instance) or partial.type.fullname != OPERATOR_PARTIAL:
+        return signature
+    found = _of_operator(get_proper_type(partial.args[0]))
+    if found is None or ARG_STAR2 in found.arg_kinds:
+        return context.default_signature
+    kinds = [ARG_NAMED_OPT] * len(found.arg_names)
+    return context.default_signature.copy_modified(arg_names=found.arg_names, arg_kinds=kinds, arg_types=found.arg_types)
 
 
 def _of_call(context: MethodSigContext) -> FunctionLike:
@@ -111,8 +144,14 @@ def _check_results(context: MethodContext) -> Type:
 
 
 def _check_values(context: MethodContext) -> Type:
-    """Report each argument of `partial` that does not fit its parameter."""
-    return _check(context, _value)
+    """Report each argument of `partial` that does not fit its parameter. All parameters of a group are optional after it."""
+    returned, kind, found = _check(context, _value), get_proper_type(context.type), _parameters(context)
+    if found is None or not isinstance(kind, Instance) or kind.type.fullname != GROUP_FUNCTION:
+        return returned
+    optional = {ARG_POS: ARG_OPT, ARG_NAMED: ARG_NAMED_OPT}
+    return kind.copy_modified(
+        args=[Parameters(found.arg_types, [optional.get(one, one) for one in found.arg_kinds], found.arg_names)]
+    )
 
 
 def _check_entries(context: MethodContext) -> Type:

@@ -73,6 +73,7 @@ with DAG(
     found >> copied >> chosen >> [loaded, EmptyOperator(task_id="nothing", trigger_rule="none_failed")]
     chain(loaded, on, printed)
     cross_downstream([found, other], [TimeDeltaSensor(task_id="later", delta=timedelta(seconds=1)), Wait(task_id="wait")])
+    EmptyOperator.partial(task_id="mapped_too").expand(doc=["a"])
     BashOperator.partial(task_id="mapped").expand(bash_command=["ls", "pwd"])
 
 
@@ -121,6 +122,16 @@ def taskflow(limit: int = 3) -> None:
     double.partial(factor=3).expand(number=[1, 2])
     count(path="/data")
     part(1)
+    part(number=double(3))
+    part.override(group_id="other")(2)
+    part.partial(number=1)()
+    part.expand(number=[1, 2])
+    part.expand(number=numbers)
+    count.override(retries=1, heavy=False)(path="/data")
+    BashOperator.partial(task_id="all", retries=3, env=show([2])).expand(bash_command=["a", "b"], cwd=["/tmp"])
+    PythonOperator.partial(task_id="calls", python_callable=print).expand(op_args=[[1], [2]])
+    Load.partial(task_id="parts").expand(path=["a"])
+    Wait.partial(task_id="waits", mode="reschedule").expand(poke_interval=[1, 2])
     with TaskGroup("rest", tooltip="the rest") as rest:
         show([1])
     numbers >> rest

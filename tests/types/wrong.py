@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from scheduler import DAG, dag, task
+from scheduler import DAG, TaskGroup, dag, task, task_group
 from scheduler.operators import BashOperator
 from scheduler.sensors import FileSensor
 
@@ -59,6 +59,28 @@ with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
     four.expand(x=["a"])  # error mypy
     four.expand(x=number.expand_kwargs([{}]))
     total.partial(factor="a").expand(numbers=[[1]])  # error mypy
+
+    BashOperator.partial(task_id="m", retrys=1).expand(bash_command=["ls"])  # error mypy
+    BashOperator.partial(task_id="n").expand(bash_comand=["ls"])  # error mypy
+    BashOperator.partial(task_id="o").expand(bash_command=[3])  # error mypy
+    FileSensor.partial(task_id="p", poke_intervall=3).expand(filepath=["/x"])  # error mypy
+    four.override(retrys=1)(1)  # error
+
+    @task_group
+    def group(x: int, y: str = "") -> None: ...
+
+    group(3, z=3)  # error
+    group("text")  # error
+    group.expand(z=[3])  # error mypy
+    group.expand(x=["text"])  # error mypy
+    group.partial(z="a").expand(x=[1])  # error mypy
+    group.partial(y="a").expand(z=[1])  # error mypy
+    group.override(tooltp="a")(3)  # error
+    TaskGroup("g", tooltp="a")  # error
+
+    @task_group(tooltp="a")  # error
+    def other() -> None: ...
+
 
 DAG("d", schedul="@daily")  # error
 
