@@ -374,6 +374,13 @@ def test_the_login_address_of_airflow_is_the_first_page(page: Page) -> None:
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
+def test_a_phone_shows_the_tab_that_is_open(page: Page) -> None:
+    page.set_viewport_size({"width": 380, "height": 900})
+    page.goto("/dags/orders/details")
+
+    expect(page.get_by_role("navigation", name="orders").get_by_role("link", name="Details")).to_be_in_viewport(ratio=1)
+
+
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     page.goto("/variables")
     page.get_by_role("button", name="Add variable").click()

@@ -32,9 +32,9 @@ export default function Assets() {
   const dags = (ids: string[]) => (ids.length ? ids.map((id, at) => <>{at > 0 && ', '}<a key={id} class="link" href={href(to('dags', id))}>{id}</a></>) : <span class="dim">–</span>)
   const columns: Column<Asset>[] = [
     { key: 'name', head: s.name, order: 'name', class: 'wide', cell: (one) => <button type="button" class="as-link mono" onClick={() => show(one)}>{one.uri}</button> },
-    { key: 'by', head: s.producers, class: 'wide', cell: (one) => dags([...new Set(one.producing_tasks.map((task) => task.dag_id))]) },
-    { key: 'starts', head: s.consumers, class: 'wide', cell: (one) => dags(one.scheduled_dags.map((dag) => dag.dag_id)) },
-    { key: 'last', head: s.last, cell: (one) => <Time at={one.last_asset_event?.timestamp} /> },
+    { key: 'by', head: s.producers, class: 'wide named', cell: (one) => dags([...new Set(one.producing_tasks.map((task) => task.dag_id))]) },
+    { key: 'starts', head: s.consumers, class: 'wide named', cell: (one) => dags(one.scheduled_dags.map((dag) => dag.dag_id)) },
+    { key: 'last', head: s.last, class: 'named', cell: (one) => <Time at={one.last_asset_event?.timestamp} /> },
   ]
   return (
     <>

@@ -4,6 +4,7 @@ import { subject } from './audited'
 describe('the subject of a request', () => {
   it('is named in its path, or in its body', () => {
     expect(subject('{"pool_name": "gpu", "body": {"slots": 2}}')).toBe('gpu')
+    expect(subject('{"name": "grace"}')).toBe('grace')
     expect(subject('{"body": {"key": "smtp_host", "value": "***"}}')).toBe('smtp_host')
     expect(subject('{"body": {"connection_id": "db", "name": ""}}')).toBe('db')
   })

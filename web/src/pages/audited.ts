@@ -1,7 +1,7 @@
 /** What a request in the audit log was about, when it was about no DAG. */
 
-/** Names in the path of a request, and in the body of one that creates something. */
-const IN_PATH = ['pool_name', 'variable_key', 'connection_id', 'worker', 'asset_id', 'backfill_id'] as const
+/** Names in the path of a request or beside a command, and in the body of a request that creates something. */
+const IN_PATH = ['pool_name', 'variable_key', 'connection_id', 'worker', 'asset_id', 'backfill_id', 'name'] as const
 const IN_BODY = ['name', 'key', 'connection_id', 'dag_id'] as const
 
 export function subject(extra: string | null): string {

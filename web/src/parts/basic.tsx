@@ -130,6 +130,12 @@ export function Check({ on, children, onChange, label }: { on: boolean; children
   )
 }
 
+/** As the ref of a row of links that scrolls: shows the link of the current page. */
+export function currentInView(row: HTMLElement | null): void {
+  const current = row?.querySelector<HTMLElement>('[aria-current]')
+  if (row && current) row.scrollLeft = current.offsetLeft - row.offsetLeft - (row.clientWidth - current.offsetWidth) / 2
+}
+
 /** One of several, as a row of buttons. */
 export function Segments<V extends string>({ value, options, onChange, label }: { value: V; options: readonly (readonly [V, ComponentChildren])[]; onChange: (value: V) => void; label: string }) {
   return (

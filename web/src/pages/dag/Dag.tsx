@@ -6,7 +6,7 @@ import type { DagDetails, DagRun } from '../../api/types'
 import { relative } from '../../format'
 import { nudge } from '../../live/changes'
 import { seed, useLive } from '../../live/resource'
-import { Button, Copy, Empty, Note, Switch, Time, Took } from '../../parts/basic'
+import { Button, Copy, currentInView, Empty, Note, Switch, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { attempt, confirm, Menu, toast } from '../../parts/overlay'
 import { Mark, State } from '../../parts/State'
@@ -69,7 +69,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
       </Head>
       <Facts dag={dag} />
       {dag.has_import_errors && <Note kind="bad">{t.dags.importError}: <a class="link" href={href('/imports')}>{t.imports.title}</a></Note>}
-      <nav class="tabs" aria-label={dagId}>
+      <nav class="tabs" ref={currentInView} aria-label={dagId}>
         {TABS.map((name) => (
           <a key={name} href={href(name === 'grid' ? to('dags', dagId) : to('dags', dagId, name))} aria-current={tab === name ? 'page' : undefined}>{t.dag[name]}</a>
         ))}
@@ -144,7 +144,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       <RunFacts run={run} />
       {run.scheduling_error && <Note kind="bad">{run.scheduling_error}</Note>}
       {run.state === 'queued' && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{why.data.value!.waiting_for.join(' ')}</Note>}
-      <nav class="tabs" aria-label={t.run.title}>
+      <nav class="tabs" ref={currentInView} aria-label={t.run.title}>
         {RUN_TABS.map((name) => (
           <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
             {name === 'tasks' ? t.run.tasks : t.dag[name]}

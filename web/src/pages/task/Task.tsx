@@ -3,7 +3,7 @@ import { useRef, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { LogLines, TaskInstanceView } from '../../api/types'
 import { seed, useLive } from '../../live/resource'
-import { Button, Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
+import { Button, currentInView, Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
 import { Mark, State } from '../../parts/State'
@@ -83,11 +83,12 @@ export default function Task({ params }: { params: Record<string, string> }) {
         {ti.start_date && <span><Time at={ti.start_date} /></span>}
         {ti.operator && <span>{ti.operator}</span>}
         {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}
-        {ti.reason && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}
+        {/* What a scheduled task waits for now is on the tab "Why"; its reason is from the moment when it was scheduled. */}
+        {ti.reason && ti.state !== 'scheduled' && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}
       </p>
       {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
-        <nav class="tabs grow" aria-label={name}>
+        <nav class="tabs grow" ref={currentInView} aria-label={name}>
           {(['log', 'why', 'xcoms', 'events', 'details'] as Tab[]).map((one) => (
             <a key={one} href={href(`${base}/${one}${location.search}`)} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); open(one) }}>{t.task[one]}</a>
           ))}
