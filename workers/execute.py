@@ -204,8 +204,11 @@ class Executor:
         return result
 
     def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> tuple[bool, Claim | None]:
-        """Whether the ending was stored, and the claim of the next task in place."""
-        continuation = self.continuing.after(claim, dag, ending)
+        """Whether the ending was stored, and the claim of the next task in place.
+
+        A process whose files user code has closed is about to die. The next task must not die with it.
+        """
+        continuation = self.continuing.after(claim, dag, ending) if self.log.can_close else None
         accepted = self.store.report(claim, ending, continuation)
         return accepted, None if continuation is None else continuation.claim
 

@@ -58,6 +58,10 @@ class Log(Protocol):
     def lost(self) -> str | None:
         """The reason for missing lines, such as "No space left on device"; None if all were written."""
 
+    @property
+    def can_close(self) -> bool:
+        """Whether `close` can restore the output of the worker. It cannot if user code has closed all files of the process."""
+
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`. See `shown`."""
 
@@ -123,6 +127,16 @@ class TryLog:
     def lost(self) -> str | None:
         """The reason for missing lines before the last `line`, such as "No space left on device"; None if they are complete."""
         return self._losses.first
+
+    @property
+    def can_close(self) -> bool:
+        """Whether the descriptors that `close` needs are still open."""
+        try:
+            for fd in self._worker_fds:
+                os.fstat(fd)
+        except OSError:
+            return False
+        return True
 
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`. See `shown`. In JSON, it is one line."""

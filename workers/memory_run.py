@@ -189,6 +189,7 @@ class _Terminal:
     """The output of tasks goes to that of this process."""
 
     lost = None
+    can_close = True
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []

@@ -176,6 +176,14 @@ def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
     assert "ZeroDivisionError" in why
 
 
+def test_a_task_that_closes_all_files_of_its_process_ends_it_without_the_next_one(bench: Any) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row("os.closerange(3, 1000)").replace('"retries": 1', '"retries": 0'))
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "success", "third": "success"}
+
+
 def test_what_a_task_did_to_the_conf_of_its_run_is_not_seen_by_the_next_one(bench: Any) -> None:
     bench.worker(**LONG)
     bench.dag("""
