@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from scheduler.cli import lazy
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
+from scheduler.settings.model import masked
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
 from scheduler.store.queries import overview, reads
@@ -90,6 +91,23 @@ def machine(settings: Settings) -> Iterator[Finding]:
             yield good(name, str(path))
         else:
             yield bad(name, f"{path} cannot be written.", f"Give this user the right to write {nearest}, or set another.")
+    if settings.logs.url is not None:
+        yield _log_copies(settings.logs.url)
+
+
+def _log_copies(url: str) -> Finding:
+    """Whether fsspec has the file system of logs.url on this machine. Its server is not asked."""
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(fsspec.utils.get_protocol(url))
+    except ImportError as error:
+        return bad("log copies", f"{masked(url)} cannot be used: {error}.", "Install that package here and on all workers.")
+    except ValueError:
+        return bad(
+            "log copies", f"{masked(url)} has a scheme that fsspec does not know.", "Set logs.url to another URL or a folder."
+        )
+    return good("log copies", masked(url))
 
 
 def java(settings: Settings) -> Iterator[Finding]:

@@ -53,5 +53,7 @@ def init(name: str) -> None:
         raise click.UsageError(f"{folder} cannot be written: {error.strerror}.") from None
     key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     options.write_private(folder / ".env", f"PACELINE_POSTGRES_PASSWORD={secrets.token_hex(24)}\nPACELINE_CORE_FERNET_KEY={key}\n")
-    click.echo(f"Created {len(FILES) + 1} files in {folder}. Continue with:")
-    click.echo(f"  cd {folder}\n  paceline dags test hello\n  paceline standalone")
+    click.echo(f"Created {len(FILES) + 1} files in {folder.resolve()}. Continue with:")
+    if folder.resolve() != Path.cwd():
+        click.echo(f"  cd {folder}")
+    click.echo("  paceline dags test hello\n  paceline standalone")

@@ -54,6 +54,15 @@ def _networks(names: str) -> str:
     return names
 
 
+def _statsd(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if host and not address.startswith("unix://"):
+        host.strip("[]").encode("idna")  # UnicodeError is a ValueError
+        if not 1 <= int(port) <= 65535:
+            raise ValueError("that is no port")
+    return address
+
+
 def _allowed(text: str, pattern: str | None = None) -> Any:
     """The allowed values in words, and as a regular expression."""
     return Field(pattern=pattern, json_schema_extra={"allowed": text})
@@ -79,6 +88,7 @@ OidcRoles = Annotated[str, _allowed("group=role pairs, separated by commas", rf"
 UrlPath = Annotated[str, _allowed("a path such as /paceline, or nothing", r"^(/[A-Za-z0-9._~-]+)*$")]
 StatsdAddress = Annotated[
     str,
+    AfterValidator(_statsd),
     _allowed("host:port, unix:///path, or nothing", r"^(([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|unix:///\S+)?$"),
 ]
 HttpUrl = Annotated[str, _allowed("an address such as http://localhost:4318", r"^(https?://[^\s/]+(/\S*)?)?$")]

@@ -34,6 +34,16 @@ def test_a_project_passes_its_own_tests(call, tmp_path: Path) -> None:
     assert "4 passed" in tests.stdout
 
 
+def test_the_next_steps_name_the_folder(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f" in {tmp_path / 'sales'}. Continue with:\n  cd sales\n" in call("init", "sales").output
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    said = call("init", ".").output
+
+    assert f" in {tmp_path / 'here'}. Continue with:\n  paceline dags test hello\n" in said
+
+
 def test_every_file_is_valid_and_the_passwords_are_private(call, tmp_path: Path) -> None:
     call("init", "sales")
 

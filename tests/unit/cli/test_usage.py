@@ -171,6 +171,27 @@ def test_doctor_reports_what_is_away_and_exits_1(call) -> None:
     assert "secret" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("gs://bucket/logs", "gs://bucket/logs cannot be used: Please install gcsfs"),
+        ("nosuch://me:secret@host/x", "nosuch://me:***@host/x has a scheme that fsspec does not know"),
+    ],
+)
+def test_doctor_reports_a_store_of_logs_that_cannot_be_used(call, url: str, message: str) -> None:
+    done = call("doctor", "--json", PACELINE_LOGS_URL=url, **NOWHERE)
+
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "log copies"]
+    assert not found["ok"] and found["message"].startswith(message) and found["fix"]
+    assert "secret" not in done.output
+
+
+def test_doctor_shows_where_logs_are_copied(call, tmp_path: Path) -> None:
+    report = json.loads(call("doctor", "--json", PACELINE_LOGS_URL=str(tmp_path), **NOWHERE).stdout)
+
+    assert {"check": "log copies", "ok": True, "message": str(tmp_path), "fix": ""} in report["checks"]
+
+
 def test_doctor_reports_bad_settings(call) -> None:
     done = call("doctor", PACELINE_CORE_PARALLELISM="0")
 

@@ -77,6 +77,10 @@ def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
         ("PACELINE_DATABASE_URL", "sqlite:///x.db", ["database.url", "'sqlite:///x.db'", "postgresql://"]),
         ("PACELINE_WEB_PROXIES", "*", ["web.proxies", "'*'", "IP addresses and networks"]),
         ("PACELINE_WEB_PROXIES", "10.0.0.1;10.0.0.2", ["web.proxies", "IP addresses and networks"]),
+        ("PACELINE_METRICS_STATSD", "host:99999", ["metrics.statsd", "'host:99999'", "host:port"]),
+        ("PACELINE_METRICS_STATSD", "host:0", ["metrics.statsd", "host:port"]),
+        ("PACELINE_METRICS_STATSD", "a..b:8125", ["metrics.statsd", "host:port"]),
+        ("PACELINE_METRICS_STATSD", "[::1]", ["metrics.statsd", "host:port"]),
         ("PACELINE_BROKER_URL", "amqp://host", ["broker.url", "'amqp://host'", "redis://"]),
     ],
 )
@@ -86,6 +90,13 @@ def test_a_bad_value_is_told_with_key_value_source_and_what_is_allowed(name: str
     assert f"set by {name}" in message
     assert [word for word in words if word not in message] == []
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost:8125", "127.0.0.1:8125", "[::1]:65535", "münchen.example:1", "unix:///run/statsd:1"]
+)
+def test_addresses_of_statsd(address: str) -> None:
+    assert Settings.load({"PACELINE_METRICS_STATSD": address}).metrics.statsd == address
 
 
 def test_a_bad_value_in_the_file_names_the_file(tmp_path: Path) -> None:
