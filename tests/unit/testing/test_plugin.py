@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from scheduler import DAG, BaseHook, BaseNotifier, BaseOperator, Connection, SkipMixin, Variable, task
+from scheduler.authoring import dag as authoring_dag
 from scheduler.exceptions import DagError, FailTask, NotFoundError, PacelineError, SkipTask
 from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
 from scheduler.testing import runs
@@ -354,6 +355,15 @@ def test_a_dag_tests_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
 
     assert dag.test(DATE).success
     assert capsys.readouterr().out == "t: success\n"
+
+
+def test_a_dag_without_the_entry_point_of_its_installation_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authoring_dag, "DAG_TEST", "paceline.missing")
+
+    with pytest.raises(
+        NotFoundError, match=r"has an entry point 'paceline.missing', which dag.test\(\) calls: install Paceline again"
+    ):
+        DAG("d", schedule=None).test()
 
 
 def test_the_run_of_a_result_without_an_exception_has_its_reasons() -> None:
