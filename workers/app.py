@@ -172,6 +172,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.stopper = TaskStopper(
             running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heartbeat.abandon
         )
+        self._draining, wake = os.pipe()
+        self.stopper.on_drain = lambda: os.write(wake, b"x")
         #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
         self.asked_early: Callable[[], bool] = lambda: False
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
@@ -191,6 +193,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         super().register_with_event_loop(hub)
         hub.call_repeatedly(TICK_S, self._tick)
         hub.add_reader(self.in_place_events.reader, lambda: strategy.send_in_place(self.in_place_events.read()))
+        hub.add_reader(self._draining, self._drain)
 
     @property
     def health(self) -> Health:
@@ -222,6 +225,11 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def own_pids(self) -> Collection[int]:
         """Return the process IDs of the worker's own children, which belong to no task."""
         return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
+
+    def _drain(self) -> None:
+        """Take no more messages, without waiting for the next tick."""
+        os.read(self._draining, 1)
+        self._tick()
 
     def _tick(self) -> None:
         self.stopper.loop_seen_at = time.monotonic()

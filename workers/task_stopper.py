@@ -67,6 +67,8 @@ class TaskStopper(threading.Thread):
         self.pulse = Pulse("The thread that stops tasks has not run", SILENT_S)
         #: Ends the process at once.
         self.leave: Callable[[], None] = lambda: os._exit(1)
+        #: Called when the worker begins to drain. Must be safe in a signal handler.
+        self.on_drain: Callable[[], object] = lambda: None
         #: The time of the event loop's last tick. It does not tick while the broker is unreachable.
         self.loop_seen_at = time.monotonic()
 
@@ -83,6 +85,7 @@ class TaskStopper(threading.Thread):
             # First the pool processes: no task may continue in place once the thread has logged that the worker stops.
             self._running_tasks.drain()
             self._drained_since = time.monotonic()
+            self.on_drain()
         else:
             self.abort()
 
