@@ -31,6 +31,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Answer imports of `airflow` before the first one, if core.airflow_imports is set in the environment."""
+    if not os.environ.get("PACELINE_CORE_AIRFLOW_IMPORTS"):
+        return
+    from scheduler.airflow import hook
+    from scheduler.exceptions import PacelineError
+
+    try:
+        if _settings(Path.cwd(), Path.cwd()).core.airflow_imports:
+            hook.install()
+    except PacelineError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --check-dags: one more test for each DAG file."""
     if not config.getoption("check_dags"):

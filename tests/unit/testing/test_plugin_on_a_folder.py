@@ -47,6 +47,42 @@ def test_a_repository_tests_its_dags(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=3)
 
 
+def test_tests_of_unchanged_airflow_files_import_airflow_too(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository(pytester, shop=GOOD.replace("scheduler", "airflow.sdk"))
+    pytester.makeconftest("from airflow.sdk import task")
+    pytester.makepyfile(
+        test_shop="""
+        from airflow.sdk import BaseHook, Variable, task
+        from airflow.providers.standard.operators.bash import BashOperator
+
+        @task
+        def add(x, y):
+            return x + y
+
+        def test_of_the_folder(run_dag):
+            assert run_dag("shop").success
+
+        def test_of_its_own(run_task, task_context, airflow_connections):
+            airflow_connections({"db": "postgres://me@host/db"})
+            assert run_task(add(1, 2).operator).result == 3
+            assert BaseHook.get_connection("db").login == "me"
+            echo = BashOperator(task_id="echo", bash_command="echo hi")
+            assert echo.execute(task_context(echo)) == "hi"
+        """
+    )
+    monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "true")
+
+    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+
+
+def test_a_wrong_setting_ends_the_tests_with_one_sentence(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "perhaps")
+
+    result = pytester.runpytest_subprocess()
+
+    assert "airflow_imports" in result.stderr.str().lower() and "Traceback" not in result.stderr.str()
+
+
 @pytest.mark.long
 def test_workers_of_xdist_test_their_parts(pytester: pytest.Pytester) -> None:
     repository(pytester, shop=GOOD)
