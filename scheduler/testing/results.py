@@ -17,7 +17,7 @@ class RunResult:
     """A run of a DAG or of one task. `success` is whether its final state is success.
 
     `states`, `xcoms`, `reasons` and `errors` have the keys of `order`: the task IDs in the order in which they ended, and
-    `task[2]` for an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
+    `task[2]` for an instance of a mapped task. `result["task"]` is the TaskResult of one of them. `xcoms` holds the return values, `all_xcoms` all keys of each.
     """
 
     # pytest shows the repr of a result whose assertion fails, and shortens it.
@@ -52,6 +52,25 @@ class RunResult:
         """The first exception of user code."""
         return next(iter(self.errors.values()), None)
 
+    def __getitem__(self, name: str | tuple[str, int]) -> TaskResult:
+        """The result of one task instance: `result["load"]`, of a mapped task `result["load[2]"]` or `result["load", 2]`.
+
+        KeyError with the names that there are.
+        """
+        key = name if isinstance(name, str) else key_of(*name)
+        if key not in self.states:
+            raise KeyError(f"The run has no task instance {key!r}; it has {', '.join(self.states)}.")
+        pushed = self.all_xcoms.get(key, {})
+        return TaskResult(
+            task_id=key.partition("[")[0],
+            state=self.states[key],
+            result=self.xcoms.get(key),
+            xcoms=pushed,
+            reason=self.reasons.get(key, ""),
+            skipped=(),
+            error=self.errors.get(key),
+        )
+
     def raise_for_failure(self) -> None:
         """Raise the first exception of user code if the run failed; PacelineError with the reasons if there was none."""
         if self.success:
@@ -74,7 +93,7 @@ class TaskResult:
     result: Any
     xcoms: Mapping[str, Any]
     reason: str
-    #: The tasks that a branch skips.
+    #: The tasks that a branch skips; empty in a part of a RunResult.
     skipped: tuple[str, ...]
     #: The exception of user code that failed the last try.
     error: BaseException | None = field(default=None, repr=False)

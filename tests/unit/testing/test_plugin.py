@@ -49,6 +49,9 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
     assert result.success and result.order == ["extract", "double[0]", "double[1]", "double[2]", "load", "echo"]
     assert result.states["double[2]"] == "success" and result.xcoms["load"] == "6 on 2026-03-04"
     assert result.all_xcoms["echo"] == {"return_value": "3 2026-03-04"}
+    assert result["load"].success and result["load"].result == "6 on 2026-03-04" and result["double", 2] == result["double[2]"]
+    with pytest.raises(KeyError, match="no task instance 'double'; it has extract, double"):
+        result["double"]
     result.raise_for_failure()
 
 
