@@ -2,10 +2,11 @@
 
 import copy
 import functools
+import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.local import Proxy
 
@@ -13,6 +14,7 @@ from scheduler.authoring import context, running, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.loops import LoopContext
+from scheduler.authoring.task_instance import lacks
 from scheduler.authoring.xcom_arg import Entries
 from scheduler.deciding import expansion
 from scheduler.exceptions import PacelineError, XComError
@@ -78,6 +80,46 @@ class TaskInstance:
     def key(self) -> "TaskInstance":
         """Itself: it has the attributes of Airflow's key, such as dag_id and try_number."""
         return self
+
+    @property
+    def dag_run(self) -> Any:
+        """The run, as `dag_run` of the context."""
+        return self.get_template_context()["dag_run"]
+
+    def get_dagrun(self) -> Any:
+        """The run, under its name in Airflow 2."""
+        return self.dag_run
+
+    @property
+    def logical_date(self) -> datetime | None:
+        """The logical date of the run."""
+        found: datetime | None = self.get_template_context()["logical_date"]
+        return found
+
+    execution_date = logical_date
+
+    @property
+    def operator(self) -> str | None:
+        """The name of the class of the operator."""
+        return None if self.task is None else self.task.task_type
+
+    @property
+    def task_display_name(self) -> str:
+        """The name for display of the task."""
+        return self.task_id if self.task is None else self.task.task_display_name
+
+    @property
+    def priority_weight(self) -> int:
+        """The weight of the task with those of the tasks around it."""
+        return self._claim.priority_weight
+
+    @property
+    def pid(self) -> int:
+        """The number of the process of this try."""
+        return os.getpid()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise lacks("A task instance, ti,", name)
 
     def get_template_context(self) -> context.Context:
         """Return the context of this try."""

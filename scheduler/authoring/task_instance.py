@@ -3,9 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from scheduler.authoring.external import Counts, Target
+
+_OTHER_RUNS = "use ExternalTaskSensor, depends_on_past, or the REST API"
+#: Attributes of Airflow's task instances and runs that tasks do not have here, and what to use instead.
+ADVICE: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "get_dagrun_state", "get_dr_count", "get_previous_dagrun", "get_previous_ti", "get_task_breadcrumbs",
+            "get_task_instance", "get_task_instances", "get_task_states", "get_ti_count", "find", "get_previous_scheduled_dagrun",
+        ),
+        f"a task does not read other runs and tasks; {_OTHER_RUNS}",
+    ),
+    "get_first_reschedule_date": "a sensor counts its timeout by itself",
+    "refresh_from_db": "a task has no access to the database of Paceline",
+    "set_state": "raise SkipTask or FailTask, or return",
+    "mark_success_url": "use log_url, whose page marks the task",
+    "note": "the notes of runs are read by the REST API",
+    "triggering_user_name": "the audit log names who triggered a run",
+}  # fmt: skip
+
+
+def lacks(what: str, name: str) -> AttributeError:
+    """The error for an attribute that does not exist, with the advice for one of Airflow's."""
+    advice = f": {ADVICE[name]}" if name in ADVICE else ""
+    return AttributeError(f"{what} has no attribute {name!r}{advice}.")
 
 
 class TaskInstance(Protocol):
@@ -106,3 +130,19 @@ class DagRun:
     #: The partition of the run, and the start of its period; None without one.
     partition_key: str | None = None
     partition_date: datetime | None = None
+    #: That of the run, which runs while its tasks do; callbacks see the final one.
+    state: str = "running"
+    end_date: datetime | None = None
+
+    @property
+    def execution_date(self) -> datetime | None:
+        """The logical date, under its name in Airflow 2."""
+        return self.logical_date
+
+    @property
+    def external_trigger(self) -> bool:
+        """Whether somebody triggered the run, as in Airflow 2."""
+        return self.run_type == "manual"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise lacks("The run of a task, dag_run,", name)

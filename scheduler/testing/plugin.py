@@ -36,12 +36,12 @@ def pytest_load_initial_conftests() -> None:
     """Answer imports of `airflow` before the first one, if core.airflow_imports is set in the environment."""
     if not os.environ.get("PACELINE_CORE_AIRFLOW_IMPORTS"):
         return
-    from scheduler.airflow import hook
+    from scheduler.dagfiles import load
     from scheduler.exceptions import PacelineError
 
     try:
-        if _settings(Path.cwd(), Path.cwd()).core.airflow_imports:
-            hook.install()
+        core = _settings(Path.cwd(), Path.cwd()).core
+        load.configure(core.default_timezone, airflow_imports=core.airflow_imports)
     except PacelineError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -17,7 +17,8 @@ class RunResult:
     """A run of a DAG or of one task. `success` is whether its final state is success.
 
     `states`, `xcoms`, `reasons` and `errors` have the keys of `order`: the task IDs in the order in which they ended, and
-    `task[2]` for an instance of a mapped task. `result["task"]` is the TaskResult of one of them. `xcoms` holds the return values, `all_xcoms` all keys of each.
+    `task[2]` for an instance of a mapped task. `xcoms` holds the return values, `all_xcoms` all keys of each.
+    `result["task"]` is the TaskResult of one of them.
     """
 
     # pytest shows the repr of a result whose assertion fails, and shortens it.

@@ -55,6 +55,36 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
     result.raise_for_failure()
 
 
+def test_a_task_reads_the_names_of_airflow_and_is_told_what_replaces_the_others(dag_maker: DagMaker, run_dag: Run) -> None:
+    with dag_maker("d") as dag:
+
+        @task(task_display_name="First")
+        def first(ti: Any = None, dag_run: Any = None, logical_date: Any = None) -> list[Any]:
+            assert ti.dag_run is dag_run is ti.get_dagrun() and ti.execution_date == dag_run.execution_date == logical_date
+            assert ti.logical_date.add(days=1) > logical_date
+            with pytest.raises(AttributeError, match="a task does not read other runs and tasks; use ExternalTaskSensor"):
+                ti.get_previous_ti()
+            with pytest.raises(
+                AttributeError, match="dag_run, has no attribute 'note': the notes of runs are read by the REST API"
+            ):
+                dag_run.note  # noqa: B018
+            return [
+                ti.task_display_name,
+                ti.operator,
+                ti.priority_weight,
+                dag_run.state,
+                dag_run.end_date,
+                dag_run.external_trigger,
+            ]
+
+        first()
+
+    result = run_dag(dag, logical_date=DATE)
+
+    result.raise_for_failure()
+    assert result.xcoms["first"] == ["First", "PythonOperator", 1, "running", None, True]
+
+
 class Noted(BaseOperator):
     """Overrides all that is called around its work, and waits for a trigger in between."""
 
