@@ -22,10 +22,15 @@ class Deadlines(TimedService):
         missed = self.settle(now)
         if not missed:
             return Result()
-        measures.count("deadline_alerts.deadline_missed", missed)
         return Result(wake=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
 
     def settle(self, now: datetime) -> int:
         """Record the missed SLAs and deadlines, and return their number."""
         due = transact(self._engine, deadlines.runs_due, now, limit=BATCH)
-        return sum(transact(self._engine, deadlines.settle, run, now) for run in due)
+        settled = [transact(self._engine, deadlines.settle, run, now) for run in due]
+        met, missed = sum(one for one, _ in settled), sum(one for _, one in settled)
+        if met:
+            measures.count("deadline_alerts.deadline_not_missed", met)
+        if missed:
+            measures.count("deadline_alerts.deadline_missed", missed)
+        return missed

@@ -99,6 +99,8 @@ AIRFLOW = (
     _airflow(G, "scheduler.dagruns.running", DATABASE, "Running DAG runs."),
     _airflow(C, "asset.triggered_dagruns", EVENTS, "Runs that updates of assets created."),
     _airflow(C, "asset.updates", PROCESS, "Updates of assets."),
+    _airflow(C, "deadline_alerts.deadline_created", EVENTS, "SLAs and deadlines of new runs, except by average runtime."),
+    _airflow(C, "deadline_alerts.deadline_not_missed", PROCESS, "SLAs and deadlines that were met, counted when they were due."),
     _airflow(C, "deadline_alerts.deadline_missed", PROCESS, "SLAs and deadlines that were missed."),
     # Pools and places
     _airflow(G, "pool.open_slots", DATABASE, "Free slots of a pool; -1 if it has no limit.", ("pool",)),

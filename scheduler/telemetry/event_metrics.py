@@ -35,7 +35,7 @@ class EventMetrics:
         for event in batch.events:
             found += from_events.of_event(event, operator)
             if event.task_instance_id is None and event.from_state is None:
-                found += from_events.of_new_run(_operators(batch, event))
+                found += from_events.of_new_run(_operators(batch, event), _deadlines(batch, event))
         found.append((CATALOG["paceline.events_read"], (), len(batch.events)))
         found.append((CATALOG["paceline.events_behind_seconds"], (), batch.behind_s))
         for metric, labels, value in _added_up(found):
@@ -100,3 +100,12 @@ def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
 def _operators(batch: Batch, event: Event) -> Counter[str]:
     dag = batch.dag(event.version_id)
     return Counter() if dag is None else Counter(task.operator for task in dag.tasks if not task.is_mapped)
+
+
+def _deadlines(batch: Batch, event: Event) -> int:
+    """The number of SLAs and deadlines of a new run. One by the average time of runs exists only if there were enough of them."""
+    dag = batch.dag(event.version_id)
+    if dag is None:
+        return 0
+    slas = [task for task in dag.tasks if task.sla_s is not None and event.run_type == "scheduled"]
+    return len(slas) + len([one for one in dag.deadlines if one["reference"] != "average_runtime"])

@@ -45,8 +45,10 @@ def of_event(event: Event, operator: Operator) -> Iterator[Sample]:
         yield from _of_task(event, event.dag_id, event.task_id, operator)
 
 
-def of_new_run(operators: Mapping[str, int]) -> Iterator[Sample]:
-    """The metrics of the task instances of a new run; `operators` has their number by operator."""
+def of_new_run(operators: Mapping[str, int], deadlines: int) -> Iterator[Sample]:
+    """The metrics of a new run: `operators` has the number of its task instances by operator."""
+    if deadlines:
+        yield CATALOG["deadline_alerts.deadline_created"], (), deadlines
     for operator, number in operators.items():
         yield CATALOG["task_instance_created"], (operator,), number
 

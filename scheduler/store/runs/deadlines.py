@@ -74,16 +74,16 @@ def runs_due(connection: Connection, now: datetime, *, limit: int) -> list[int]:
 
 
 @commit_point("deadline")
-def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
+def settle(connection: Connection, dag_run_id: int, now: datetime) -> tuple[int, int]:
     """Delete the SLAs and deadlines that one run has met, and record those that it missed, with a notice and email for each.
 
-    Returns the number of misses. The run and its task instances are locked before they are read, because a concurrent report
-    may store that they were in time.
+    Returns the numbers of those that were met and missed. The run and its task instances are locked before they are read, because a
+    concurrent report may store that they were in time.
     """
     if connection.exec_driver_sql(
         "select 1 from dag_run where id = %s for no key update skip locked", (dag_run_id,)
     ).first() is None:  # fmt: skip
-        return 0
+        return 0, 0
     connection.exec_driver_sql(
         """
         select t.id from task_instance t
@@ -93,7 +93,7 @@ def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
         """,
         {"run": dag_run_id, "now": now},
     )
-    connection.exec_driver_sql(
+    met = connection.exec_driver_sql(
         f"""
         delete from deadline d using dag_run r
          where d.dag_run_id = %(run)s and r.id = d.dag_run_id and d.missed_at is null and d.due_at <= %(now)s
@@ -130,7 +130,7 @@ def settle(connection: Connection, dag_run_id: int, now: datetime) -> int:
         """,
         {"run": dag_run_id, "now": now},
     )
-    return int(missed.scalar_one())
+    return met.rowcount, int(missed.scalar_one())
 
 
 def _plan_deadlines(connection: Connection, dag: SerializedDag, dag_run_id: int, *, only_future: bool) -> None:

@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from scheduler.process import measures
+from scheduler.services.deadlines import Deadlines
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
@@ -85,6 +88,28 @@ def test_each_try_and_run_is_counted_once(scenario: Scenario, make_reader: Calla
     assert {name: reader.total(name) for name in expected} == expected
     assert reader.total("ti.finish", dag_id="c", task_id="t001", state="up_for_retry") == 1
     assert reader.total("operator_successes", operator="EmptyOperator") == 3
+
+
+def test_deadlines_are_counted_when_they_are_created_and_when_they_are_met_or_missed(
+    scenario: Scenario, make_reader: Callable[[], Reader]
+) -> None:
+    reader = make_reader()
+    reader.read()
+    late: dict[str, Any] = {"interval_s": 3600.0, "at": None, "max_runs": 5, "min_runs": 3, "name": None}
+    specs = tuple(late | {"reference": reference} for reference in ("dagrun_queued_at", "dagrun_queued_at", "average_runtime"))
+    scenario.add(dag("d", {"a": []}, task={"sla_s": 3600.0}, deadlines=specs))
+    scenario.trigger("d")  # SLAs are for scheduled runs
+    scenario.run_to_end()
+    reader.read()
+    scenario.sql("update deadline d set due_at = r.ended_at + make_interval(mins => 1 - 2 * d.number) from dag_run r")
+    measures.record_with(reader.recorder)
+    try:
+        assert scenario.schedulers[0].service(Deadlines).settle(datetime.now(UTC) + timedelta(hours=1)) == 1
+    finally:
+        measures.record_with(None)
+
+    counted = {name: reader.total(f"deadline_alerts.deadline_{name}") for name in ("created", "not_missed", "missed")}
+    assert counted == {"created": 2, "not_missed": 1, "missed": 1}
 
 
 def test_a_start_counts_while_the_try_runs_and_not_again_at_its_end(scenario: Scenario, make_reader: Callable[[], Reader]) -> None:
