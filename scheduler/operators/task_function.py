@@ -16,7 +16,7 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.python import returns_mapping
 
 if TYPE_CHECKING:
-    from scheduler.operators.decorator_types import OverrideArguments
+    from scheduler.operators.decorator_arguments import OverrideArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
