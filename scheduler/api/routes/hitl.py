@@ -97,7 +97,10 @@ def get_hitl_detail_try_detail(
 def update_hitl_detail(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, body: models.HitlAnswer
 ) -> dict[str, Any]:
-    """Answer the question of a task instance, which continues within seconds. A second answer is a conflict."""
+    """Answer the question of a task instance, which continues within seconds.
+
+    A second answer is a conflict, as is an answer to a try that has ended.
+    """
     request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
     if not requests.is_readable(request):
         raise ConflictError(UNREADABLE)
@@ -107,7 +110,10 @@ def update_hitl_detail(
         "responded_by_user": {"id": api.account.name, "name": api.account.name},
     }  # fmt: skip
     ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    if not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
+    is_answered = _value(api, dag_id, dag_run_id, task_id, map_index, RESPONSE) is not None
+    if not is_answered and not api.read(requests.is_open, ti["id"], request):
+        raise ConflictError(f"Task {task_id!r} is {ti['state'] or 'none'} and no longer waits for this answer.")
+    if is_answered or not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
         raise ConflictError(f"Task {task_id!r} has been answered already.")
     return {**answer, "responded_by": answer["responded_by_user"]}
 

@@ -52,6 +52,14 @@ def in_order(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**request, "params": {name: found[name] for name in order if isinstance(name, str) and name in found} | found}
 
 
+def is_open(connection: Connection, ti_id: int, request: Mapping[str, Any]) -> bool:
+    """Whether the try that stored this request goes on: it runs, or continues after a wait. The next try asks again."""
+    row = connection.exec_driver_sql(
+        "select try_number from task_instance where id = %s and (state = 'running' or resume is not null)", (ti_id,)
+    ).first()
+    return row is not None and request.get("try_number", row.try_number) == row.try_number
+
+
 def asked_at(request: Any) -> datetime | None:
     """When a task stored a request; None if the request does not contain it."""
     try:

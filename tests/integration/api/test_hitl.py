@@ -12,7 +12,7 @@ from scheduler.operators import HITLOperator, hitl
 
 from .conftest import Web, World
 
-TASK = {"dag_id": "etl", "dag_run_id": "good", "task_id": "extract"}
+TASK = {"dag_id": "etl", "dag_run_id": "now", "task_id": "extract"}
 PLACE = {**TASK, "map_index": -1}
 
 
@@ -85,7 +85,7 @@ def test_values_that_do_not_fit_the_params_are_refused(
 ) -> None:
     rows = {"schema": {"type": "integer", "minimum": 1}, "description": None}
     ask(client, params={"rows": rows, "name": {"value": "x", "schema": {}, "description": None}}, params_order=["rows", "name"])
-    path = "/api/v2/dags/etl/dagRuns/good/taskInstances/extract/-1/hitlDetails"
+    path = "/api/v2/dags/etl/dagRuns/now/taskInstances/extract/-1/hitlDetails"
     with web.http(web.account("oli", "operator")) as http:
         refusal = http.patch(path, json={"chosen_options": ["yes"], "params_input": given})
         assert (refusal.status_code, refusal.json()["detail"]) == (400, sentence)
@@ -100,9 +100,39 @@ def test_the_params_of_a_request_have_the_order_of_their_author(client: airflow.
 
     with web.http(web.account("uma", "viewer")) as http:
         (listed,) = http.get("/api/v2/dags/~/dagRuns/~/hitlDetails").json()["hitl_details"]
-        one = http.get("/api/v2/dags/etl/dagRuns/good/taskInstances/extract/-1/hitlDetails").json()
+        one = http.get("/api/v2/dags/etl/dagRuns/now/taskInstances/extract/-1/hitlDetails").json()
 
     assert list(listed["params"]) == list(one["params"]) == ["zebra", "a", "medium"]
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ("state = 'up_for_retry', ended_at = now(), due_at = now()", "up_for_retry"),
+        ("state = 'failed', ended_at = now()", "failed"),
+        ("state = null", "none"),
+        ("state = 'queued'", "queued"),
+        ("try_number = 2", "running"),
+    ],
+)
+def test_an_answer_to_a_try_that_has_ended_is_refused(
+    client: airflow.ApiClient, web: Web, world: World, change: str, state: str
+) -> None:
+    ask(client, try_number=1)
+    path = "/api/v2/dags/etl/dagRuns/now/taskInstances/extract/-1/hitlDetails"
+    which = "task_id = 'extract' and dag_run_id = (select id from dag_run where run_id = 'now')"
+    world.scenario.sql(f"update task_instance set {change} where {which}")
+    with web.http(web.account("oli", "operator")) as http:
+        refusal = http.patch(path, json={"chosen_options": ["yes"]})
+        sentence = f"Task 'extract' is {state} and no longer waits for this answer."
+        assert (refusal.status_code, refusal.json()["detail"]) == (409, sentence)
+
+        # A task that waits does so between two polls, in these states.
+        for waiting in ("up_for_reschedule", "queued"):
+            values = f"state = '{waiting}', ended_at = null, try_number = 1, resume = '{{}}', due_at = now()"
+            world.scenario.sql(f"update task_instance set {values} where {which}")
+            world.scenario.sql("delete from task_state where key = 'hitl_response'")
+            assert http.patch(path, json={"chosen_options": ["yes"]}).status_code == 200
 
 
 def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> None:
@@ -125,9 +155,9 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
 
     world.scenario.sql(
         "insert into task_try (task_instance_id, try_number, state, started_at, ended_at)"
-        " select id, 1, 'failed', now(), now() from task_instance where task_id = 'extract' and state = 'success'"
+        " select id, 1, 'failed', now(), now() from task_instance where task_id = 'extract' and state = 'running'"
     )
-    world.scenario.sql("update task_instance set try_number = 2 where task_id = 'extract' and state = 'success'")
+    world.scenario.sql("update task_instance set try_number = 2 where task_id = 'extract' and state = 'running'")
     ask(client, subject="Second?", try_number=2)
     assert missing(1)
     store.set_task_state_store(
@@ -168,14 +198,14 @@ def test_requests_are_listed_by_their_task_instance_and_their_answer(client: air
     ask(client, subject="Publish the prices?", body="Nine of them rise.")
     waiting, answered = [("Publish the prices?", False)], [("Publish the prices?", True)]
     for filters in (
-        {}, {"dag_id": "etl"}, {"dag_id": "etl", "run_id": "good"}, {"response_received": False}, {"subject_search": "PRICES"},
+        {}, {"dag_id": "etl"}, {"dag_id": "etl", "run_id": "now"}, {"response_received": False}, {"subject_search": "PRICES"},
         {"body_search": "rise"}, {"task_id": "extract", "map_index": -1}, {"task_id_prefix_pattern": "ext"},
         {"dag_id_pattern": "TL"}, {"order_by": ["-created_at", "subject", "responded_at"]},
         {"created_at_gte": "2020-01-01T00:00:00Z"},
     ):  # fmt: skip
         assert listed(**filters) == waiting, filters  # type: ignore[arg-type]
     for filters in (
-        {"response_received": True}, {"subject_search": "none"}, {"task_id": "load"}, {"state": ["running"]},
+        {"response_received": True}, {"subject_search": "none"}, {"task_id": "load"}, {"state": ["failed"]},
         {"dag_id_prefix_pattern": "x"}, {"created_at_lt": "2020-01-01T00:00:00Z"}, {"responded_by_user_id": ["me"]},
     ):  # fmt: skip
         assert listed(**filters) == [], filters  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ export type AskedPage = components['schemas']['HitlDetailPage']
 /** The key of the number of waiting requests. */
 export const WAITING = 'requests waiting'
 /** States of a task instance that can still use an answer. */
-const OPEN: TaskState[] = ['scheduled', 'queued', 'running', 'up_for_reschedule', 'deferred', 'up_for_retry']
+const OPEN: TaskState[] = ['scheduled', 'queued', 'running', 'up_for_reschedule', 'deferred']
 export type Kind = 'waiting' | 'answered'
 
 export function requests(kind: Kind, limit: number, offset: number): Promise<AskedPage> {
