@@ -24,6 +24,7 @@ PARTS: Mapping[str, str] = {
     "memory": "bench.memory:measure",
     "connections": "bench.connections:measure",
     "telemetry": "bench.telemetry:measure",
+    "events": "bench.events:measure",
     "spark": "bench.spark:measure",
 }
 
