@@ -51,8 +51,9 @@ def init(name: str) -> None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"{folder} cannot be written: {error.strerror}.") from None
-    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    options.write_private(folder / ".env", f"PACELINE_POSTGRES_PASSWORD={secrets.token_hex(24)}\nPACELINE_CORE_FERNET_KEY={key}\n")
+    private = {f"PACELINE_{server}_PASSWORD": secrets.token_hex(24) for server in ("POSTGRES", "REDIS")}
+    private["PACELINE_CORE_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    options.write_private(folder / ".env", "".join(f"{name}={value}\n" for name, value in private.items()))
     click.echo(f"Created {len(FILES) + 1} files in {folder.resolve()}. Continue with:")
     if folder.resolve() != Path.cwd():
         click.echo(f"  cd {folder}")

@@ -26,6 +26,7 @@ PASSWORDS = (
     "POSTGRES",
     "SCHEDULER",
     "WORKER",
+    "REDIS",
     "REDIS_SCHEDULER",
     "REDIS_WORKER",
     "REDIS_FLOWER",

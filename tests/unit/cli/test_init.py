@@ -1,6 +1,7 @@
 """`paceline init`, and the distribution of PyPI that has the same module."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,10 @@ def test_every_file_is_valid_and_the_passwords_are_private(call, tmp_path: Path)
             yaml.safe_load(path.read_text())
     services = yaml.safe_load(files["compose.yml"].read_text())["services"]
     assert set(services) == {"postgres", "redis", "migrate", "scheduler", "worker", "waiter", "web"}
+    # Redis accepts no connection from another container without a password, unless its image turns this off.
+    assert "requirepass $$PACELINE_REDIS_PASSWORD" in services["redis"]["command"][-1]
+    required = re.findall(r"\$\{(\w+):\?", files["compose.yml"].read_text())
+    assert set(required) == {line.partition("=")[0] for line in files[".env"].read_text().splitlines()}
 
 
 @pytest.mark.parametrize(
