@@ -20,6 +20,8 @@ SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S = 1, 2, 3.0
 SMALL_IDLE = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.5"}
 #: Workers that one core can start and keep alive, and the memory of a pool process with its share of the worker.
 PER_CORE, CHILD_BYTES = 8, 60e6
+#: The environment variable with a number of workers.
+VARIABLE = "BENCH_WORKERS"
 SAMPLE_S = 0.25
 LIMIT_S = 900.0
 #: max_connections as docs/explanation/database.md recommends it.
@@ -92,6 +94,9 @@ def measure(options: Options) -> Piece:
 
 
 def _workers() -> int:
+    """As many as the machine can run, or as VARIABLE asks for."""
+    if asked := os.environ.get(VARIABLE):
+        return int(asked)
     fit = int(psutil.virtual_memory().available * 0.6 / (CHILD_BYTES * CHILDREN))
     return max(1, min(WORKERS, fit, PER_CORE * (os.cpu_count() or 1)))
 
