@@ -15,8 +15,8 @@ from scheduler.authoring import arguments
 from scheduler.exceptions import DagError, SettingsError
 
 ROOT = "airflow"
-#: The version that the modules of the hook report, which provider packages compare.
-VERSION = "3.3.2"
+#: The versions that the modules of the hook report, which provider packages compare.
+VERSIONS = {ROOT: "3.3.2", "airflow.sdk": "1.3.2"}
 
 
 class AirflowInstalledError(SettingsError, DagError):
@@ -101,8 +101,8 @@ class AirflowLoader(Loader):
         return AirflowModule(spec.name, f"Paceline's counterpart of {spec.name}.")
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ == ROOT:
-            module.__version__ = VERSION  # type: ignore[attr-defined]
+        if module.__name__ in VERSIONS:
+            module.__version__ = VERSIONS[module.__name__]  # type: ignore[attr-defined]
 
 
 def _folders(fullname: str, path: Sequence[str] | None) -> list[str]:

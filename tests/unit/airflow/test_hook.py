@@ -150,6 +150,7 @@ def test_a_file_may_catch_the_error_of_an_import(tmp_path: Path) -> None:
         from airflow.sdk import DAG
         import airflow
         assert not hasattr(airflow, "nope") and airflow.__version__.startswith("3.")
+        assert airflow.sdk.__version__.startswith("1.")
         d = DAG("d")
         """,
     )
