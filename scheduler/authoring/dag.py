@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, Unpack, overload
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
@@ -25,6 +26,21 @@ from scheduler.exceptions import DagCycleError, DagError, NotFoundError
 
 #: The group of the entry point that runs a DAG for DAG.test. Authoring may not import code that runs tasks.
 DAG_TEST = "paceline.dag_test"
+
+#: Attributes of Airflow's DAGs that do not exist here, and what to use instead.
+_ADVICE = {
+    "task": "write @task inside of `with dag:`",
+    "cli": "run `paceline dags test`",
+    "partial_subset": "use get_task() and the relatives of the task",
+    "run": "use test(), or `paceline dags trigger`",
+    "clear": "use `paceline runs clear`, or the REST API",
+    "create_dagrun": "use TriggerDagRunOperator, or the REST API",
+    "get_last_dagrun": "use the REST API",
+    "get_active_runs": "use the REST API",
+    "subdags": "use TaskGroup",
+    "access_control": "roles of `paceline users` apply to all DAGs",
+    "add_result": "the result of a run is the XCom of its last task",
+}
 
 
 class DAG(Graph[AbstractOperator]):
@@ -164,6 +180,27 @@ class DAG(Graph[AbstractOperator]):
         raise NotFoundError(
             f"No installed package has an entry point {DAG_TEST!r}, which dag.test() calls: install Paceline again."
         )
+
+    @property
+    def folder(self) -> str:
+        """The folder of the DAG file."""
+        return str(Path(self.fileloc).parent)
+
+    @property
+    def owner(self) -> str:
+        """The owners of its tasks, separated by commas."""
+        return ", ".join(sorted({task.owner for task in self.task_dict.values()}))
+
+    @property
+    def teardowns(self) -> list[AbstractOperator]:
+        """Its teardown tasks."""
+        return [task for task in self.task_dict.values() if task.is_teardown]
+
+    if not TYPE_CHECKING:  # type checkers find that it does not exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = f": {_ADVICE[name]}" if name in _ADVICE else ""
+            raise AttributeError(f"A DAG has no attribute {name!r}{advice}.")
 
     def validate(self) -> None:
         """Run the checks that need the whole DAG: unfinished partials, cycles, params without a default, default_args."""

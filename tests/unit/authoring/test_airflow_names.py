@@ -295,3 +295,14 @@ def test_the_names_of_airflows_errors() -> None:
     with pytest.raises(TaskNotFound):
         diamond().get_task("none")
     assert issubclass(AirflowFailException, PacelineError)
+
+
+def test_a_dag_tells_its_folder_owners_and_teardowns_and_what_replaces_the_rest() -> None:
+    with DAG("d") as dag:
+        EmptyOperator(task_id="a", owner="zoe") >> EmptyOperator(task_id="b", owner="ann").as_teardown()
+
+    assert dag.folder == str(Path(__file__).parent) and dag.owner == "ann, zoe"
+    assert [task.task_id for task in dag.teardowns] == ["b"]
+    with pytest.raises(AttributeError, match="A DAG has no attribute 'task': write @task inside of `with dag:`"):
+        dag.task  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(dag, "nonsense")
