@@ -58,6 +58,15 @@ def test_every_image_that_is_not_ours_can_be_pinned_by_its_digest() -> None:
     assert {replaceable.sub(r"\1", image) for image in images} - {"paceline:latest"} <= IMAGES
 
 
+def test_the_page_on_installation_has_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs/how-to/install.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^\| `(\w+)` \| ", page.partition("| extra |")[2].partition("\n\n")[0], re.MULTILINE)) == set(
+        project["optional-dependencies"]
+    )
+
+
 def test_compose_sets_only_settings_that_exist() -> None:
     named = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
     assert {name for name in named if not name.startswith(STORE_PREFIXES)} <= set(environment_names()) | OTHER_NAMES
