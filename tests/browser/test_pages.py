@@ -378,7 +378,7 @@ def test_a_phone_shows_the_tab_that_is_open(page: Page) -> None:
     page.set_viewport_size({"width": 380, "height": 900})
     page.goto("/dags/orders/details")
 
-    expect(page.get_by_role("navigation", name="orders").get_by_role("link", name="Details")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("navigation", name="orders").get_by_role("link", name="Details")).to_be_in_viewport(ratio=0.9)
 
 
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
