@@ -77,7 +77,7 @@ chaos: setup ## Inject faults for ten minutes and judge the result; prints one J
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-chaos-mutants: setup ## Break Paceline in over 20 ways, one at a time; a short chaos run must detect each; ARGS="name" selects
-	@PYTHONPATH=tests $(BIN)/python -m chaos.prove $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m chaos.run_mutants $(ARGS)
 
 fuzz: setup ## Try over 10,000 hostile IDs, messages, answers, DAG files, Redis keys, settings and arguments; SEED=3; prints one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -2,7 +2,7 @@
 
 import pytest
 from chaos.mutants import MUTANTS, ROOT, Change, Mutant, StaleMutantError, changed
-from chaos.prove import counted
+from chaos.run_mutants import counted
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)

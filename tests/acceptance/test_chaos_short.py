@@ -1,4 +1,4 @@
-"""A short chaos run: the same stage, faults and judge as `make chaos`, for half a minute with short heartbeats."""
+"""A short chaos run: the same cluster, faults and checker as `make chaos`, for half a minute with short heartbeats."""
 
 import json
 from pathlib import Path

@@ -67,7 +67,7 @@ def test_running_tasks_survive_a_crash_of_the_database(
             crash(own_postgres)
             eventually(lambda: answers(url), timeout=120, interval=0.2)
             faulty.settle(timeout=120)
-            verdict = ledger.judge(url)
+            verdict = ledger.check(url)
             tries = faulty.rows("select state, try_number from task_instance order by task_id")
     assert tries == [("success", 1)] * 4
     assert verdict.ok and verdict.executions == 4 and not verdict.overtaken, verdict
@@ -92,7 +92,7 @@ def test_after_a_restart_in_order_queued_work_begins_at_once(
             eventually(lambda: answers(url), timeout=120, interval=0.1)
 
             faulty.settle(timeout=120)
-            verdict = ledger.judge(url)
+            verdict = ledger.check(url)
             waited = "select extract(epoch from started_at - pg_postmaster_start_time())::float from task_instance where id = %s"
             ((waited_s,),) = faulty.rows(waited, queued[0])
     assert verdict.ok and verdict.executions == 2, verdict

@@ -85,7 +85,7 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
 
                 triggered = faulty.stack.cli("dags", "trigger", "short")
                 faulty.settle(timeout=120)
-                verdict = ledger.judge(faulty.url)
+                verdict = ledger.check(faulty.url)
                 tries = faulty.rows("select distinct state, try_number from task_instance")
                 seen = faulty.rows("select value #>> '{}' from xcom where key = 'seen' order by 1")
     assert triggered.returncode == 0, triggered.stderr
@@ -121,7 +121,7 @@ def test_a_promoted_replica_that_lags_gets_missing_messages_again_and_old_ones_a
             pair.fail_over()
 
             faulty.settle(timeout=120)
-            verdict = ledger.judge(faulty.url)
+            verdict = ledger.check(faulty.url)
             tries = faulty.rows("select distinct state, try_number from task_instance")
             dropped = sum(
                 faulty.stack.supervisor.log(name).read_text().count("dropped dispatch") for name in ("worker-1", "worker-2")

@@ -66,7 +66,7 @@ def test_a_sigkill_at_each_point_loses_nothing_and_doubles_nothing(
         faulty.settle(timeout=SETTLED_S, until=lambda: not faulty.rows(untold))
 
         assert [run for run in ended(faulty) if run[2] != expected_state(run[0])] == []
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
     assert all(kills.values()), kills
     assert verdict.ok, verdict
     print(json.dumps({"seed": SEED, "points": len(points), "kills": sum(kills.values()), **verdict.counts,

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from chaos.cluster import Partitions
 from chaos.faults import HALF_OPEN
-from chaos.proxy import Line, Proxy
+from chaos.proxy import Link, Proxy
 from chaos.run import chaos
-from chaos.stage import Apart
 from support.waiting import eventually
 
 #: Seconds in which something would have arrived.
@@ -74,13 +74,13 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def line(proxy: Proxy, echo: Path) -> Line:
-    return proxy.line(echo)
+def link(proxy: Proxy, echo: Path) -> Link:
+    return proxy.link(echo)
 
 
 @pytest.fixture
-def client(line: Line) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as made:
+def client(link: Link) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", link.port), timeout=10) as made:
         made.sendall(b"one")
         assert made.recv(100) == b"one"
         yield made
@@ -99,42 +99,42 @@ def silent(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("requests", [True, False])
-def test_what_is_sent_while_a_line_is_cut_is_taken_and_nothing_comes_back(
-    proxy: Proxy, line: Line, client: socket.socket, requests: bool
+def test_what_is_sent_while_a_link_is_cut_is_taken_and_nothing_comes_back(
+    proxy: Proxy, link: Link, client: socket.socket, requests: bool
 ) -> None:
-    proxy.do(lambda: line.cut(requests=requests))
-    eventually(lambda: not line._answers.is_set())
+    proxy.do(lambda: link.cut(requests=requests))
+    eventually(lambda: not link._answers.is_set())
     client.sendall(b"two")
     assert silent(client), "it is neither answered nor closed"
-    assert line.swallowed == 3
-    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as newcomer:
+    assert link.swallowed == 3
+    with socket.create_connection(("127.0.0.1", link.port), timeout=10) as newcomer:
         newcomer.sendall(b"new")
         assert silent(newcomer)
-        assert line.swallowed > 3
+        assert link.swallowed > 3
 
-        proxy.do(lambda: line.mend(reset=False))
+        proxy.do(lambda: link.restore(reset=False))
 
         assert (client.recv(100), newcomer.recv(100)) == (b"two", b"new"), "late"
 
 
 def test_a_process_is_cut_off_by_one_fault_at_a_time() -> None:
-    apart, names = Apart(), ["a", "b"]
-    with apart.one_of(names, lambda free: free[0]) as first:
+    partitions, names = Partitions(), ["a", "b"]
+    with partitions.reserve(names, lambda free: free[0]) as first:
         with ThreadPoolExecutor() as threads:
-            with apart.one_of(names, lambda free: free[0]) as second:
-                third = threads.submit(lambda: apart.one_of(names, lambda free: free[0]).__enter__())
+            with partitions.reserve(names, lambda free: free[0]) as second:
+                third = threads.submit(lambda: partitions.reserve(names, lambda free: free[0]).__enter__())
             assert (first, second, third.result(10)) == ("a", "b", "b")
 
 
-def test_a_line_may_come_back_without_its_connections(proxy: Proxy, line: Line, client: socket.socket) -> None:
-    proxy.do(line.cut)
+def test_a_link_may_come_back_without_its_connections(proxy: Proxy, link: Link, client: socket.socket) -> None:
+    proxy.do(link.cut)
     client.sendall(b"two")
-    eventually(lambda: line.swallowed == 3)
+    eventually(lambda: link.swallowed == 3)
 
-    proxy.do(lambda: line.mend(reset=True))
+    proxy.do(lambda: link.restore(reset=True))
 
     with pytest.raises(ConnectionResetError):
         client.recv(100)
-    with socket.create_connection(("127.0.0.1", line.port), timeout=10) as newcomer:
+    with socket.create_connection(("127.0.0.1", link.port), timeout=10) as newcomer:
         newcomer.sendall(b"new")
         assert newcomer.recv(100) == b"new"

@@ -66,7 +66,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
         for command in stacks.stack_commands(faulty.stack.env, schedulers=0, workers=[("default", 3)]):
             faulty.stack.supervisor.start(command)
         faulty.settle(timeout=120)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
         after = faulty.rows("select id, try_number, dispatch_id from task_instance order by id")
         tries = faulty.rows("select count(*) from task_try")
     assert len(before) == 50
@@ -97,7 +97,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
             return sum(faulty.stack.supervisor.log(name).read_text().count("dropped dispatch") for name in ("worker-1", "worker-2"))
 
         eventually(lambda: dropped() == 40, timeout=20)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
     assert verdict.ok and verdict.executions == 20, verdict
 
 
@@ -121,7 +121,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(stack_factory: Stac
         said = [tmp_path / "one.txt", tmp_path / "two.txt"]
         eventually(lambda: any("dropped dispatch" in path.read_text() for path in said), timeout=20)
         faulty.settle(timeout=40)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
     assert verdict.ok and verdict.executions == 1, verdict
 
 
@@ -165,7 +165,7 @@ def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
         eventually(faulty.struck, timeout=120, message=faulty.stack.logs)
         killed_at = killed(faulty.folder)
         faulty.settle(timeout=120)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
         states = faulty.rows("select distinct state, try_number from task_instance")
         late_s = longest_wait(faulty.url, killed_at)
         queued_by = {row[0] for row in faulty.rows("select distinct queued_by from task_instance")}

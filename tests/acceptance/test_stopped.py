@@ -82,7 +82,7 @@ def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
             eventually(lambda pid=pid: not expired(faulty, pid), timeout=20, message=faulty.stack.logs)
             faulty.trigger("work", 2, point)
             faulty.settle(timeout=120)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
         spent = faulty.rows("select reason from task_try")
         states = faulty.rows("select distinct state from task_instance")
         logs_ = faulty.stack.logs()
@@ -122,7 +122,7 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
         eventually(lambda: all(not expired(faulty, pid) for pid in holders), timeout=20)
         faulty.trigger("short", 9, "after")
         faulty.settle(timeout=60)
-        verdict = ledger.judge(faulty.url)
+        verdict = ledger.check(faulty.url)
         tries = faulty.rows(
             "select t.task_id, y.state from task_try y join task_instance t on t.id = y.task_instance_id order by 1"
         )

@@ -159,7 +159,7 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatc
 
         stop.touch()
         eventually(lambda: query(site.url, OPEN) == [(0,)], timeout=60, message=site.logs)
-        verdict = ledger.judge(site.url)
+        verdict = ledger.check(site.url)
         states = dict(query(site.url, "select state, count(*) from dag_run group by 1"))
         starts = ledger.rows("select extract(epoch from started_at)::float from ledger order by 1")
         logs = site.logs()

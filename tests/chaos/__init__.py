@@ -1,1 +1,1 @@
-"""Chaos: a stack of real processes under seeded faults, watched all the time and judged by the ledger at the end."""
+"""Chaos: a stack of real processes under seeded faults, with a monitor, and with a checker at the end."""

@@ -7,26 +7,26 @@ import time
 
 import psutil
 
-from chaos.act import Act
+from chaos.fault_context import FaultContext
 
 
-def disk_full(act: Act) -> None:
+def disk_full(context: FaultContext) -> None:
     """No process of a worker can write to any file: neither the log of a try nor its own. No try may be lost for that."""
-    worker = act.dice.choice(act.stage.up(act.stage.workers))
-    pid = act.stage.stack.pid(worker)
+    worker = context.rng.choice(context.cluster.up(context.cluster.workers))
+    pid = context.cluster.stack.pid(worker)
     try:
         _limit(pid, 0)
-        time.sleep(act.pause_s())
+        time.sleep(context.pause_s())
     finally:
         _limit(pid, resource.RLIM_INFINITY)
 
 
-def logs_deleted(act: Act) -> None:
+def logs_deleted(context: FaultContext) -> None:
     """All of them, with their folders, while tasks write."""
-    for _ in range(act.dice.randint(1, 5)):
-        for folder in act.stage.settings.logs_folder.glob("*"):
+    for _ in range(context.rng.randint(1, 5)):
+        for folder in context.cluster.settings.logs_folder.glob("*"):
             shutil.rmtree(folder, ignore_errors=True)
-        time.sleep(act.dice.choice((0.0, 0.3, 1.0)))
+        time.sleep(context.rng.choice((0.0, 0.3, 1.0)))
 
 
 def _limit(pid: int, size: int) -> None:

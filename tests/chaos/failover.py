@@ -9,9 +9,9 @@ import time
 from support.servers import DURABLE
 from support.waiting import eventually
 
-from chaos.act import Act
+from chaos.cluster import Cluster, wait_until_up
+from chaos.fault_context import FaultContext
 from chaos.recovery import Recovery
-from chaos.stage import Stage, wait_until_up
 from scheduler.embedded import home
 from scheduler.embedded.servers import SUPERUSER, EmbeddedPostgres, programs_of
 
@@ -19,11 +19,11 @@ START_S = 60.0
 STREAMS = "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"
 
 
-def standby_promoted(act: Act) -> Recovery:
+def standby_promoted(context: FaultContext) -> Recovery:
     """Commits that wait for the disk wait for the replica, so it has them; claims, which do not wait, may be lost."""
-    found = act.stage
-    with found.postgres_lock:
-        primary, standby = found.postgres, _replica(found)
+    cluster = context.cluster
+    with cluster.postgres_lock:
+        primary, standby = cluster.postgres, _replica(cluster)
         try:
             _ask(primary, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
             eventually(lambda: _ask(primary, STREAMS), timeout=START_S)
@@ -32,30 +32,30 @@ def standby_promoted(act: Act) -> Recovery:
             eventually(
                 lambda: _ask(primary, f"select bool_and(flush_lsn >= '{written}') from pg_stat_replication"), timeout=START_S
             )
-            time.sleep(act.dice.choice((0.0, 0.5)))
+            time.sleep(context.rng.choice((0.0, 0.5)))
         except BaseException:
             _ask(primary, "alter system reset synchronous_standby_names", "select pg_reload_conf()")
-            found.servers.stop(standby.name)
+            cluster.servers.stop(standby.name)
             raise
-        with found.book.outage():
-            found.signal_server(primary.name, signal.SIGQUIT)
-            found.servers.stop(primary.name)  # it would be started again
+        with cluster.history.outage():
+            cluster.signal_server(primary.name, signal.SIGQUIT)
+            cluster.servers.stop(primary.name)  # it would be started again
             _ask(standby, "select pg_promote()")
-            found.move_to(standby)
+            cluster.move_to(standby)
             shutil.rmtree(primary.data, ignore_errors=True)
-            up = wait_until_up(found.settings.database_url)
-    return Recovery("postgres", [act.meter.first_move(up)])
+            up = wait_until_up(cluster.settings.database_url)
+    return Recovery("postgres", [context.meter.first_move(up)])
 
 
-def _replica(found: Stage) -> EmbeddedPostgres:
+def _replica(cluster: Cluster) -> EmbeddedPostgres:
     """A replica that streams from the server in charge."""
-    primary = found.postgres
-    found.replicas += 1
-    name = f"postgres-{found.replicas}"
+    primary = cluster.postgres
+    cluster.replicas += 1
+    name = f"postgres-{cluster.replicas}"
     standby = EmbeddedPostgres(
-        data=found.folder / f"{name}-data",
-        run_folder=found.folder / name,
-        supervisor=found.servers,
+        data=cluster.folder / f"{name}-data",
+        run_folder=cluster.folder / name,
+        supervisor=cluster.servers,
         options=DURABLE | primary.options | {"hot_standby": "on"},
         name=name,
     )

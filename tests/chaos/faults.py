@@ -1,12 +1,12 @@
-"""The bags that faults are drawn from, and how one is performed."""
+"""All faults, and how one is injected."""
 
 import threading
 import time
 from dataclasses import dataclass
 
-from chaos.act import Act, Fault
 from chaos.disks import disk_full, logs_deleted
 from chaos.failover import standby_promoted
+from chaos.fault_context import Fault, FaultContext
 from chaos.network import (
     half_open_both,
     half_open_scheduler_postgres,
@@ -16,7 +16,6 @@ from chaos.network import (
     refused_worker_postgres,
     refused_worker_redis,
 )
-from chaos.people import cleared, marked, paused, pool_shrunk
 from chaos.processes import (
     child_kill,
     child_stop,
@@ -42,6 +41,7 @@ from chaos.servers import (
     redis_kill,
     slow_disk,
 )
+from chaos.user_actions import cleared, marked, paused, pool_shrunk
 
 #: Those that return a recovery; every second fault is one of them.
 MEASURED: tuple[Fault, ...] = (
@@ -51,8 +51,8 @@ MEASURED: tuple[Fault, ...] = (
 HALF_OPEN: tuple[Fault, ...] = (
     half_open_scheduler_postgres, half_open_scheduler_redis, half_open_worker_postgres, half_open_worker_redis, half_open_both,
 )  # fmt: skip
-#: As often in a bag as here; a bag is emptied in a drawn order, then filled again.
-BAG: tuple[Fault, ...] = (
+#: The other faults. A fault that stands here twice is injected twice as often.
+UNMEASURED: tuple[Fault, ...] = (
     scheduler_stop, worker_stop, child_kill, child_stop, waiter_kill, scale_down, redis_kill, redis_client_kill,
     postgres_terminate, delivered_twice, *HALF_OPEN, refused_worker_postgres, refused_worker_redis, redis_frozen,
     postgres_read_only, standby_promoted, slow_disk, disk_full, logs_deleted, cleared, cleared, marked, paused, pool_shrunk,
@@ -60,7 +60,7 @@ BAG: tuple[Fault, ...] = (
 
 
 @dataclass
-class Happened:
+class InjectedFault:
     """One fault as the report knows it. `alone`: nothing else went wrong meanwhile, so its recovery counts."""
 
     number: int
@@ -74,19 +74,19 @@ class Happened:
     error: str | None = None
 
 
-def perform(fault: Fault, act: Act, happened: Happened) -> threading.Thread:
-    """Start it in a thread; what it found is in `happened` at its end."""
+def inject(fault: Fault, context: FaultContext, injected: InjectedFault) -> threading.Thread:
+    """Start it in a thread; what it found is in `injected` at its end."""
 
     def work() -> None:
         started = time.monotonic()
         try:
-            happened.recovery = fault(act)
+            injected.recovery = fault(context)
         except Exception as error:
-            # Two faults can be in each other's way; what matters is judged elsewhere.
-            happened.error = f"{type(error).__name__}: {error}"
-        happened.ended = time.monotonic()
-        happened.seconds = happened.ended - started
+            # Two faults can prevent each other. The checker finds what matters.
+            injected.error = f"{type(error).__name__}: {error}"
+        injected.ended = time.monotonic()
+        injected.seconds = injected.ended - started
 
-    thread = threading.Thread(target=work, name=happened.name, daemon=True)
+    thread = threading.Thread(target=work, name=injected.name, daemon=True)
     thread.start()
     return thread

@@ -9,7 +9,7 @@ from random import Random
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from chaos.book import Book
+from chaos.history import History
 from chaos.plan import PlannedDag
 from scheduler.exceptions import ConflictError
 from scheduler.settings import Settings
@@ -23,17 +23,17 @@ PAUSE_S = 0.25
 OPEN = "select (select count(*) from task_instance), (select count(*) from dag_run where state in ('queued', 'running'))"
 
 
-class Load(threading.Thread):
+class LoadGenerator(threading.Thread):
     """`tis_per_second` for `seconds`; each DAG in turn, in an order of the seed's."""
 
     def __init__(
-        self, settings: Settings, book: Book, dags: Sequence[PlannedDag], seed: int, *, seconds: float, tis_per_second: float
+        self, settings: Settings, history: History, dags: Sequence[PlannedDag], seed: int, *, seconds: float, tis_per_second: float
     ) -> None:
         super().__init__(name="load", daemon=True)
         self._settings = settings
-        self._book = book
+        self._history = history
         self._dags = dags
-        self._dice = Random(f"{seed} load")
+        self._rng = Random(f"{seed} load")
         self._seconds = seconds
         self._rate = tis_per_second
         self._done = threading.Event()
@@ -60,14 +60,14 @@ class Load(threading.Thread):
 
     def _next_turn(self) -> list[str]:
         """A DAG that runs one at a time comes twice, so that one of the two runs has to wait."""
-        dags = self._dice.sample(self._dags, len(self._dags))
+        dags = self._rng.sample(self._dags, len(self._dags))
         return [one.dag_id for one in dags for _ in range(2 if one.max_active_runs == 1 else 1)]
 
     def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
-        self._book.asked_for(dag_id, run_id, sure=False)
+        self._history.requested(dag_id, run_id, sure=False)
         with contextlib.suppress(ConflictError):  # the request before got through, and its answer did not
             transact(engine, manual_runs.trigger, dag_id, run_id=run_id)
-        self._book.asked_for(dag_id, run_id, sure=True)
+        self._history.requested(dag_id, run_id, sure=True)
 
     def end(self) -> None:
         self._done.set()

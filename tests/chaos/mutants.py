@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import scheduler
-from chaos.act import Fault
+from chaos.fault_context import Fault
 from chaos.servers import delivered_twice, redis_flush
 
 PACKAGES = ("scheduler", "workers")

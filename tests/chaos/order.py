@@ -4,23 +4,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from chaos.facts import Execution, Facts, Key
 from chaos.plan import Plan, PlannedDag, PlannedTask
+from chaos.records import Execution, Key, Records
 from chaos.rules import AT_ONCE
 
 
 class Order:
     """`touched` says of which task instances a person asked for something: they may have run before and again."""
 
-    def __init__(self, plan: Plan, facts: Facts, touched: Callable[[Key], bool]) -> None:
+    def __init__(self, plan: Plan, records: Records, touched: Callable[[Key], bool]) -> None:
         self._plan = plan
-        self._facts = facts
+        self._records = records
         self._touched = touched
-        self._ran = facts.of()
+        self._ran = records.of()
         #: When the try that stands, or any try, of a task instance ended first and last.
-        self._number = {one.key: one.try_number for one in facts.instances}
+        self._number = {one.key: one.try_number for one in records.instances}
         self._indexes: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for one in facts.instances:
+        for one in records.instances:
             self._indexes[one.key[:3]].append(one.key[3])
         self._before = self._runs_before()
 
@@ -68,9 +68,9 @@ class Order:
     def _runs_before(self) -> dict[tuple[str, str], str]:
         """The scheduled run before each one, by logical date."""
         found = {}
-        for dag_id in {run.dag_id for run in self._facts.runs if run.run_type == "scheduled"}:
+        for dag_id in {run.dag_id for run in self._records.runs if run.run_type == "scheduled"}:
             runs = sorted(
-                (r for r in self._facts.runs if r.dag_id == dag_id and r.run_type == "scheduled"), key=lambda r: r.logical_date
+                (r for r in self._records.runs if r.dag_id == dag_id and r.run_type == "scheduled"), key=lambda r: r.logical_date
             )
             found |= {(dag_id, later.run_id): earlier.run_id for earlier, later in pairwise(runs)}
         return found

@@ -1,4 +1,4 @@
-"""What every task of a chaos run is to do. The DAG files are written from this plan, and the judge compares the outcome with it."""
+"""The expected work of every task of a chaos run. DAG files are written from it, and the checker compares the outcome with it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -15,8 +15,8 @@ ANSWER_S = 10.0
 TURNS = 4
 
 
-class Line:
-    """One listening port, forwarded to a Unix socket; each process of the stack has lines of its own."""
+class Link:
+    """One listening port, forwarded to a Unix socket; each process of the stack has links of its own."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -63,7 +63,7 @@ class Line:
         self._target = target
         self._reset()
 
-    def mend(self, *, reset: bool) -> None:
+    def restore(self, *, reset: bool) -> None:
         """All that was held back arrives late; or, as after the give-up of a kernel, the connections are gone."""
         if reset:
             self._reset()
@@ -114,23 +114,23 @@ class Line:
 
 
 class Proxy:
-    """The lines of a stack, in a thread with an event loop of its own."""
+    """The links of a stack, in a thread with an event loop of its own."""
 
     def __init__(self) -> None:
-        self._lines: list[Line] = []
+        self._links: list[Link] = []
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda *_: None)  # a connection that was aborted is no news here
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
 
-    def line(self, target: Path) -> Line:
-        line = Line(target)
-        self._run(line.listen())
-        self._lines.append(line)
-        return line
+    def link(self, target: Path) -> Link:
+        link = Link(target)
+        self._run(link.listen())
+        self._links.append(link)
+        return link
 
     def do(self, change: Callable[[], None]) -> None:
-        """Cut or mend from another thread; its errors are the caller's."""
+        """Cut or restore from another thread; its errors are the caller's."""
 
         async def now() -> None:
             change()
@@ -144,8 +144,8 @@ class Proxy:
         self._loop.close()
 
     async def _end(self) -> None:
-        for line in self._lines:
-            await line.close()
+        for link in self._links:
+            await link.close()
         serving = asyncio.all_tasks() - {asyncio.current_task()}
         for task in serving:
             task.cancel()

@@ -59,7 +59,7 @@ class Recovery:
 
 
 class Meter:
-    """Asks Paceline's database, patiently: it may be away because of another fault."""
+    """Queries Paceline's database, and repeats a query while another fault makes it unavailable."""
 
     def __init__(self, url: str) -> None:
         self._url = url

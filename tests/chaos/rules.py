@@ -1,4 +1,4 @@
-"""What each trigger rule allows for the final states of the upstream tasks: the judge's own table, after Airflow's documentation.
+"""What each trigger rule allows for the final states of the upstream tasks: the checker's own table, after Airflow's documentation.
 
 A set, because some rules decide as soon as the first decisive upstream task ends: two answers are then possible.
 """

@@ -1,4 +1,4 @@
-"""One chaos run: start the stage, load it, let faults happen until the time is up, let it settle, judge, report."""
+"""One chaos run: start the cluster and its load, inject faults until the time is up, wait for the runs to end, check, report."""
 
 import contextlib
 import json
@@ -15,15 +15,15 @@ from typing import Any
 import psycopg2
 from support.ledger import Verdict, ask
 
-from chaos import evidence
-from chaos.act import Act, Fault
-from chaos.faults import BAG, MEASURED, Happened, perform
-from chaos.judge import COUNTERS, Findings, Tolerance, judge
-from chaos.load import Load
+from chaos import read_records
+from chaos.checker import COUNTERS, Findings, Tolerance, check
+from chaos.cluster import Cluster, running_cluster
+from chaos.fault_context import Fault, FaultContext
+from chaos.faults import MEASURED, UNMEASURED, InjectedFault, inject
+from chaos.load import LoadGenerator
+from chaos.monitor import Monitor
 from chaos.recovery import LIMIT_S, Meter, figures
 from chaos.shapes import MEASURES, plan
-from chaos.stage import Stage, stage
-from chaos.watch import Watch
 
 #: At least 5,000 in 10 minutes, with some to spare.
 TIS_PER_SECOND = 10.0
@@ -46,7 +46,7 @@ OPEN = (
 )
 
 
-#: Counters of the ledger, of this folder's judge, and of the watch: all must be 0.
+#: Counters of the ledger, of the checker, and of the monitor: all must be 0.
 OF_LEDGER = ("lost", "stuck", "double_running", "double_success")
 OF_JUDGE = tuple(name for name in COUNTERS if name != "slot_overruns")
 
@@ -58,7 +58,7 @@ class Report:
     seed: int
     verdict: Verdict
     findings: Findings
-    faults: list[Happened]
+    faults: list[InjectedFault]
     overruns: list[str]
     deadlocks: list[str]
     notes: list[str] = field(default_factory=list)
@@ -77,11 +77,11 @@ class Report:
 
     @property
     def line(self) -> str:
-        happened = Counter(one.name for one in self.faults if one.error is None)
+        injected = Counter(one.name for one in self.faults if one.error is None)
         counted: dict[str, Any] = {
             "seed": self.seed,
             "tis": self.verdict.tis,
-            "faults": dict(sorted(happened.items())) | {"other_time_zone": 1},
+            "faults": dict(sorted(injected.items())) | {"other_time_zone": 1},
             **self.counts,
             "overlaps": self.findings.overlap_figures(),
             "recovery_s": figures(one.recovery for one in self.faults if one.alone and one.recovery is not None),
@@ -89,7 +89,7 @@ class Report:
         return json.dumps(counted)
 
     def text(self) -> str:
-        """For people: each fault, then what went wrong, by name."""
+        """As text: each fault, then all findings by counter."""
         lines = [_line(one) for one in self.faults]
         lines += [f"{name}: {one}" for name in OF_LEDGER for one in getattr(self.verdict, name)]
         lines += [f"{name}: {one}" for name in COUNTERS for one in getattr(self.findings, name)]
@@ -113,7 +113,7 @@ def chaos(
     quick: bool,
     at_least: int = 0,
     longest_s: float = 60.0,
-    faults: Sequence[Fault] = BAG,
+    faults: Sequence[Fault] = UNMEASURED,
     measured: Sequence[Fault] = MEASURED,
     settle_s: float = SETTLE_S,
     tis_per_second: float = TIS_PER_SECOND,
@@ -125,58 +125,62 @@ def chaos(
     `at_least` so many faults happen, however long that takes on a slow machine.
     """
     planned = plan(seed, start=datetime.now(UTC), seconds=seconds)
-    with stage(folder, planned, quick=quick, packages=packages) as found:
-        say(f"seed {seed}: {len(found.lines)} processes, logs in {folder / 'logs'}")
-        watch = Watch(found.settings.database_url, found.book)
+    with running_cluster(folder, planned, quick=quick, packages=packages) as cluster:
+        say(f"seed {seed}: {len(cluster.links)} processes, logs in {folder / 'logs'}")
+        monitor = Monitor(cluster.settings.database_url, cluster.history)
         triggered = [one for _, one in sorted(planned.dags.items()) if one.schedule is None and one not in MEASURES]
-        load = Load(found.settings, found.book, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
-        watch.start()
+        load = LoadGenerator(cluster.settings, cluster.history, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
+        monitor.start()
         load.start()
-        happened = _make_trouble(found, seed, seconds, at_least, longest_s, Bags(faults, measured, seed), say)
+        injected = _inject_faults(cluster, seed, seconds, at_least, longest_s, FaultSchedule(faults, measured, seed), say)
         load.end()
-        settled = _settle(found, settle_s, say)
-        watch.end()
-        report = _judged(found, seed, happened, watch, quick=quick)
-        report.notes.append(f"{load.triggered} runs triggered, {watch.looks} looks, settled after {settled:.1f} s")
+        settled = _settle(cluster, settle_s, say)
+        monitor.end()
+        report = _checked(cluster, seed, injected, monitor, quick=quick)
+        report.notes.append(f"{load.triggered} runs triggered, {monitor.looks} looks, settled after {settled:.1f} s")
         if not report.ok:
-            report.notes.append(f"last words of the processes:\n{found.log_tail()}")
+            report.notes.append(f"last log lines of the processes:\n{cluster.log_tail()}")
         return report
 
 
-def _judged(found: Stage, seed: int, happened: list[Happened], watch: Watch, *, quick: bool) -> Report:
-    url, book = found.settings.database_url, found.book
-    cleared = Counter((one.dag_id, one.run_id, task) for one in book.actions if one.kind == "clear" for task in one.tasks)
-    marked = {(one.dag_id, one.run_id, task) for one in book.actions if one.kind == "mark" for task in one.tasks}
-    verdict = found.ledger.judge(url, cleared=cleared, marked=marked)
-    findings = judge(found.plan, evidence.read(url, found.ledger), book, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S))
-    logs = [log.read_text(errors="replace") for log in sorted((found.folder / "logs").glob("postgres*.log"))]
+def _checked(cluster: Cluster, seed: int, injected: list[InjectedFault], monitor: Monitor, *, quick: bool) -> Report:
+    url, history = cluster.settings.database_url, cluster.history
+    cleared = Counter((one.dag_id, one.run_id, task) for one in history.actions if one.kind == "clear" for task in one.tasks)
+    marked = {(one.dag_id, one.run_id, task) for one in history.actions if one.kind == "mark" for task in one.tasks}
+    verdict = cluster.ledger.check(url, cleared=cleared, marked=marked)
+    findings = check(
+        cluster.plan, read_records.read(url, cluster.ledger), history, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S)
+    )
+    logs = [log.read_text(errors="replace") for log in sorted((cluster.folder / "logs").glob("postgres*.log"))]
     logged = [line for log in logs for line in log.splitlines() if "deadlock detected" in line]
-    return Report(seed, verdict, findings, happened, watch.overruns, logged or ["counted by pg_stat_database"] * watch.deadlocks)
+    return Report(
+        seed, verdict, findings, injected, monitor.overruns, logged or ["counted by pg_stat_database"] * monitor.deadlocks
+    )
 
 
-class Bag:
-    """Draws every fault before any comes more often than it is in the bag."""
+class ShuffledFaults:
+    """Draws all faults in random order, then all again in another one."""
 
-    def __init__(self, faults: Sequence[Fault], dice: random.Random) -> None:
+    def __init__(self, faults: Sequence[Fault], rng: random.Random) -> None:
         self._faults = faults
-        self._dice = dice
+        self._rng = rng
         self._left: list[Fault] = []
 
     def draw(self) -> Fault:
         if not self._left:
-            self._left = self._dice.sample(self._faults, len(self._faults))
+            self._left = self._rng.sample(self._faults, len(self._faults))
         return self._left.pop()
 
 
-class Bags:
-    """Two bags: every second draw is a fault whose recovery is measured, one at a time; the others come in ones and twos."""
+class FaultSchedule:
+    """Every second draw is a fault whose recovery is measured, one at a time; the others come in ones and twos."""
 
     def __init__(self, faults: Sequence[Fault], measured: Sequence[Fault], seed: int) -> None:
         self._others, self._measured = (
-            Bag(faults, random.Random(f"{seed} faults")),
-            Bag(measured, random.Random(f"{seed} measured")),
+            ShuffledFaults(faults, random.Random(f"{seed} faults")),
+            ShuffledFaults(measured, random.Random(f"{seed} measured")),
         )
-        self._dice = random.Random(f"{seed} times")
+        self._rng = random.Random(f"{seed} times")
         self._has_others, self._has_measured = bool(faults), bool(measured)
         self._turn = 0
 
@@ -184,32 +188,36 @@ class Bags:
         self._turn += 1
         if self._has_measured and (self._turn % 2 == 0 or not self._has_others):
             return [self._measured.draw()]
-        return [self._others.draw() for _ in range(2 if self._dice.random() < OVERLAP else 1)] if self._has_others else []
+        return [self._others.draw() for _ in range(2 if self._rng.random() < OVERLAP else 1)] if self._has_others else []
 
 
-def _make_trouble(found: Stage, seed: int, seconds: float, at_least: int, longest_s: float, bags: Bags, say: Any) -> list[Happened]:
+def _inject_faults(
+    cluster: Cluster, seed: int, seconds: float, at_least: int, longest_s: float, schedule: FaultSchedule, say: Any
+) -> list[InjectedFault]:
     """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
-    dice = random.Random(f"{seed} gaps")
-    meter = Meter(found.settings.database_url)
-    happened: list[Happened] = []
-    lasting: list[tuple[threading.Thread, Happened]] = []
+    rng = random.Random(f"{seed} gaps")
+    meter = Meter(cluster.settings.database_url)
+    injected: list[InjectedFault] = []
+    lasting: list[tuple[threading.Thread, InjectedFault]] = []
     deadline = time.monotonic() + seconds
     time.sleep(min(3.0, seconds / 10))
-    while time.monotonic() < deadline or len(happened) < at_least:
-        drawn = bags.draw()
-        gap_s, rest_s = dice.uniform(0, 1.5), dice.uniform(0.2, 2.0)
+    while time.monotonic() < deadline or len(injected) < at_least:
+        drawn = schedule.draw()
+        gap_s, rest_s = rng.uniform(0, 1.5), rng.uniform(0.2, 2.0)
         lasting = [(thread, one) for thread, one in lasting if thread.is_alive()]
         begun = []
         for fault in drawn:
-            number = len(happened)
+            number = len(injected)
             # What else is wrong would be measured as well.
             alone = len(drawn) == 1 and _quiet(
-                found, lasting, happened, QUIET_S if fault in MEASURED and longest_s > QUIET_S else 0.0
+                cluster, lasting, injected, QUIET_S if fault in MEASURED and longest_s > QUIET_S else 0.0
             )
-            one = Happened(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
-            happened.append(one)
-            act = Act(found, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic())))
-            begun.append((perform(fault, act, one), one))
+            one = InjectedFault(number, fault.__name__, time.strftime("%H:%M:%S"), alone=alone)
+            injected.append(one)
+            context = FaultContext(
+                cluster, meter, random.Random(f"{seed} fault {number}"), min(longest_s, max(1.0, deadline - time.monotonic()))
+            )
+            begun.append((inject(fault, context, one), one))
             time.sleep(gap_s if len(drawn) == 2 else 0)
         _wait(begun, LASTING_S)
         for thread, one in begun:
@@ -219,38 +227,40 @@ def _make_trouble(found: Stage, seed: int, seconds: float, at_least: int, longes
             say(_line(one))
         time.sleep(max(0.0, min(rest_s, deadline - time.monotonic())))
     _wait(lasting, 2 * LIMIT_S + longest_s)
-    return happened
+    return injected
 
 
-def _quiet(found: Stage, lasting: list[tuple[threading.Thread, Happened]], happened: list[Happened], seconds: float) -> bool:
+def _quiet(
+    cluster: Cluster, lasting: list[tuple[threading.Thread, InjectedFault]], injected: list[InjectedFault], seconds: float
+) -> bool:
     """Whether nothing else is wrong; waits so long for faults to be over, and for what they killed to be up again."""
     deadline = time.monotonic() + seconds
-    while any(thread.is_alive() for thread, _ in lasting) or _aftermath(happened) or not found.whole():
+    while any(thread.is_alive() for thread, _ in lasting) or _aftermath(injected) or not cluster.whole():
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.2)
     return True
 
 
-def _aftermath(happened: list[Happened]) -> bool:
+def _aftermath(injected: list[InjectedFault]) -> bool:
     """After a crash of PostgreSQL what was queued before it waits until workers have asserted their claims (ADR 4)."""
-    return any(one.name in CRASHES and time.monotonic() - one.ended < AFTERMATH_S for one in happened)
+    return any(one.name in CRASHES and time.monotonic() - one.ended < AFTERMATH_S for one in injected)
 
 
-def _wait(begun: list[tuple[threading.Thread, Happened]], seconds: float) -> None:
+def _wait(begun: list[tuple[threading.Thread, InjectedFault]], seconds: float) -> None:
     until = time.monotonic() + seconds
     for thread, _ in begun:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _settle(found: Stage, settle_s: float, say: Any) -> float:
+def _settle(cluster: Cluster, settle_s: float, say: Any) -> float:
     """Wait until every run has ended, or until nothing moves any more; how long it took."""
     started = moved = time.monotonic()
     last = (-1, -1)
-    to_come = sum(len(one.schedule.dates) for one in found.plan.dags.values() if one.schedule is not None)
+    to_come = sum(len(one.schedule.dates) for one in cluster.plan.dags.values() if one.schedule is not None)
     while time.monotonic() < min(moved + settle_s, started + LONGEST_S):
         with contextlib.suppress(psycopg2.Error):
-            left, scheduled, ended = ask(found.settings.database_url, OPEN)[0]
+            left, scheduled, ended = ask(cluster.settings.database_url, OPEN)[0]
             left += max(0, to_come - scheduled)
             if left == 0:
                 break
@@ -262,8 +272,8 @@ def _settle(found: Stage, settle_s: float, say: Any) -> float:
     return time.monotonic() - started
 
 
-def _line(one: Happened) -> str:
+def _line(one: InjectedFault) -> str:
     recovery = "" if one.recovery is None else f", {one.recovery.kind} back after {[round(s, 2) for s in one.recovery.seconds]}"
     together = "" if one.alone else ", with another"
-    error = "" if one.error is None else f", in the way of itself: {one.error}"
+    error = "" if one.error is None else f", not injected: {one.error}"
     return f"{one.at} {one.number:3} {one.name} ({one.seconds:.1f} s){recovery}{together}{error}"

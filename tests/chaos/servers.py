@@ -7,10 +7,10 @@ import time
 
 import psycopg2
 
-from chaos.act import LOOK_S, Act
+from chaos.cluster import wait_until_redis_is_up, wait_until_up
+from chaos.fault_context import LOOK_S, FaultContext
 from chaos.recovery import Recovery
 from chaos.shapes import FEW
-from chaos.stage import wait_until_redis_is_up, wait_until_up
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher
 
@@ -30,101 +30,101 @@ select count(pg_terminate_backend(pid)) from pg_stat_activity
 """
 
 
-def redis_kill(act: Act) -> None:
+def redis_kill(context: FaultContext) -> None:
     """What it held comes back as it was a moment ago: messages taken meanwhile are there a second time."""
-    with act.stage.redis() as client:
+    with context.cluster.redis() as client:
         client.save()
-    time.sleep(act.dice.choice((0.0, 0.2)))
-    act.stage.signal_server("redis", signal.SIGKILL)
-    wait_until_redis_is_up(act.stage)
+    time.sleep(context.rng.choice((0.0, 0.2)))
+    context.cluster.signal_server("redis", signal.SIGKILL)
+    wait_until_redis_is_up(context.cluster)
 
 
-def redis_empty(act: Act) -> Recovery:
+def redis_empty(context: FaultContext) -> Recovery:
     """Killed, and started again without anything."""
-    ids, seen = _fill_queue(act)
+    ids, seen = _fill_queue(context)
     at = time.time()
-    (act.stage.broker.run_folder / "dump.rdb").unlink(missing_ok=True)
-    act.stage.signal_server("redis", signal.SIGKILL)
-    return Recovery("redis", [act.meter.all_started(ids, seen, at)] if ids else [])
+    (context.cluster.broker.run_folder / "dump.rdb").unlink(missing_ok=True)
+    context.cluster.signal_server("redis", signal.SIGKILL)
+    return Recovery("redis", [context.meter.all_started(ids, seen, at)] if ids else [])
 
 
-def redis_flush(act: Act) -> Recovery:
-    ids, seen = _fill_queue(act)
+def redis_flush(context: FaultContext) -> Recovery:
+    ids, seen = _fill_queue(context)
     at = time.time()
-    with act.stage.redis() as client:
+    with context.cluster.redis() as client:
         client.flushall()
-    return Recovery("redis", [act.meter.all_started(ids, seen, at)] if ids else [])
+    return Recovery("redis", [context.meter.all_started(ids, seen, at)] if ids else [])
 
 
-def redis_client_kill(act: Act) -> None:
-    for _ in range(act.dice.randint(1, 5)):
-        with act.stage.redis() as client:
+def redis_client_kill(context: FaultContext) -> None:
+    for _ in range(context.rng.randint(1, 5)):
+        with context.cluster.redis() as client:
             client.client_kill_filter(_type="normal", skipme=True)
-        time.sleep(act.dice.choice((0.0, 0.1, 0.5)))
+        time.sleep(context.rng.choice((0.0, 0.1, 0.5)))
 
 
-def redis_frozen(act: Act) -> None:
+def redis_frozen(context: FaultContext) -> None:
     """SIGSTOP: connections stay, and nothing is answered. Workers go on, so none of their tries may be lost."""
-    with act.stage.stopped(act.stage.servers.pid("redis")):
-        time.sleep(act.pause_s())
+    with context.cluster.stopped(context.cluster.servers.pid("redis")):
+        time.sleep(context.pause_s())
 
 
-def postgres_read_only(act: Act) -> None:
+def postgres_read_only(context: FaultContext) -> None:
     """Every transaction is refused with 25006, as by a standby; connections are ended when it begins and when it is over."""
-    with act.stage.postgres_lock, act.stage.book.outage():
+    with context.cluster.postgres_lock, context.cluster.history.outage():
         try:
-            _configured(act, "set default_transaction_read_only = on")
-            time.sleep(act.pause_s())
+            _configured(context, "set default_transaction_read_only = on")
+            time.sleep(context.pause_s())
         finally:
-            act.surely(lambda: _configured(act, "reset default_transaction_read_only"))
+            context.retry_until_done(lambda: _configured(context, "reset default_transaction_read_only"))
 
 
-def slow_disk(act: Act) -> None:
+def slow_disk(context: FaultContext) -> None:
     """Commits that wait for the disk wait longer, up to some seconds: for a standby that does not answer."""
-    with act.stage.postgres_lock, act.stage.book.outage():
+    with context.cluster.postgres_lock, context.cluster.history.outage():
         try:
-            for _ in range(act.dice.randint(1, 6)):
-                _configured(act, "set synchronous_standby_names = nobody", terminate=False)
-                time.sleep(act.dice.choice((0.1, 0.5, 1.0, 3.0)))
-                _configured(act, "reset synchronous_standby_names", terminate=False)
-                time.sleep(act.dice.choice((0.0, 0.2)))
+            for _ in range(context.rng.randint(1, 6)):
+                _configured(context, "set synchronous_standby_names = nobody", terminate=False)
+                time.sleep(context.rng.choice((0.1, 0.5, 1.0, 3.0)))
+                _configured(context, "reset synchronous_standby_names", terminate=False)
+                time.sleep(context.rng.choice((0.0, 0.2)))
         finally:
-            act.surely(lambda: _configured(act, "reset synchronous_standby_names", terminate=False))
+            context.retry_until_done(lambda: _configured(context, "reset synchronous_standby_names", terminate=False))
 
 
-def postgres_immediate(act: Act) -> Recovery:
-    return _restart_postgres(act, signal.SIGQUIT)
+def postgres_immediate(context: FaultContext) -> Recovery:
+    return _restart_postgres(context, signal.SIGQUIT)
 
 
-def postgres_fast(act: Act) -> Recovery:
-    return _restart_postgres(act, signal.SIGINT)
+def postgres_fast(context: FaultContext) -> Recovery:
+    return _restart_postgres(context, signal.SIGINT)
 
 
-def postgres_backend(act: Act) -> Recovery:
+def postgres_backend(context: FaultContext) -> Recovery:
     """One backend is killed, as when memory runs out: the server ends all others, recovers, and stays the same process."""
-    with act.stage.postgres_lock, act.stage.book.outage():
-        with contextlib.closing(act.stage.postgres.connect()) as witness, witness.cursor() as cursor:
+    with context.cluster.postgres_lock, context.cluster.history.outage():
+        with contextlib.closing(context.cluster.postgres.connect()) as witness, witness.cursor() as cursor:
             cursor.execute(BACKENDS)
-            os.kill(act.dice.choice(cursor.fetchall())[0], signal.SIGKILL)
+            os.kill(context.rng.choice(cursor.fetchall())[0], signal.SIGKILL)
             with contextlib.suppress(psycopg2.OperationalError):
                 cursor.execute("select pg_sleep(30)")
-        up = wait_until_up(act.stage.settings.database_url)
-    return Recovery("postgres", [act.meter.first_move(up)])
+        up = wait_until_up(context.cluster.settings.database_url)
+    return Recovery("postgres", [context.meter.first_move(up)])
 
 
-def postgres_terminate(act: Act) -> None:
-    share = act.dice.choice((0.3, 1.0))
-    for _ in range(act.dice.randint(1, 4)):
-        act.meter.ask(TERMINATE, share)
-        time.sleep(act.dice.choice((0.0, 0.2)))
+def postgres_terminate(context: FaultContext) -> None:
+    share = context.rng.choice((0.3, 1.0))
+    for _ in range(context.rng.randint(1, 4)):
+        context.meter.ask(TERMINATE, share)
+        time.sleep(context.rng.choice((0.0, 0.2)))
 
 
-def delivered_twice(act: Act) -> None:
+def delivered_twice(context: FaultContext) -> None:
     """Messages of what is queued, runs or ran come again, in another order."""
-    publisher = Publisher(act.stage.settings)
+    publisher = Publisher(context.cluster.settings)
     for _ in range(3):
-        rows = act.meter.ask(OLD_MESSAGES)
-        act.dice.shuffle(rows)
+        rows = context.meter.ask(OLD_MESSAGES)
+        context.rng.shuffle(rows)
         with contextlib.suppress(OSError):
             publisher.publish(
                 [
@@ -136,9 +136,9 @@ def delivered_twice(act: Act) -> None:
     publisher.close()
 
 
-def _configured(act: Act, change: str, *, terminate: bool = True) -> None:
+def _configured(context: FaultContext, change: str, *, terminate: bool = True) -> None:
     """Change a setting of the running server; with `terminate`, whoever is connected comes anew."""
-    with contextlib.closing(act.stage.postgres.connect()) as connection, connection.cursor() as cursor:
+    with contextlib.closing(context.cluster.postgres.connect()) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(f"alter system {change}")
         cursor.execute("select pg_reload_conf()")
@@ -146,23 +146,23 @@ def _configured(act: Act, change: str, *, terminate: bool = True) -> None:
             cursor.execute(TERMINATE, (1.0,))
 
 
-def _fill_queue(act: Act) -> tuple[list[int], float]:
+def _fill_queue(context: FaultContext) -> tuple[list[int], float]:
     """A heap of tasks, of which some wait in Redis just now: which, and when that was seen."""
-    act.trigger("burst")
+    context.trigger("burst")
     deadline = time.monotonic() + LOOK_S
     while True:
         seen = time.time()
-        found = act.meter.queued(FEW)
+        found = context.meter.queued(FEW)
         if len(found) >= ENOUGH or time.monotonic() > deadline:
             return found, seen
         time.sleep(0.01)
 
 
-def _restart_postgres(act: Act, number: int) -> Recovery:
-    with act.stage.postgres_lock, act.stage.book.outage():
-        name = act.stage.postgres.name
-        act.stage.signal_server(name, number)
-        while act.stage.servers.alive(name):
+def _restart_postgres(context: FaultContext, number: int) -> Recovery:
+    with context.cluster.postgres_lock, context.cluster.history.outage():
+        name = context.cluster.postgres.name
+        context.cluster.signal_server(name, number)
+        while context.cluster.servers.alive(name):
             time.sleep(0.05)
-        up = wait_until_up(act.stage.settings.database_url)
-    return Recovery("postgres", [act.meter.first_move(up)])
+        up = wait_until_up(context.cluster.settings.database_url)
+    return Recovery("postgres", [context.meter.first_move(up)])

@@ -9,7 +9,7 @@ from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
 
 #: Pools made before anything runs; tasks that need 2 slots are among those of `narrow` and `odd`.
 POOLS = {"narrow": 2, "odd": 3, "wide": 6, "probes": 100}
-#: Fewer than the workers have places (chaos/stage.py), so that an overrun can show.
+#: Fewer than the workers have places (chaos/cluster.py), so that an overrun can show.
 PARALLELISM = 14
 RULES = ("all_success", "all_success", "all_success", "all_done", "one_success", "none_failed", "none_failed_min_one_success",
          "one_failed", "all_done_min_one_success", "one_done", "none_skipped")  # fmt: skip
@@ -31,21 +31,21 @@ MEASURES = (
     ),
 )
 INTERVAL, PAST_RUNS = timedelta(seconds=20), 8
-Made = list[PlannedTask]
+Tasks = list[PlannedTask]
 
 
 def plan(seed: int, *, start: datetime | None = None, seconds: float = 0.0) -> Plan:
     """The DAGs of a seed. The scheduled ones begin some intervals before `start` and end with the run's `seconds`."""
-    makers: list[Callable[[random.Random], Made]] = [
+    makers: list[Callable[[random.Random], Tasks]] = [
         _chain, _chain, _fan, _fan, _join, _join, _diamonds, _retries, _retries, _narrow, _odd, _wide, _mapped, _mapped_output,
         _group, _sensor, _deferral, _random, _random, _random,
     ]  # fmt: skip
     found = []
     for number, make in enumerate(makers, start=1):
-        dice = random.Random(f"{seed} {number}")
+        rng = random.Random(f"{seed} {number}")
         dag_id = f"c{number:02}_{make.__name__.strip('_')}"
-        runs, tasks = dice.choice((1, 2, 3, 16)), dice.choice((4, 8, 16, 64))
-        found.append(PlannedDag(dag_id=dag_id, tasks=tuple(make(dice)), max_active_runs=runs, max_active_tasks=tasks))
+        runs, tasks = rng.choice((1, 2, 3, 16)), rng.choice((4, 8, 16, 64))
+        found.append(PlannedDag(dag_id=dag_id, tasks=tuple(make(rng)), max_active_runs=runs, max_active_tasks=tasks))
     first = (start or datetime.now(UTC)).replace(microsecond=0) - PAST_RUNS * INTERVAL
     last = first + max(0, int((seconds + PAST_RUNS * INTERVAL.total_seconds()) / INTERVAL.total_seconds()) - 1) * INTERVAL
     schedule = Schedule(start=first, end=last, interval=INTERVAL)
@@ -56,19 +56,19 @@ def plan(seed: int, *, start: datetime | None = None, seconds: float = 0.0) -> P
     return Plan.of([*found, *MEASURES], POOLS, PARALLELISM)
 
 
-def _seconds(dice: random.Random) -> float:
+def _seconds(rng: random.Random) -> float:
     """From nothing to long enough to be killed in it; so that about half of all pool children are at work."""
-    return round(dice.choice((0.0, 0.1, 0.3, 1.0, dice.uniform(0.5, 4.0))), 2)
+    return round(rng.choice((0.0, 0.1, 0.3, 1.0, rng.uniform(0.5, 4.0))), 2)
 
 
-def _node(task_id: str, dice: random.Random | None = None, share: float = 1.0, **options: object) -> PlannedTask:
-    seconds = round(_seconds(dice) * share, 2) if dice is not None else 0.0
+def _node(task_id: str, rng: random.Random | None = None, share: float = 1.0, **options: object) -> PlannedTask:
+    seconds = round(_seconds(rng) * share, 2) if rng is not None else 0.0
     return PlannedTask(**{"task_id": task_id, "seconds": seconds, **options})  # type: ignore[arg-type]
 
 
-def _chain(dice: random.Random) -> Made:
+def _chain(rng: random.Random) -> Tasks:
     """Each task takes what the one before it returned."""
-    length, seconds = dice.randint(12, 30), round(_seconds(dice) / 3, 2)
+    length, seconds = rng.randint(12, 30), round(_seconds(rng) / 3, 2)
     names = [f"t{n:02}" for n in range(length)]
     return [
         _node(name, seconds=seconds, upstream=tuple(names[at - 1 : at] if at else ()), takes=names[at - 1] if at else None)
@@ -76,82 +76,80 @@ def _chain(dice: random.Random) -> Made:
     ]
 
 
-def _fan(dice: random.Random) -> Made:
+def _fan(rng: random.Random) -> Tasks:
     return [
-        _node("first", dice),
-        *(_node(f"f{n:02}", dice, upstream=("first",), takes="first") for n in range(dice.randint(15, 40))),
+        _node("first", rng),
+        *(_node(f"f{n:02}", rng, upstream=("first",), takes="first") for n in range(rng.randint(15, 40))),
     ]
 
 
-def _join(dice: random.Random) -> Made:
-    fan = [_node(f"f{n:02}", dice) for n in range(dice.randint(10, 30))]
-    middle = _node("middle", rule=dice.choice(("all_success", "all_done")), upstream=tuple(one.task_id for one in fan), takes="f00")
+def _join(rng: random.Random) -> Tasks:
+    fan = [_node(f"f{n:02}", rng) for n in range(rng.randint(10, 30))]
+    middle = _node("middle", rule=rng.choice(("all_success", "all_done")), upstream=tuple(one.task_id for one in fan), takes="f00")
     return [*fan, middle, _node("last", upstream=("middle",), takes="middle")]
 
 
-def _diamonds(dice: random.Random) -> Made:
+def _diamonds(rng: random.Random) -> Tasks:
     made = [_node("t0")]
-    for level in range(1, dice.randint(4, 7)):
-        sides = [
-            _node(f"s{level}_{n}", dice, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(dice.randint(2, 5))
-        ]
+    for level in range(1, rng.randint(4, 7)):
+        sides = [_node(f"s{level}_{n}", rng, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(rng.randint(2, 5))]
         made += [*sides, _node(f"t{level}", upstream=tuple(one.task_id for one in sides), takes=sides[0].task_id)]
     return [replace(one, queue=FEW) for one in made]
 
 
-def _retries(dice: random.Random) -> Made:
-    seconds = _seconds(dice)
+def _retries(rng: random.Random) -> Tasks:
+    seconds = _seconds(rng)
     made = [
         _node(f"r{n}", does="fails_first", seconds=seconds, failing_tries=n % 3, upstream=(f"r{n - 4}",) if n >= 4 else ())
         for n in range(12)
     ]
-    fails = _node("fails", does="fails", retries=dice.randint(0, 2), retry_delay_s=0.2)
+    fails = _node("fails", does="fails", retries=rng.randint(0, 2), retry_delay_s=0.2)
     after = _node("after", rule="all_done", upstream=(*(f"r{n}" for n in range(8, 12)), "fails"))
     return [*made, fails, after, _node("never", upstream=("fails",))]
 
 
-def _narrow(dice: random.Random) -> Made:
-    return _pool(dice, "narrow", 10)
+def _narrow(rng: random.Random) -> Tasks:
+    return _pool(rng, "narrow", 10)
 
 
-def _odd(dice: random.Random) -> Made:
-    return _pool(dice, "odd", 18)
+def _odd(rng: random.Random) -> Tasks:
+    return _pool(rng, "odd", 18)
 
 
-def _wide(dice: random.Random) -> Made:
-    return _pool(dice, "wide", 24)
+def _wide(rng: random.Random) -> Tasks:
+    return _pool(rng, "wide", 24)
 
 
-def _pool(dice: random.Random, pool: str, count: int) -> Made:
+def _pool(rng: random.Random, pool: str, count: int) -> Tasks:
     """Two layers, so that following has its part in filling the pool."""
-    a = [_node(f"a{n:02}", dice, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 4) for n in range(count // 2)]
+    a = [_node(f"a{n:02}", rng, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 4) for n in range(count // 2)]
     b = [
-        _node(f"b{n:02}", dice, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 5, upstream=(f"a{n:02}",), takes=f"a{n:02}")
+        _node(f"b{n:02}", rng, 0.5, pool=pool, pool_slots=1 + n % 2, weight=n % 5, upstream=(f"a{n:02}",), takes=f"a{n:02}")
         for n in range(count // 2)
     ]
     return [*a, *b]
 
 
-def _mapped(dice: random.Random) -> Made:
-    limit = dice.choice((None, ("max_active_tis_per_dagrun", 2), ("max_active_tis_per_dag", 3)))
-    one = _node("one", dice, 0.5, does="item", count=dice.randint(8, 25), limit=limit, upstream=("first",), retry_delay_s=0.2)
+def _mapped(rng: random.Random) -> Tasks:
+    limit = rng.choice((None, ("max_active_tis_per_dagrun", 2), ("max_active_tis_per_dag", 3)))
+    one = _node("one", rng, 0.5, does="item", count=rng.randint(8, 25), limit=limit, upstream=("first",), retry_delay_s=0.2)
     return [_node("first"), one, _node("last", upstream=("one",))]
 
 
-def _mapped_output(dice: random.Random) -> Made:
+def _mapped_output(rng: random.Random) -> Tasks:
     """Two tasks mapped over one list; now and then a second list is empty."""
-    count = dice.randint(5, 20)
+    count = rng.randint(5, 20)
     each = {"does": "item", "count": count, "over": "make", "upstream": ("make",), "retry_delay_s": 0.2}
     return [
         _node("make", does="lists", count=count, retry_delay_s=0.2),
         _node("numbers", **each),
-        _node("more", dice, 0.5, **each),
+        _node("more", rng, 0.5, **each),
         _node("last", rule="none_failed", upstream=("numbers", "more")),
     ]
 
 
-def _group(dice: random.Random) -> Made:
-    count, seconds = dice.randint(4, 9), round(_seconds(dice) / 2, 2)
+def _group(rng: random.Random) -> Tasks:
+    count, seconds = rng.randint(4, 9), round(_seconds(rng) / 2, 2)
     each = {"does": "item", "count": count, "over": "made", "group": "each", "retry_delay_s": 0.2}
     return [
         _node("made", does="lists", count=count, retry_delay_s=0.2),
@@ -162,43 +160,43 @@ def _group(dice: random.Random) -> Made:
     ]
 
 
-def _sensor(dice: random.Random) -> Made:
+def _sensor(rng: random.Random) -> Tasks:
     made = []
     for n in range(4):
         made += [_node(f"wait{n}", does="pokes", seconds=0.5 + n)]
-        made += [_node(f"n{n}_{k}", dice, upstream=(f"wait{n}",)) for k in range(3)]
+        made += [_node(f"n{n}_{k}", rng, upstream=(f"wait{n}",)) for k in range(3)]
     return made
 
 
-def _deferral(dice: random.Random) -> Made:
+def _deferral(rng: random.Random) -> Tasks:
     made = []
     for n in range(5):
         made += [
             _node(f"before{n}"),
             _node(f"wait{n}", does="waits", seconds=round(0.4 * n, 1), upstream=(f"before{n}",)),
-            _node(f"after{n}", dice, upstream=(f"wait{n}",)),
+            _node(f"after{n}", rng, upstream=(f"wait{n}",)),
         ]
     return made
 
 
-def _past(width: int) -> Made:
+def _past(width: int) -> Tasks:
     """The middle waits for itself in the run before."""
     past = [_node(f"past{n}", seconds=0.2, depends_on_past=True, upstream=("first",), takes="first") for n in range(width)]
     return [_node("first"), *past, _node("last", upstream=tuple(one.task_id for one in past), takes="past0")]
 
 
-def _random(dice: random.Random) -> Made:
-    size = dice.randint(15, 30)
+def _random(rng: random.Random) -> Tasks:
+    size = rng.randint(15, 30)
     calls = ("work", "work", "work", "work", "fails_first", "fails", "skips")
-    made: Made = []
+    made: Tasks = []
     for number in range(size):
-        does = dice.choice(calls)
-        retries = {"fails": dice.randint(0, 1), "work": dice.choice((3, 5, 5))}.get(does, 5)
+        does = rng.choice(calls)
+        retries = {"fails": rng.randint(0, 1), "work": rng.choice((3, 5, 5))}.get(does, 5)
         one = _node(
-            f"t{number:02}", dice, does=does, retries=retries, failing_tries=1 if does == "fails_first" else 0,
-            rule=dice.choice(RULES), pool=dice.choice(("default_pool", "default_pool", "wide")),
-            pool_slots=dice.choice((1, 1, 1, 2)), weight=dice.randint(1, 5),
+            f"t{number:02}", rng, does=does, retries=retries, failing_tries=1 if does == "fails_first" else 0,
+            rule=rng.choice(RULES), pool=rng.choice(("default_pool", "default_pool", "wide")),
+            pool_slots=rng.choice((1, 1, 1, 2)), weight=rng.randint(1, 5),
         )  # fmt: skip
-        above = sorted(dice.sample(range(max(0, number - 8), number), dice.randint(0, min(3, number))))
+        above = sorted(rng.sample(range(max(0, number - 8), number), rng.randint(0, min(3, number))))
         made.append(replace(one, upstream=tuple(made[at].task_id for at in above)))
     return made

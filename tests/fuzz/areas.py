@@ -66,7 +66,7 @@ with DAG("callbacks", schedule=None):
 
 @dataclass(frozen=True)
 class Area:
-    """A kind of cases: how many of `make fuzz`'s 10,000 it gets, what makes one, and what judges it."""
+    """A kind of cases: how many of `make fuzz`'s 10,000 it gets, the strategy that makes one, and its check."""
 
     name: str
     share: float

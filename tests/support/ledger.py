@@ -1,6 +1,6 @@
-"""The ledger: tasks record what really ran, over their own connection, and a judge compares the database with that record.
+"""The ledger: tasks record what really ran, over their own connection, and `Ledger.check` compares the database with that record.
 
-A task of a ledger DAG enters a row when its code starts and completes it when its code ends. The judge uses nothing
+A task of a ledger DAG enters a row when its code starts and completes it when its code ends. The check uses nothing
 that Paceline stored until it compares the two: each success in the database must have run, and nothing may have run twice.
 """
 
@@ -113,7 +113,7 @@ def work(seconds=0.0):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The violations that the judge found. `overtaken` is not a violation: a try that was declared lost, because its worker was
+    """The violations that were found. `overtaken` is not a violation: a try that was declared lost, because its worker was
     stopped or disconnected, still ran when the next one started (at-least-once).
     """
 
@@ -168,7 +168,7 @@ class Ledger:
         """Have Paceline's database record each change of state, for Verdict.double_success. Call it before anything runs."""
         ask(database_url, WITNESS)
 
-    def judge(
+    def check(
         self,
         database_url: str,
         dag_ids: Iterable[str] | None = None,

@@ -1,4 +1,4 @@
-"""The judge of the ledger sees what it is there for: each verdict is provoked once."""
+"""The check of the ledger finds each kind of violation: each is provoked once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -47,31 +47,31 @@ def ended(scenario: Scenario) -> Scenario:
 def test_what_ran_once_is_in_order(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, 1)
 
-    verdict = ledger.judge(ended.settings.database_url)
+    verdict = ledger.check(ended.settings.database_url)
 
     assert verdict.ok
     assert verdict.counts == {"tis": 1, "executions": 1, "lost": 0, "stuck": 0, "double_running": 0, "double_success": 0}
 
 
 def test_a_success_that_never_ran_or_did_not_end_is_lost(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
-    assert ledger.judge(ended.settings.database_url).lost == ["d.t (run r): try 1 is a success that ran 0 times"]
+    assert ledger.check(ended.settings.database_url).lost == ["d.t (run r): try 1 is a success that ran 0 times"]
     enter(1, 0, None)
 
-    assert ledger.judge(ended.settings.database_url).lost == ["d.t (run r): try 1 is a success that ran 0 times"]
+    assert ledger.check(ended.settings.database_url).lost == ["d.t (run r): try 1 is a success that ran 0 times"]
 
 
 def test_what_the_database_does_not_know_is_lost(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, 1)
     ledger.rows("update ledger set task_id = 'other'")
 
-    assert "d.other (run r) ran and is unknown" in ledger.judge(ended.settings.database_url).lost
+    assert "d.other (run r) ran and is unknown" in ledger.check(ended.settings.database_url).lost
 
 
 def test_one_try_twice_is_double_running(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, None)
     enter(1, 5, 6)
 
-    assert ledger.judge(ended.settings.database_url).double_running == ["d.t (run r): try 1 ran twice"]
+    assert ledger.check(ended.settings.database_url).double_running == ["d.t (run r): try 1 ran twice"]
 
 
 @pytest.mark.parametrize(("ended_at", "beside"), [(3, False), (None, True)])
@@ -81,14 +81,14 @@ def test_two_tries_at_a_time_are_double_running_unless_the_first_was_declared_lo
     enter(1, 0, ended_at)
     enter(2, 2, 4, beside=beside)
     text = "d.t (run r): try 1 was still there when try 2 began"
-    assert ledger.judge(ended.settings.database_url).double_running == [text]
+    assert ledger.check(ended.settings.database_url).double_running == [text]
     ended.sql(
         "insert into task_try (task_instance_id, try_number, state, reason)"
         " select id, 1, 'failed', 'worker w sent no heartbeat for 10 s' from task_instance"
     )
     ended.sql("update task_instance set try_number = 2")
 
-    verdict = ledger.judge(ended.settings.database_url)
+    verdict = ledger.check(ended.settings.database_url)
 
     assert (verdict.double_running, verdict.overtaken) == ([], [text])
 
@@ -97,7 +97,7 @@ def test_tries_one_after_the_other_are_in_order(ended: Scenario, ledger: Ledger,
     enter(1, 0, 2)
     enter(2, 2, 4)
 
-    assert ledger.judge(ended.settings.database_url).double_running == []
+    assert ledger.check(ended.settings.database_url).double_running == []
 
 
 def test_a_run_that_goes_on_is_stuck(scenario: Scenario, ledger: Ledger) -> None:
@@ -105,18 +105,18 @@ def test_a_run_that_goes_on_is_stuck(scenario: Scenario, ledger: Ledger) -> None
     scenario.trigger("d", run_id="r")
     scenario.turn()
 
-    assert ledger.judge(scenario.settings.database_url).stuck == ["d.t (run r) is queued in a run that is running"]
+    assert ledger.check(scenario.settings.database_url).stuck == ["d.t (run r) is queued in a run that is running"]
 
 
 def test_a_success_that_is_undone_and_comes_again_is_double(ended: Scenario, ledger: Ledger) -> None:
     ended.sql("update task_instance set state = 'running'")
     ended.sql("update task_instance set state = %s", TaskState.SUCCESS.value)
 
-    assert len(ledger.judge(ended.settings.database_url).double_success) == 1
+    assert len(ledger.check(ended.settings.database_url).double_success) == 1
 
 
 def test_two_successful_tries_are_a_double_success(ended: Scenario, ledger: Ledger) -> None:
     ended.sql("insert into task_try (task_instance_id, try_number, state) select id, 1, 'success' from task_instance")
     ended.sql("update task_instance set try_number = 2")
 
-    assert ledger.judge(ended.settings.database_url).double_success == ["d.t (run r) has 2 successful tries"]
+    assert ledger.check(ended.settings.database_url).double_success == ["d.t (run r) has 2 successful tries"]

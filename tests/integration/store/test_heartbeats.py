@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from chaos.proxy import Line, Proxy
+from chaos.proxy import Link, Proxy
 from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
@@ -29,16 +29,16 @@ class Heard:
 
 
 @pytest.fixture
-def line(postgres_server: PostgresServer) -> Iterator[tuple[Proxy, Line]]:
+def link(postgres_server: PostgresServer) -> Iterator[tuple[Proxy, Link]]:
     proxy = Proxy()
-    yield proxy, proxy.line(Path(postgres_server.embedded.run_folder) / ".s.PGSQL.5432")
+    yield proxy, proxy.link(Path(postgres_server.embedded.run_folder) / ".s.PGSQL.5432")
     proxy.close()
 
 
-def through(settings: Settings, line: Line) -> Settings:
+def through(settings: Settings, link: Link) -> Settings:
     """The same database by TCP."""
     name = urllib.parse.urlsplit(settings.database_url).path
-    url = f"postgresql://postgres@127.0.0.1:{line.port}{name}"
+    url = f"postgresql://postgres@127.0.0.1:{link.port}{name}"
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
 
 
@@ -54,16 +54,16 @@ def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> 
 
 @pytest.mark.parametrize("requests", [True, False])
 def test_a_connection_that_swallows_what_is_sent_is_replaced(
-    scenario: Scenario, settings: Settings, line: tuple[Proxy, Line], requests: bool
+    scenario: Scenario, settings: Settings, link: tuple[Proxy, Link], requests: bool
 ) -> None:
-    proxy, wire = line
+    proxy, wire = link
     made, heard = renewing(through(settings, wire), scenario.worker_id, timeout_s=1.0)
     eventually(lambda: heard.sent)
 
     proxy.do(lambda: wire.cut(requests=requests))
     eventually(lambda: heard.failed, timeout=20)
     before = len(heard.sent)
-    proxy.do(lambda: wire.mend(reset=False))
+    proxy.do(lambda: wire.restore(reset=False))
 
     eventually(lambda: len(heard.sent) > before, timeout=20)
     made.end()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.proxy import Line, Proxy
+from chaos.proxy import Link, Proxy
 from support.scenario import Scenario
 from support.servers import PostgresServer
 from support.waiting import eventually
@@ -43,11 +43,11 @@ d()
 
 @dataclass
 class Far:
-    """A bench with a short timeout, and a worker that reaches PostgreSQL by a line that can be cut."""
+    """A bench with a short timeout, and a worker that reaches PostgreSQL by a link that can be cut."""
 
     bench: Any
     proxy: Proxy
-    line: Line
+    link: Link
     worker: Any
     ledger: Path
 
@@ -58,17 +58,17 @@ class Far:
         return [float(one[1]) for one in found if len(one) == 2 and one[0] == str(number)]
 
     def cut(self) -> None:
-        self.proxy.do(self.line.cut)
+        self.proxy.do(self.link.cut)
 
     def cut_answers(self) -> None:
-        self.proxy.do(lambda: self.line.cut(requests=False))
+        self.proxy.do(lambda: self.link.cut(requests=False))
 
     def stop_the_parent(self) -> None:
         os.kill(self.worker.process.pid, signal.SIGSTOP)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         os.kill(self.worker.process.pid, signal.SIGCONT)
-        self.proxy.do(lambda: self.line.mend(reset=False))
+        self.proxy.do(lambda: self.link.restore(reset=False))
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def far(bench: Any, settings: Settings, postgres_server: PostgresServer) -> Iter
     bench.scenario.close()
     bench.settings, bench.scenario = patient, Scenario(patient)
     proxy = Proxy()
-    line = proxy.line(Path(postgres_server.embedded.run_folder) / ".s.PGSQL.5432")
+    link = proxy.link(Path(postgres_server.embedded.run_folder) / ".s.PGSQL.5432")
     name = settings.database_url.split("@/")[1].split("?")[0]
     env = {"PACELINE_WORKER_HEARTBEAT_TIMEOUT": str(TIMEOUT_S)}
-    worker = bench.worker(PACELINE_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{line.port}/{name}", **env)
-    yield Far(bench, proxy, line, worker, bench.folder / "ledger")
+    worker = bench.worker(PACELINE_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{link.port}/{name}", **env)
+    yield Far(bench, proxy, link, worker, bench.folder / "ledger")
     os.kill(worker.process.pid, signal.SIGCONT)
     proxy.close()
 
@@ -97,7 +97,7 @@ def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fau
     fault(far)
     bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT=str(TIMEOUT_S))
     bench.wait(run)
-    far.mend()
+    far.restore()
 
     assert bench.scenario.states(run) == {"t": "success"}
     assert max(far.ticks(1)) < min(far.ticks(2))

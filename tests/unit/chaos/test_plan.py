@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from chaos.faults import BAG, MEASURED
+from chaos.dag_files import files
+from chaos.faults import MEASURED, UNMEASURED
 from chaos.plan import PlannedDag, PlannedTask, Schedule
 from chaos.recovery import Recovery, figures
-from chaos.run import Bags
+from chaos.run import FaultSchedule
 from chaos.shapes import PAST_RUNS, plan
-from chaos.source import files
 from support.ledger import Ledger
 
 from scheduler.authoring.dag import DAG
@@ -66,15 +66,15 @@ def test_dates_of_a_schedule_include_both_ends() -> None:
 
 
 def test_every_second_draw_is_a_fault_whose_recovery_is_measured() -> None:
-    bags = Bags(BAG, MEASURED, seed=1)
-    drawn = [bags.draw() for _ in range(60)]
+    schedule = FaultSchedule(UNMEASURED, MEASURED, seed=1)
+    drawn = [schedule.draw() for _ in range(60)]
 
     assert all(len(one) == 1 and one[0] in MEASURED for one in drawn[1::2])
     others = Counter(fault for one in drawn[::2] for fault in one)
-    assert set(others) <= set(BAG)
-    assert set(others) == set(BAG), "each comes before any comes much more often"
-    assert Bags((), MEASURED, seed=1).draw()[0] in MEASURED
-    assert Bags((), (), seed=1).draw() == []
+    assert set(others) <= set(UNMEASURED)
+    assert set(others) == set(UNMEASURED), "each comes before any comes much more often"
+    assert FaultSchedule((), MEASURED, seed=1).draw()[0] in MEASURED
+    assert FaultSchedule((), (), seed=1).draw() == []
 
 
 def test_a_recovery_has_the_number_of_its_samples() -> None:

@@ -1,4 +1,4 @@
-"""The judge's table of trigger rules agrees with the one that schedules; neither is made from the other."""
+"""The checker's table of trigger rules agrees with the one that schedules; neither is made from the other."""
 
 from itertools import product
 

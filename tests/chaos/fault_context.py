@@ -1,4 +1,4 @@
-"""What a fault has at hand: the stage, a meter, dice of its own, and a bound on how long something stays stopped or cut."""
+"""What a fault receives: the cluster, a meter, a random generator of its own, and a limit for the time of a stop or a cut."""
 
 import random
 import time
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import psycopg2
 from sqlalchemy.exc import DBAPIError
 
+from chaos.cluster import Cluster
 from chaos.recovery import LIMIT_S, Meter, Recovery
-from chaos.stage import Stage
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
@@ -20,31 +20,31 @@ LOOK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """`longest_s` bounds how long something stays stopped or cut."""
+class FaultContext:
+    """`longest_s` limits the time for which a process stays stopped or cut off."""
 
-    stage: Stage
+    cluster: Cluster
     meter: Meter
-    dice: random.Random
+    rng: random.Random
     longest_s: float
 
     def pause_s(self) -> float:
-        return min(self.longest_s, self.dice.choice((0.5, 0.5, 2.0, 2.0, 5.0, 5.0, 8.0, 12.0, 15.0, 25.0, 40.0)))
+        return min(self.longest_s, self.rng.choice((0.5, 0.5, 2.0, 2.0, 5.0, 5.0, 8.0, 12.0, 15.0, 25.0, 40.0)))
 
     def trigger(self, dag_id: str) -> str:
-        """Make a run now; its run id."""
-        engine = database.create(self.stage.settings, application="chaos")
+        """Create a run now, and return its run ID."""
+        engine = database.create(self.cluster.settings, application="chaos")
         run_id = f"{dag_id}-{uuid.uuid4().hex[:8]}"
-        self.stage.book.asked_for(dag_id, run_id, sure=False)
+        self.cluster.history.requested(dag_id, run_id, sure=False)
         try:
             transact(engine, manual_runs.trigger, dag_id, run_id=run_id)
-            self.stage.book.asked_for(dag_id, run_id, sure=True)
+            self.cluster.history.requested(dag_id, run_id, sure=True)
         finally:
             engine.dispose()
         return run_id
 
-    def surely(self, change: Callable[[], object]) -> None:
-        """Do it, however often PostgreSQL is away meanwhile."""
+    def retry_until_done(self, change: Callable[[], object]) -> None:
+        """Repeat a change until PostgreSQL has stored it, for at most LIMIT_S."""
         deadline = time.monotonic() + LIMIT_S
         while True:
             try:
@@ -56,12 +56,12 @@ class Act:
             else:
                 return
 
-    def at_work(self, worker: str) -> dict[int, int]:
-        """Wait a moment for a worker to have something to lose; what it has."""
+    def wait_for_tasks(self, worker: str) -> dict[int, int]:
+        """Wait up to LOOK_S until a worker runs tasks, and return their try numbers by task instance."""
         deadline = time.monotonic() + LOOK_S
         while not (found := self.meter.running_on(worker)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
 
-Fault = Callable[[Act], "Recovery | None"]
+Fault = Callable[[FaultContext], "Recovery | None"]

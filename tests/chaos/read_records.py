@@ -1,4 +1,4 @@
-"""Reads the facts for the judge: the ledger, and Paceline's tables as they are at the end."""
+"""Reads the records for the checker: the ledger, and Paceline's tables as they are at the end."""
 
 import contextlib
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import psycopg2
 from support.ledger import Ledger
 
-from chaos.facts import Execution, Facts, Key, StoredInstance, StoredRun, StoredTry
+from chaos.records import Execution, Key, Records, StoredInstance, StoredRun, StoredTry
 
 EXECUTIONS = """
 select dag_id, run_id, task_id, map_index, try_number, process, child_pid, extract(epoch from started_at)::float,
@@ -26,7 +26,7 @@ select task_instance_id, try_number, state, split_part(worker, '@', 1), extract(
 """
 
 
-def read(database_url: str, ledger: Ledger) -> Facts:
+def read(database_url: str, ledger: Ledger) -> Records:
     """Everything, in one snapshot of each of the two databases."""
     with contextlib.closing(psycopg2.connect(database_url)) as connection, connection.cursor() as cursor:
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
@@ -50,7 +50,7 @@ def read(database_url: str, ledger: Ledger) -> Facts:
         for row in ledger.rows(EXECUTIONS)
     ]  # fmt: skip
     made = [StoredRun(dag_id=a, run_id=b, state=c, run_type=d, logical_date=e or 0.0) for a, b, c, d, e in runs]
-    return Facts(made, stored, executions)
+    return Records(made, stored, executions)
 
 
 def _rows(cursor: Any, statement: str) -> list[Any]:

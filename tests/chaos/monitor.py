@@ -1,4 +1,4 @@
-"""Looks at the database all the time: slots and runs over a limit, deadlocks. Every finding names rows."""
+"""Samples the database five times a second for slots and runs over a limit, and for deadlocks. Every finding names rows."""
 
 import contextlib
 import threading
@@ -7,7 +7,7 @@ import time
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from chaos.book import Book
+from chaos.history import History
 
 INTERVAL_S = 0.2
 #: Seconds that a pool which was made smaller may hold more than its slots.
@@ -46,13 +46,13 @@ select null, r.dag_id || '.' || t.task_id || ' has ' || count(*) || ' active ins
 DEADLOCKS = "select deadlocks, stats_reset from pg_stat_database where datname = current_database()"
 
 
-class Watch(threading.Thread):
+class Monitor(threading.Thread):
     """`overruns` and `deadlocks` are what it has seen; it looks again as soon as PostgreSQL does."""
 
-    def __init__(self, url: str, book: Book) -> None:
+    def __init__(self, url: str, history: History) -> None:
         super().__init__(name="watch", daemon=True)
         self._url = url
-        self._book = book
+        self._history = history
         self._done = threading.Event()
         self.looks = 0
         self.overruns: list[str] = []
@@ -88,7 +88,7 @@ class Watch(threading.Thread):
         self.looks += 1
         stamp = time.strftime("%H:%M:%S")
         # What held the slots of a pool when it was made smaller is left to end.
-        drains = {pool for pool, at in self._book.shrunk.items() if time.monotonic() - at < DRAINED_S}
+        drains = {pool for pool, at in self._history.shrunk.items() if time.monotonic() - at < DRAINED_S}
         self.overruns += [f"{stamp} {text}" for pool, text in over if pool not in drains]
         # A crash of the server sets the counter back.
         self.deadlocks += counted - self._last if counted >= self._last else counted

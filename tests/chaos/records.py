@@ -1,4 +1,4 @@
-"""What the judge looks at: executions from the ledger, and what PostgreSQL stored. Plain values that a test can write down."""
+"""The records that the checker compares: executions from the ledger, and the stored state. A test can write them down."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Records:
     """All of them; executions in the order in which they began."""
 
     runs: Sequence[StoredRun]

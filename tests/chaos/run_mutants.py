@@ -49,9 +49,9 @@ def counted(mutant: Mutant) -> dict[str, int]:
     folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
     try:
         packages = write(mutant, folder / "packages") if mutant.changes else None
-        (stage := folder / "s").mkdir()
+        (cluster := folder / "s").mkdir()
         report = chaos(
-            stage, seed=SEED, seconds=SECONDS, quick=False, longest_s=3.0, faults=mutant.faults, measured=(), settle_s=SETTLE_S,
+            cluster, seed=SEED, seconds=SECONDS, quick=False, longest_s=3.0, faults=mutant.faults, measured=(), settle_s=SETTLE_S,
             tis_per_second=TIS_PER_SECOND, packages=packages, say=lambda _: None,
         )  # fmt: skip
         print(report.text(), file=sys.stderr)
@@ -62,7 +62,7 @@ def counted(mutant: Mutant) -> dict[str, int]:
 
 def _in_process(name: str) -> dict[str, int]:
     """In a process of its own: a defect may take all of it along."""
-    command: Sequence[str] = (sys.executable, "-m", "chaos.prove", "--here", name)
+    command: Sequence[str] = (sys.executable, "-m", "chaos.run_mutants", "--here", name)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Where chaos happens: servers and processes of its own, each process with lines to the servers that can be cut."""
+"""The cluster under test: its own servers and processes, each process with links to the servers that can be cut."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ from support.ledger import Ledger, ask
 from support.servers import DURABLE, EVERYTHING, FAST
 from support.waiting import eventually
 
-from chaos.book import Book, Harm
+from chaos.dag_files import files
+from chaos.history import Harm, History
 from chaos.plan import Plan
-from chaos.proxy import Line, Proxy
+from chaos.proxy import Link, Proxy
 from chaos.shapes import FEW, PROBES
-from chaos.source import files
 from scheduler.embedded import stack
 from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
 from scheduler.embedded.supervisor import Command, Supervisor
@@ -62,16 +62,16 @@ ALIVE = "select pid from process where stopped_at is null and heartbeat_at > clo
 WORKER_ROLE = "paceline_worker"
 
 
-class Apart:
-    """The processes that faults cut off, each by one fault at a time: on a line that is cut already nothing more is lost, and the
-    first fault to end would mend it for both."""
+class Partitions:
+    """The processes that faults cut off, each by one fault at a time: a link that is cut already loses no more data, and the first
+    fault to end would restore it for both."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def one_of(self, names: Sequence[str], choose: Callable[[list[str]], str]) -> Iterator[str]:
+    def reserve(self, names: Sequence[str], choose: Callable[[list[str]], str]) -> Iterator[str]:
         """One that `choose` returns, until the end of the block; waits while other faults have all of them."""
         with self._changed:
             free = self._changed.wait_for(lambda: [name for name in names if name not in self._names], CUT_OFF_S)
@@ -86,16 +86,16 @@ class Apart:
 
 
 @dataclass(slots=True)
-class Lines:
-    """The ways of one process to PostgreSQL and Redis."""
+class Links:
+    """The links of one process to PostgreSQL and Redis."""
 
-    postgres: Line
-    redis: Line
+    postgres: Link
+    redis: Link
 
 
 @dataclass
-class Stage:
-    """The running whole; `lines` and `frozen` are by process name and process id."""
+class Cluster:
+    """The servers and processes under test; `links` and `frozen` are by process name and process ID."""
 
     folder: Path
     settings: Settings
@@ -106,24 +106,24 @@ class Stage:
     postgres: EmbeddedPostgres
     broker: EmbeddedRedis
     proxy: Proxy
-    #: The way of the harness itself to PostgreSQL.
-    own_line: Line
-    lines: dict[str, Lines]
-    said: list[str]
+    #: The link of the harness itself to PostgreSQL.
+    own_link: Link
+    links: dict[str, Links]
+    output: list[str]
     replicas: int = 0
     #: Held by a fault that stops, moves or configures PostgreSQL: one of these at a time.
     postgres_lock: threading.Lock = field(default_factory=threading.Lock)
-    book: Book = field(default_factory=Book)
+    history: History = field(default_factory=History)
     frozen: set[int] = field(default_factory=set)
-    apart: Apart = field(default_factory=Apart)
+    partitions: Partitions = field(default_factory=Partitions)
 
     @property
     def workers(self) -> list[str]:
-        return [name for name in self.lines if name.startswith("worker")]
+        return [name for name in self.links if name.startswith("worker")]
 
     @property
     def schedulers(self) -> list[str]:
-        return [name for name in self.lines if name.startswith("scheduler")]
+        return [name for name in self.links if name.startswith("scheduler")]
 
     def up(self, names: list[str]) -> list[str]:
         """Those of them that run just now; LookupError if none does."""
@@ -133,10 +133,10 @@ class Stage:
         return found
 
     def whole(self) -> bool:
-        """Whether every process of the stack is up and has lately said so."""
-        running = {self.stack.pid(name) for name in self.lines if self.stack.alive(name)}
+        """Whether every process of the stack is up and has sent a heartbeat lately."""
+        running = {self.stack.pid(name) for name in self.links if self.stack.alive(name)}
         with contextlib.suppress(psycopg2.Error):
-            return len(running) == len(self.lines) and running <= {row[0] for row in ask(self.settings.database_url, ALIVE)}
+            return len(running) == len(self.links) and running <= {row[0] for row in ask(self.settings.database_url, ALIVE)}
         return False
 
     def signal(self, name: str, number: int) -> None:
@@ -148,7 +148,7 @@ class Stage:
 
     def _harmed(self, what: str, name: str, child: int | None = None) -> Harm | None:
         """What happens to a worker may cost its tries; nothing else may."""
-        return self.book.harmed(what, name, child) if name in self.workers else None
+        return self.history.harmed(what, name, child) if name in self.workers else None
 
     def signal_server(self, name: str, number: int) -> None:
         _signal(self.servers, name, number)
@@ -174,15 +174,15 @@ class Stage:
                 harm.end = time.time()
 
     @contextlib.contextmanager
-    def to_cut_off(self, names: Sequence[str], dice: random.Random) -> Iterator[str]:
+    def to_cut_off(self, names: Sequence[str], rng: random.Random) -> Iterator[str]:
         """One of these that runs; no other fault cuts it off until the end of the block."""
-        with self.apart.one_of(names, lambda free: dice.choice(self.up(free))) as name:
+        with self.partitions.reserve(names, lambda free: rng.choice(self.up(free))) as name:
             yield name
 
     @contextlib.contextmanager
-    def cut_off(self, name: str, lines: Sequence[Line]) -> Iterator[None]:
-        """A process without these lines for the length of the block. A worker without Redis lives on: no try of it may be lost."""
-        harm = self._harmed("cut off", name) if self.lines[name].postgres in lines else None
+    def cut_off(self, name: str, links: Sequence[Link]) -> Iterator[None]:
+        """A process without these links for the length of the block. A worker without Redis lives on: no try of it may be lost."""
+        harm = self._harmed("cut off", name) if self.links[name].postgres in links else None
         try:
             yield
         finally:
@@ -190,10 +190,10 @@ class Stage:
                 harm.end = time.time()
 
     def move_to(self, server: EmbeddedPostgres) -> None:
-        """Another server takes the place of PostgreSQL: all lines lead to it."""
+        """Another server takes the place of PostgreSQL: all links lead to it."""
         self.postgres = server
-        for line in (self.own_line, *(lines.postgres for lines in self.lines.values())):
-            self.proxy.do(lambda line=line: line.move(server.run_folder / SOCKET))  # type: ignore[misc]
+        for link in (self.own_link, *(links.postgres for links in self.links.values())):
+            self.proxy.do(lambda link=link: link.move(server.run_folder / SOCKET))  # type: ignore[misc]
 
     def thaw(self, pid: int) -> None:
         self.frozen.discard(pid)
@@ -205,7 +205,7 @@ class Stage:
         return contextlib.closing(redis.Redis(unix_socket_path=str(self.broker.socket), socket_timeout=5))
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of what each process said."""
+        """The last lines of the log of each process."""
         names = [*self.servers.names(), *self.stack.names()]
         return "\n".join(f"--- {name}\n{(self._of(name)).log_tail(name, lines)}" for name in names)
 
@@ -223,11 +223,11 @@ def _signal(supervisor: Supervisor, name: str, number: int) -> None:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None) -> Iterator[Stage]:
+def running_cluster(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None) -> Iterator[Cluster]:
     """Start everything, with all DAGs parsed; end everything. `packages` is a folder with other packages than those installed."""
-    said: list[str] = []
+    output: list[str] = []
     with contextlib.ExitStack() as undo:
-        servers = undo.enter_context(Supervisor(folder / "logs", say=said.append))
+        servers = undo.enter_context(Supervisor(folder / "logs", say=output.append))
         ledger_server = EmbeddedPostgres(
             data=folder / "ledger-data", run_folder=folder / "l", supervisor=servers, options=FAST, name="ledger"
         )
@@ -238,19 +238,19 @@ def stage(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None
         ledger = Ledger(f"postgresql://postgres@/paceline?host={ledger_server.run_folder}").create()
         proxy = Proxy()
         undo.callback(proxy.close)
-        own = proxy.line(postgres.run_folder / SOCKET)
+        own = proxy.link(postgres.run_folder / SOCKET)
         url = f"postgresql://postgres@127.0.0.1:{own.port}/paceline"
         settings = _settings(folder, url, f"redis+socket://{broker.socket}?virtual_host=0")
         _prepare(settings, plan)
         for name, source in files(plan, ledger).items():
             (settings.dags_folder / name).write_text(source, encoding="utf-8")
-        supervisor = undo.enter_context(Supervisor(folder / "logs", say=said.append))
-        found = Stage(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, own, {}, said)
-        undo.callback(lambda: [found.thaw(pid) for pid in list(found.frozen)])
+        supervisor = undo.enter_context(Supervisor(folder / "logs", say=output.append))
+        cluster = Cluster(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, own, {}, output)
+        undo.callback(lambda: [cluster.thaw(pid) for pid in list(cluster.frozen)])
         environment = (QUICK if quick else {}) | {"PACELINE_CORE_PARALLELISM": str(plan.parallelism)}
-        _start_processes(found, environment | ({} if packages is None else {"PYTHONPATH": str(packages)}))
-        eventually(lambda: _parsed(settings) == len(plan.dags), timeout=START_S, interval=0.2, message=found.log_tail)
-        yield found
+        _start_processes(cluster, environment | ({} if packages is None else {"PYTHONPATH": str(packages)}))
+        eventually(lambda: _parsed(settings) == len(plan.dags), timeout=START_S, interval=0.2, message=cluster.log_tail)
+        yield cluster
 
 
 def _settings(folder: Path, database_url: str, broker_url: str) -> Settings:
@@ -271,23 +271,23 @@ def _prepare(settings: Settings, plan: Plan) -> None:
     Ledger.witness(settings.database_url)
 
 
-def _start_processes(found: Stage, more: Mapping[str, str]) -> None:
-    # The variables of the URLs say which processes get them; their values come with the lines below.
-    base = stack.environment_for(found.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
+def _start_processes(cluster: Cluster, more: Mapping[str, str]) -> None:
+    # The variables of the URLs say which processes get them; their values come with the links below.
+    base = stack.environment_for(cluster.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
     workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS + [(FEW, PLACES_OF_FEW)]
     grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])
     for command in stack.stack_commands(base, schedulers=SCHEDULERS, workers=workers, waiters=1, worker_grace_sec=grace):
-        lines = Lines(found.proxy.line(found.postgres.run_folder / SOCKET), found.proxy.line(found.broker.socket))
-        found.lines[command.name] = lines
+        links = Links(cluster.proxy.link(cluster.postgres.run_folder / SOCKET), cluster.proxy.link(cluster.broker.socket))
+        cluster.links[command.name] = links
         user, name = (WORKER_ROLE, "WORKER_DATABASE") if command.stage == stack.WORKER_STAGE else ("postgres", "DATABASE")
         environment = dict(command.environment or {}) | ENVIRONMENT | more | {
-            f"PACELINE_{name}_URL": f"postgresql://{user}@127.0.0.1:{lines.postgres.port}/paceline",
-            "PACELINE_BROKER_URL": f"redis://127.0.0.1:{lines.redis.port}/0",
+            f"PACELINE_{name}_URL": f"postgresql://{user}@127.0.0.1:{links.postgres.port}/paceline",
+            "PACELINE_BROKER_URL": f"redis://127.0.0.1:{links.redis.port}/0",
             "LEDGER_PROCESS": command.name,
         }  # fmt: skip
         if command.name == "scheduler-2":
             environment["TZ"] = "Asia/Tokyo"
-        found.stack.start(
+        cluster.stack.start(
             Command(name=command.name, argv=command.argv, stage=command.stage, environment=environment, grace_sec=command.grace_sec)
         )
 
@@ -298,15 +298,15 @@ def _parsed(settings: Settings) -> int:
         return int(cursor.fetchone()[0])
 
 
-def wait_until_redis_is_up(found: Stage, *, timeout_s: float = 60.0) -> None:
+def wait_until_redis_is_up(cluster: Cluster, *, timeout_s: float = 60.0) -> None:
     """Until it answers again after it was killed."""
 
     def answers() -> bool:
-        with contextlib.suppress(redis.RedisError), found.redis() as client:
+        with contextlib.suppress(redis.RedisError), cluster.redis() as client:
             return bool(client.ping())
         return False
 
-    eventually(lambda: found.servers.alive("redis") and answers(), timeout=timeout_s, interval=0.05)
+    eventually(lambda: cluster.servers.alive("redis") and answers(), timeout=timeout_s, interval=0.05)
 
 
 def wait_until_up(url: str, *, timeout_s: float = 60.0) -> float:

@@ -1,19 +1,19 @@
-"""The judge: compares what was planned, what really ran (the ledger) and what is stored. Pure; it excuses only what is in the book.
+"""The checker compares the plan, the executions in the ledger and the stored state. Pure: it excuses only causes in the history.
 
-Each counter is a list of sentences; docs/explanation/chaos.md says how each is known and which mutants prove it.
+Each counter is a list of sentences; docs/explanation/chaos.md has the source of each, and the mutants that prove it.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from chaos.book import Action, Book
-from chaos.facts import Execution, Facts, Key, StoredInstance, StoredRun, StoredTry
+from chaos.history import Action, History
 from chaos.order import Order
 from chaos.plan import Plan, PlannedDag, PlannedTask
+from chaos.records import Execution, Key, Records, StoredInstance, StoredRun, StoredTry
 from chaos.rules import FAIL, RUN, SKIP, verdicts
 
-#: Counters of this judge, in the order in which they are printed.
+#: Counters of this checker, in the order in which they are printed.
 COUNTERS = ("lost_success", "failed_without_cause", "skipped_without_cause", "wrong_xcoms", "out_of_order", "wrong_runs",
             "parallelism_overruns", "slot_overruns")  # fmt: skip
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -68,27 +68,27 @@ class Tolerance:
     report_s: float = 6.0
 
 
-def judge(plan: Plan, facts: Facts, book: Book, tolerance: Tolerance) -> Findings:
-    """Everything that contradicts the plan without a cause in the book."""
-    return _Case(plan, facts, book, tolerance).findings()
+def check(plan: Plan, records: Records, history: History, tolerance: Tolerance) -> Findings:
+    """Everything that contradicts the plan without a cause in the history."""
+    return _Case(plan, records, history, tolerance).findings()
 
 
 class _Case:
-    def __init__(self, plan: Plan, facts: Facts, book: Book, tolerance: Tolerance) -> None:
-        self._plan, self._facts, self._book, self._tolerance = plan, facts, book, tolerance
-        self._ran = facts.of()
+    def __init__(self, plan: Plan, records: Records, history: History, tolerance: Tolerance) -> None:
+        self._plan, self._records, self._history, self._tolerance = plan, records, history, tolerance
+        self._ran = records.of()
         self._of_run: defaultdict[tuple[str, str], list[StoredInstance]] = defaultdict(list)
-        for one in facts.instances:
+        for one in records.instances:
             self._of_run[one.key[:2]].append(one)
-        self._stored = {one.key: one for one in facts.instances}
+        self._stored = {one.key: one for one in records.instances}
         self._actions: defaultdict[tuple[str, str], list[Action]] = defaultdict(list)
-        for action in book.actions:
+        for action in history.actions:
             self._actions[action.dag_id, action.run_id].append(action)
 
     def findings(self) -> Findings:
         found = Findings()
         found.wrong_runs += self._runs()
-        for run in self._facts.runs:
+        for run in self._records.runs:
             dag = self._plan.dags.get(run.dag_id)
             if dag is None:
                 continue
@@ -101,8 +101,8 @@ class _Case:
                     self._verdict(found, dag, task, one, instances)
                     found.wrong_xcoms += self._values(task, one)
             self._end(found, dag, run, instances)
-        found.out_of_order += Order(self._plan, self._facts, self._touched).findings()
-        executions = [one for one in self._facts.executions if not self._excused(one)]
+        found.out_of_order += Order(self._plan, self._records, self._touched).findings()
+        executions = [one for one in self._records.executions if not self._excused(one)]
         found.parallelism_overruns += _over(executions, self._plan.parallelism, lambda _: 1, "parallelism")
         for pool, slots in self._plan.pools.items():
             held = {key: task.pool_slots for key, task in self._tasks(executions) if task.pool == pool}
@@ -119,7 +119,7 @@ class _Case:
         slack = self._tolerance.slack_s
         return any(
             harm.start - slack <= end and start <= harm.end + late
-            for harm in self._book.harms
+            for harm in self._history.harms
             if harm.process is None or (harm.process == process and (harm.child is None or child in {None, 0, harm.child}))
         )
 
@@ -128,7 +128,7 @@ class _Case:
         return self._harmed(one.process, one.child, one.start, reported) or self._stopped(one.key, one.start, reported)
 
     def _marked_since(self, one: Execution) -> bool:
-        """Whether a person said how this task instance ended, while it ran or at any time after: what it did is then overruled."""
+        """Whether a person marked this task instance while it ran or at any time after: the mark then overrules its outcome."""
         slack = self._tolerance.slack_s
         return any(action.kind == "mark" and action.end >= one.start - slack for action in self._touching(one.key))
 
@@ -137,7 +137,7 @@ class _Case:
 
     def _reported(self, end: float) -> float:
         """When the report of what ended then was stored at the latest: later than that only by outages of PostgreSQL."""
-        for outage in sorted(self._book.outages, key=lambda one: one.start):
+        for outage in sorted(self._history.outages, key=lambda one: one.start):
             if outage.start - self._tolerance.slack_s <= end <= outage.end:
                 end = outage.end + self._tolerance.report_s
         return end
@@ -158,17 +158,19 @@ class _Case:
     # Runs and task instances
 
     def _runs(self) -> Iterator[str]:
-        stored = {(run.dag_id, run.run_id): run for run in self._facts.runs}
-        for (dag_id, run_id), sure in self._book.runs.items():
+        stored = {(run.dag_id, run.run_id): run for run in self._records.runs}
+        for (dag_id, run_id), sure in self._history.runs.items():
             if sure and (dag_id, run_id) not in stored:
                 yield f"{dag_id}, run {run_id}: it was triggered and is not stored"
         for (dag_id, run_id), run in stored.items():
             if dag_id not in self._plan.dags:
                 yield f"{dag_id}, run {run_id}: there is no such DAG in the plan"
-            elif run.run_type != "scheduled" and (dag_id, run_id) not in self._book.runs:
+            elif run.run_type != "scheduled" and (dag_id, run_id) not in self._history.runs:
                 yield f"{dag_id}, run {run_id}: nobody asked for it"
         for dag in self._plan.dags.values():
-            dates = Counter(run.logical_date for run in self._facts.runs if (run.dag_id, run.run_type) == (dag.dag_id, "scheduled"))
+            dates = Counter(
+                run.logical_date for run in self._records.runs if (run.dag_id, run.run_type) == (dag.dag_id, "scheduled")
+            )
             planned = Counter() if dag.schedule is None else Counter(date.timestamp() for date in dag.schedule.dates)
             yield from (f"{dag.dag_id}: no run was made for {date}" for date in sorted((planned - dates).elements()))
             yield from (f"{dag.dag_id}: a run for {date} too many" for date in sorted((dates - planned).elements()))
@@ -226,7 +228,7 @@ class _Case:
             found.skipped_without_cause.append(f"{label} was skipped{_why(stored)}")
 
     def _cause(self, task: PlannedTask, one: StoredInstance, number: int, stored: StoredTry, executions: list[Execution]) -> bool:
-        """Whether the plan or the book says why this try did not succeed."""
+        """Whether the plan or the history says why this try did not succeed."""
         planned = {"raised": {"failed", "up_for_retry"}, "skipped": {"skipped"}}.get(task.ends(number), set())
         if stored.state in planned and any(execution.outcome == task.ends(number) for execution in executions):
             return True

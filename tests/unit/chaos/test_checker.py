@@ -1,4 +1,4 @@
-"""The judge of chaos runs, on recorded ledgers: each counter sees what it is there for, and excuses only what is in the book."""
+"""The checker of chaos runs, on recorded ledgers: each counter finds its violations, and excuses only causes in the history."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from chaos.book import Action, Book, Harm, Outage
-from chaos.facts import Execution, Facts, StoredInstance, StoredRun, StoredTry
-from chaos.judge import COUNTERS, Findings, Tolerance, judge
+from chaos.checker import COUNTERS, Findings, Tolerance, check
+from chaos.history import Action, Harm, History, Outage
 from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
+from chaos.records import Execution, Records, StoredInstance, StoredRun, StoredTry
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAG = PlannedDag(
@@ -57,13 +57,15 @@ class Record:
     executions: dict[str, Execution] = field(default_factory=dict)
     instances: dict[str, StoredInstance] = field(default_factory=dict)
     runs: list[StoredRun] = field(default_factory=list)
-    book: Book = field(default_factory=Book)
+    history: History = field(default_factory=History)
     parallelism: int = 2
 
     def findings(self) -> Findings:
         plan = Plan.of([DAG, MAPPED, PAST], {"narrow": 1}, self.parallelism)
         executions = sorted(self.executions.values(), key=lambda one: one.start)
-        return judge(plan, Facts(self.runs, list(self.instances.values()), executions), self.book, Tolerance(after_harm_s=10.0))
+        return check(
+            plan, Records(self.runs, list(self.instances.values()), executions), self.history, Tolerance(after_harm_s=10.0)
+        )
 
     def only(self, counter: str) -> list[str]:
         """What this counter found; all others are empty."""
@@ -93,7 +95,7 @@ def record() -> Record:
     made = Record()
     for dag_id in "dm":
         made.runs.append(StoredRun(dag_id=dag_id, run_id="r", state="failed" if dag_id == "d" else "success"))
-        made.book.asked_for(dag_id, "r", sure=True)
+        made.history.requested(dag_id, "r", sure=True)
     made.run("a", ran("d", "r", "a", 0.0))
     made.run("b", ran("d", "r", "b", 2.0, given="r/a/-1/1"))
     made.run("fails", ran("d", "r", "fails", 2.0, outcome="raised", returned=None), "failed")
@@ -112,12 +114,12 @@ def record() -> Record:
 
 
 def harm(record: Record, process: str, start: float, end: float, child: int | None = None) -> None:
-    record.book.harms.append(Harm("SIGKILL", process, start, end, child))
+    record.history.harms.append(Harm("SIGKILL", process, start, end, child))
 
 
 def act(record: Record, kind: str, task_id: str, start: float) -> None:
     tasks = DAG.with_descendants([task_id]) if kind == "clear" else frozenset({task_id})
-    record.book.actions.append(Action(kind=kind, dag_id="d", run_id="r", tasks=tasks, start=start, end=start))
+    record.history.actions.append(Action(kind=kind, dag_id="d", run_id="r", tasks=tasks, start=start, end=start))
 
 
 def test_a_run_in_which_all_is_well_has_no_findings(record: Record) -> None:
@@ -176,7 +178,7 @@ def test_a_report_is_late_by_an_outage_of_postgresql_and_not_by_more(
 ) -> None:
     record.retried("last")
     record.executions["last again"] = replace(record.executions["last again"], start=300.0, ended=301.0)
-    record.book.outages += [Outage(start, end) for start, end in outages]
+    record.history.outages += [Outage(start, end) for start, end in outages]
     if killed_at is not None:
         harm(record, "worker-1", killed_at, killed_at)
 
@@ -273,8 +275,8 @@ def test_a_task_that_did_not_wait_for_the_run_before_is_out_of_order(record: Rec
 def test_runs_that_are_missing_or_that_nobody_asked_for_are_wrong(record: Record) -> None:
     record.runs = [run for run in record.runs if run.run_id != "scheduled1"]
     del record.instances["scheduled1"], record.executions["scheduled1"]
-    record.book.asked_for("d", "lost", sure=True)
-    record.book.asked_for("d", "perhaps", sure=False)
+    record.history.requested("d", "lost", sure=True)
+    record.history.requested("d", "perhaps", sure=False)
     record.runs.append(StoredRun(dag_id="m", run_id="surprise", state="queued"))
 
     found = record.findings().wrong_runs
@@ -350,7 +352,7 @@ def test_instances_of_a_list_that_a_person_took_away_may_stay_or_be_missing(reco
     record.run("make", replace(record.executions["make"], outcome="stopped", returned=None), "failed", result=None)
     assert any("one[0]" in text for text in record.findings().wrong_runs)
 
-    record.book.actions.append(Action(kind="mark", dag_id="m", run_id="r", tasks=frozenset({"make"}), start=6.5, end=6.5))
+    record.history.actions.append(Action(kind="mark", dag_id="m", run_id="r", tasks=frozenset({"make"}), start=6.5, end=6.5))
 
     assert record.findings().wrong_runs == []
 
@@ -358,7 +360,7 @@ def test_instances_of_a_list_that_a_person_took_away_may_stay_or_be_missing(reco
 def test_a_clear_does_not_excuse_a_missing_instance_of_a_list_that_was_made_again(record: Record) -> None:
     del record.instances["one1"], record.executions["one1"]
     cleared = MAPPED.with_descendants(["make"])
-    record.book.actions.append(Action(kind="clear", dag_id="m", run_id="r", tasks=cleared, start=300.0, end=300.0))
+    record.history.actions.append(Action(kind="clear", dag_id="m", run_id="r", tasks=cleared, start=300.0, end=300.0))
 
     assert record.only("wrong_runs") == ["m.one[1] (run r) is missing"]
 

@@ -1,6 +1,6 @@
-"""What the harness itself did, and when: the runs it asked for, what it did to processes, what it asked for as a person would.
+"""The history of the harness: the runs that it requested, its faults, and its actions as a user, each with its time.
 
-The judge excuses only what is in this book, never what the product says about itself.
+The checker excuses only causes in this history, never those that the product stores about itself.
 """
 
 import threading
@@ -45,7 +45,7 @@ class Action:
 
 
 @dataclass
-class Book:
+class History:
     """Thread-safe; times by time.time()."""
 
     #: (DAG id, run id): whether it is sure that the request arrived. One whose answer was lost may be stored or not.
@@ -57,7 +57,7 @@ class Book:
     shrunk: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def asked_for(self, dag_id: str, run_id: str, *, sure: bool) -> None:
+    def requested(self, dag_id: str, run_id: str, *, sure: bool) -> None:
         with self._lock:
             self.runs[dag_id, run_id] = sure or self.runs.get((dag_id, run_id), False)
 
