@@ -13,6 +13,8 @@ import click
 from scheduler.cli import options, output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
     from scheduler.services.autoscale import Autoscaler
@@ -83,26 +85,27 @@ def autoscale(
     )
     if watch or port is not None:
         hardening.close()
+        say = output.sayer(settings, "autoscaler")
     autoscaler = Autoscaler(queues, limits, cooldown_s=cooldown)
     engine = options.engine()
     if port is not None:
         options.refuse_taken_port("autoscale", address, port)
-        _serve(autoscaler, engine, address, port)
+        _serve(autoscaler, engine, address, port, say)
     elif watch:
-        _watch(autoscaler, engine, interval)
+        _watch(autoscaler, engine, interval, say)
     else:
         found = autoscaler.run_once(engine)
         output.result(found, str(found["workers"]))
 
 
-def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float) -> None:
+def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Callable[[str], None]) -> None:
     """Print the number whenever it changes. An error is printed, and the next attempt follows."""
     last = None
     while True:
         try:
             found = autoscaler.run_once(engine)
         except Exception as error:
-            output.say(f"No decision: {_reason(error)}")
+            say(f"No decision: {_reason(error)}")
         else:
             if found["workers"] != last:
                 last = found["workers"]
@@ -110,9 +113,9 @@ def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float) -> None:
         time.sleep(interval_s)
 
 
-def _serve(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> None:
+def _serve(autoscaler: Autoscaler, engine: Engine, address: str, port: int, say: Callable[[str], None]) -> None:
     with server(autoscaler, engine, address, port) as serving:
-        output.say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
+        say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
         serving.serve_forever()
 
 

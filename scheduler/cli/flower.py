@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ from scheduler.cli import options, output
 from scheduler.flower import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scheduler.process.service_manager import ServiceManager
 
 #: The name of a task is dag.task (the shadow of its message), and its args are the run.
@@ -32,17 +29,14 @@ def flower() -> None:
     options.refuse_taken_port("flower", settings.flower.address, settings.flower.port)
     from scheduler.flower.control import refuse_revoke
     from scheduler.messaging import publisher
-    from scheduler.process import hardening, log_format
+    from scheduler.process import hardening
     from scheduler.process.service_manager import ServiceManager
 
     app = publisher.celery_app(settings)
     refuse_revoke()
     address, port = settings.flower.address, settings.flower.port
-    say: Callable[[str], None] = output.say
-    if settings.logs.format == log_format.JSON:  # Tornado adds no handler of its own to one that is there
-        log_format.json_to_stderr("flower")
-        say = logging.getLogger("paceline.flower").info
-    say(f"Flower listens on http://{address}:{port}.")
+    # Tornado adds no handler of its own if the root logger has one.
+    output.sayer(settings, "flower")(f"Flower listens on http://{address}:{port}.")
     arguments = {
         "address": address,
         "port": port,

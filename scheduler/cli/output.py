@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from scheduler.settings import Settings
 
 #: The styles of states on a terminal.
 STYLES = {
@@ -104,6 +107,16 @@ def print_json(value: Any) -> None:
 def say(message: str) -> None:
     """Print a message for the user to stderr."""
     click.echo(visible(message), err=True)
+
+
+def sayer(settings: Settings, role: str) -> Callable[[str], None]:
+    """Return the function that prints messages of a process: `say`, or with logs.format = "json" one that writes JSON lines."""
+    from scheduler.process import log_format
+
+    if settings.logs.format != log_format.JSON:
+        return say
+    log_format.json_to_stderr(role)
+    return logging.getLogger(f"paceline.{role}").info
 
 
 def visible(text: str) -> str:

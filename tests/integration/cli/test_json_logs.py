@@ -24,16 +24,15 @@ with DAG("simple"):
 
 
 @contextlib.contextmanager
-def process(role: str, env: dict[str, str], log: Path, path: str) -> Iterator[None]:
-    """A process that serves a page at its port, from its first response to its clean end."""
-    port = env[f"PACELINE_{role.upper()}_PORT"]
+def process(arguments: list[str], env: dict[str, str], log: Path, address: str) -> Iterator[None]:
+    """A process that serves this address, from its first response to its end."""
 
     def answers() -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{address}", timeout=5):
             return True
         return False
 
-    with log.open("w") as output, subprocess.Popen([*stacks.PACELINE, role], env=env, stderr=output) as running:
+    with log.open("w") as output, subprocess.Popen([*stacks.PACELINE, *arguments], env=env, stderr=output) as running:
         try:
             eventually(answers, timeout=60, message=log.read_text)
             yield
@@ -54,20 +53,24 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.stack
 def test_every_process_writes_json_lines_that_name_its_role(stack_factory: StackFactory, tmp_path: Path) -> None:
-    env = {f"PACELINE_{role}_PORT": str(stacks.free_port("127.0.0.1", 0)) for role in ("WEB", "FLOWER")}
+    web, flower, autoscaler = (str(stacks.free_port("127.0.0.1", 0)) for _ in range(3))
+    env = {"PACELINE_WEB_PORT": web, "PACELINE_FLOWER_PORT": flower}
     stack = stack_factory(
         {"simple.py": DAG}, schedulers=1, workers=[("default", 1)], waiters=1, env=env | {"PACELINE_LOGS_FORMAT": "json"}
     )
     eventually(lambda: stack.cli("dags", "trigger", "simple", "--run-id", "r", "--wait").returncode == 1, timeout=60)
-    with process("web", stack.env, tmp_path / "web.log", "/alive"):
-        with process("flower", stack.env, tmp_path / "flower.log", "/healthcheck"):
+    with process(["web"], stack.env, tmp_path / "web.log", f"{web}/alive"):
+        with process(["flower"], stack.env, tmp_path / "flower.log", f"{flower}/healthcheck"):
             pass
+    autoscale = ["autoscale", "--queue", "default", "--port", autoscaler]
+    with process(autoscale, stack.env, tmp_path / "autoscaler.log", f"{autoscaler}/workers"):
+        pass
     stack.stop()
 
-    logs = [*stack.supervisor.logs_folder.glob("*.log"), tmp_path / "web.log", tmp_path / "flower.log"]
+    logs = [*stack.supervisor.logs_folder.glob("*.log"), *tmp_path.glob("*.log")]
     roles = {log.stem.removesuffix("-1"): lines(log) for log in logs}
-    assert roles.keys() == {"scheduler", "worker", "waiter", "web", "flower"}
+    assert roles.keys() == {"scheduler", "worker", "waiter", "web", "flower", "autoscaler"}
     for role, records in roles.items():
         assert records and {record["role"] for record in records} == {role}
-    assert any(stack.env["PACELINE_FLOWER_PORT"] in record["message"] for record in roles["flower"])
+    assert any(flower in record["message"] for record in roles["flower"])
     assert any("with the password" in record["message"] for record in roles["web"])
