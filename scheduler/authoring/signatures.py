@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any
 
 from scheduler.authoring import source
-from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.arguments import ACCEPTED, RENAMED, Arguments
 from scheduler.authoring.graph import Graph, Group
+
+_RENAMED = {name: RENAMED[name] for name in ("task_concurrency",)}
 
 
 @cache
@@ -52,4 +54,7 @@ def with_defaults(
     if own is not None:
         defaults |= checks.mapping("default_args", own)
     known = parameters(kind)
+    if ACCEPTED and "task_concurrency" not in known:
+        # In unchanged files for Airflow 2.
+        defaults, kwargs = ({_RENAMED.get(name, name): value for name, value in each.items()} for each in (defaults, kwargs))
     return {name: value for name, value in defaults.items() if name in known and name != "task_id"} | dict(kwargs)

@@ -91,7 +91,7 @@ def test_a_file_of_airflow_2_loads_with_its_arguments(tmp_path: Path) -> None:
         args = {"owner": "me", "start_date": timezone.datetime(2026, 1, 1), "provide_context": True, "retires": 1}
         with DAG("d", default_args=args, schedule_interval="@hourly", concurrency=3, default_view="graph") as dag:
             with TaskGroup("g"):
-                PythonOperator(task_id="a", python_callable=print, provide_context=True)
+                PythonOperator(task_id="a", python_callable=print, provide_context=True, task_concurrency=2)
             DummyOperator(task_id="b", trigger_rule=TriggerRule.ALL_DONE)
             TimeDeltaSensorAsync(task_id="c", delta=days_ago(1) - days_ago(2))
         assert airflow.utils.state.State.SUCCESS == "success"
@@ -100,7 +100,7 @@ def test_a_file_of_airflow_2_loads_with_its_arguments(tmp_path: Path) -> None:
 
     dag = dags["d"]
     assert (dag.schedule, dag.max_active_tasks) == ("@hourly", 3)
-    assert dag.task_ids == ["g.a", "b", "c"]
+    assert dag.task_ids == ["g.a", "b", "c"] and dag.get_task("g.a").max_active_tis_per_dag == 2
     assert [type(task).__name__ for task in dag.tasks] == ["PythonOperator", "EmptyOperator", "TimeDeltaSensorAsync"]
     assert vars(dag.get_task("c"))["deferrable"] is True
 
