@@ -5,8 +5,9 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from scheduler.authoring import macros, params, running
+from scheduler.authoring import macros, old_dates, params, running
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.arguments import ACCEPTED
 from scheduler.authoring.asset import AssetRef
 from scheduler.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
 from scheduler.authoring.connection import Connection, ConnectionBackend, Connections
@@ -112,7 +113,7 @@ def build(
     try_params = params.Params()
     if dag.params or task.params or dag_run.conf:
         try_params = params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params)
-    return {
+    built: Context = {
         **known,
         **(previous or dict.fromkeys(PREVIOUS_KEYS)),
         "var": Variables(backend),
@@ -145,6 +146,8 @@ def build(
         "test_mode": False,
         "macros": macros,
     }
+    # With the import hook for unchanged Airflow files.
+    return built | old_dates.of(built) if ACCEPTED else built
 
 
 @lru_cache(maxsize=64)  # the tasks of a run share their date

@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from scheduler.authoring import context as task_context
+from scheduler.authoring import old_dates
 from scheduler.authoring.airflow_sdk import Metadata
+from scheduler.authoring.arguments import ACCEPTED
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
@@ -130,11 +132,12 @@ class PythonOperator(Operator):
             return  # a function in C may have no signature
         placed = self._placed(list(signature.parameters.values()), {})
         # The worker passes these; with a default, the others can be checked without them.
+        injected = self.injected.union(old_dates.NAMES) if ACCEPTED else self.injected
         relaxed = [
             inspect.Parameter(p.name, p.KEYWORD_ONLY, default=None)
-            if p.name in self.injected and p.kind is p.KEYWORD_ONLY
+            if p.name in injected and p.kind is p.KEYWORD_ONLY
             else p.replace(default=None)
-            if p.name in self.injected and p.kind is p.POSITIONAL_OR_KEYWORD
+            if p.name in injected and p.kind is p.POSITIONAL_OR_KEYWORD
             else p
             for p in signature.parameters.values()
         ]

@@ -3,7 +3,9 @@
 import sys
 import textwrap
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -265,3 +267,29 @@ def test_without_the_setting_nothing_answers(tmp_path: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="No module named 'airflow'"):
         load.load(tmp_path, "d.py")
     assert not arguments.ACCEPTED
+
+
+def test_an_unchanged_file_has_the_dates_of_airflow_2_in_its_context(tmp_path: Path, run_dag: Any) -> None:
+    dag = loaded(
+        tmp_path,
+        """
+        from airflow import DAG
+        from airflow.operators.bash import BashOperator
+        from airflow.operators.python import PythonOperator
+
+        def dates(execution_date, next_ds_nodash, **context):
+            return [str(execution_date), next_ds_nodash, context["yesterday_ds"], context["prev_execution_date"] == execution_date]
+
+        with DAG("d", schedule_interval="@daily") as dag:
+            BashOperator(task_id="shell", bash_command="echo {{ execution_date }} {{ prev_ds }} {{ tomorrow_ds_nodash }}")
+            PythonOperator(task_id="python", python_callable=dates)
+        """,
+    )["d"]
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+
+    scheduled = run_dag(dag, logical_date=day, run_type="scheduled", data_interval=(day, day + timedelta(days=1)))
+    by_hand = run_dag(dag, logical_date=day)
+
+    assert scheduled.xcoms["shell"] == "2026-03-01 00:00:00+00:00 2026-02-28 20260302"
+    assert scheduled.xcoms["python"] == ["2026-03-01 00:00:00+00:00", "20260302", "2026-02-28", False]
+    assert by_hand.xcoms["shell"] == "2026-03-01 00:00:00+00:00 2026-03-01 20260302" and by_hand.xcoms["python"][3]
