@@ -26,6 +26,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("files.py", "ORDERS[sort_mode]"): "each of the constants of the module",
     ("fencing.py", "statement"): "each of the constants of the modules that call it",
     ("dags.py", "chosen.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
+    ("instances.py", "chosen.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
     ("dags.py", "filters.sql"): "made of columns that the package names and of placeholders, see listing.Filters",
     ("dags.py", "filters.parameter(account_id)"): "a placeholder",
     ("home.py", "where"): "made of constants and of filters.conditions, see listing.Filters",
