@@ -23,6 +23,7 @@ from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, cons
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, stop_signals
 from scheduler.process.health import Complaint, Health
+from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.upkeep.settings_drift import SettingsDrift
@@ -247,9 +248,11 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 def _add_task(
     app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, events: InPlaceEvents
 ) -> None:
-    lock = ReportLock()
+    lock, worker = ReportLock(), os.getpid()
 
     def prepare(**_: Any) -> None:
+        # Celery asks the kernel to end this process with its worker, which may have ended before that.
+        die_with_parent(worker)
         executor = _executor(settings, running_tasks, events, lock)
 
         def execute(ti_id: int, dispatch_id: str) -> None:

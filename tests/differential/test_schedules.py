@@ -84,6 +84,10 @@ for case in json.loads(Path(sys.argv[1]).read_text()):
         answers.append(runs(case, int(sys.argv[2])))
     except AssertionError:
         answers.append("AssertionError")
+    except ValueError as error:
+        if "did not advance" not in str(error):
+            raise
+        answers.append("ValueError")
 print(json.dumps(answers))
 """
 
@@ -114,7 +118,7 @@ def random_case(dice: random.Random) -> Case:
 
 def _known(case: Case, theirs: Any) -> Difference | None:
     """The class of differences to which a schedule belongs as a whole; None if it must be equal."""
-    if theirs == "AssertionError":
+    if isinstance(theirs, str):
         return Difference.CLOCK_CHANGES
     if case["kind"] in {"intervals", "delta_intervals"} and case["catchup"] and case["start"] is None:
         return Difference.DATA_INTERVALS

@@ -5,6 +5,8 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,20 @@ from scheduler.settings import Settings
 from workers import app
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=2, name="w0"))
 """
+#: A worker whose new pool processes, once there is a folder for their process IDs, begin only after its death.
+LATE = """
+import os, sys, time
+worker, folder = os.getpid(), sys.argv[1]
+def begin_late():
+    if os.path.isdir(folder):
+        open(os.path.join(folder, str(os.getpid())), "w").close()
+        while os.getppid() == worker:
+            time.sleep(0.01)
+os.register_at_fork(after_in_child=begin_late)
+from scheduler.settings import Settings
+from workers import app
+sys.exit(app.run(Settings.load(), queues=["default"], concurrency=2, name="w0"))
+"""
 
 
 def runs(pid: int) -> bool:
@@ -78,6 +94,30 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def pool_processes(worker: int, count: int) -> list[int]:
+    """The process IDs of the pool of this worker; none before there are `count`."""
+    found = [child.pid for child in psutil.Process(worker).children() if child.name() != "task-killer"]
+    return found if len(found) == count else []
+
+
+@contextmanager
+def program(bench: Any, source: str, argument: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """A program on the servers of the bench, and the file with its output. It gets SIGTERM after the block."""
+    said = bench.folder / "said.txt"
+    environment = {
+        **os.environ, "PACELINE_HOME": str(bench.settings.home), "PACELINE_DAGS_FOLDER": str(bench.settings.dags_folder),
+        "PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_BROKER_URL": bench.settings.broker_url,
+        "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    with said.open("wb") as output, subprocess.Popen(
+        [sys.executable, "-P", "-c", source, argument], env=environment, stdout=output, stderr=output
+    ) as process:  # fmt: skip
+        try:
+            yield process, said
+        finally:
+            process.terminate()
 
 
 def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
@@ -153,24 +193,35 @@ def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
     assert not any(runs(pid) for pid in below)
 
 
+def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: Any, tmp_path: Path) -> None:
+    """Each of the two holds the pipe that the other one reads, so neither sees it closed. Nothing else may end them here."""
+    began = tmp_path / "began"
+    with program(bench, LATE, str(began)) as (worker, said):
+        pool = eventually(lambda: pool_processes(worker.pid, 2), timeout=60, message=said.read_text)
+        began.mkdir()
+        for pid in pool:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len([*began.iterdir()]) == 2, timeout=60, message=said.read_text)
+        (killer,) = (child for child in psutil.Process(worker.pid).children() if child.name() == "task-killer")
+        killer.kill()
+        worker.kill()
+        worker.wait()
+
+    late = [int(file.name) for file in began.iterdir()]
+    try:
+        eventually(lambda: not any(runs(pid) for pid in late), timeout=15)
+    finally:
+        for pid in filter(runs, late):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_pool_child_that_dies_while_it_starts_is_replaced(bench: Any, tmp_path: Path) -> None:
-    said = tmp_path / "said.txt"
-    environment = {
-        **os.environ, "PACELINE_HOME": str(bench.settings.home), "PACELINE_DAGS_FOLDER": str(bench.settings.dags_folder),
-        "PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_BROKER_URL": bench.settings.broker_url,
-        "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
-    with said.open("wb") as output, subprocess.Popen(
-        [sys.executable, "-P", "-c", DYING, str(tmp_path / "died")], env=environment, stdout=output, stderr=output
-    ) as worker:  # fmt: skip
-        try:
-            bench.dag("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
-            run = bench.scenario.trigger("d", run_id="r1")
-            eventually(lambda: (tmp_path / "died").exists(), timeout=60, message=said.read_text)
-            bench.wait(run)
-            assert bench.scenario.states(run) == {"t": "success"}
-            assert worker.poll() is None
-        finally:
-            worker.terminate()
+    with program(bench, DYING, str(tmp_path / "died")) as (worker, said):
+        bench.dag("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
+        run = bench.scenario.trigger("d", run_id="r1")
+        eventually(lambda: (tmp_path / "died").exists(), timeout=60, message=said.read_text)
+        bench.wait(run)
+        assert bench.scenario.states(run) == {"t": "success"}
+        assert worker.poll() is None
     assert worker.returncode == 0
     assert "Traceback" not in said.read_text(), said.read_text()
