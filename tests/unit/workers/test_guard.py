@@ -129,7 +129,8 @@ def test_timers_and_blocked_signals_of_a_task_do_not_reach_the_next_one(guard: G
         for timer in TIMERS:
             signal.setitimer(timer, 60)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
-        os.kill(os.getpid(), signal.SIGTERM)
+        # To this thread, since another one of the process may not block it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     guard.run(spoil, timeout_s=None, why_stop=lambda: asked.append("for the task before") or "")
 
