@@ -16,6 +16,7 @@ class Difference(StrEnum):
     TEMPLATES = "Templates"
     COROUTINES_AND_STATE = "Coroutines and `task_state_store`"
     ASSETS_OF_ONE_URI = "Assets of one URI"
+    CONTEXT_IN_ENVIRONMENT = "The context in `os.environ`"
     CONDITIONS = "Results in conditions"
     GENERATORS = "Generators"
     CLOCK_CHANGES = "Clock changes"

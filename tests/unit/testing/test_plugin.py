@@ -1,5 +1,6 @@
 """The pytest plugin, as the tests of a DAG repository use it."""
 
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -245,6 +246,21 @@ def test_a_coroutine_reads_and_writes_xcoms_and_state(dag_maker: DagMaker) -> No
     result = dag_maker.run()
 
     assert (result.xcoms["first"], result.xcoms["second"]) == (7, 3)
+
+
+def test_only_commands_have_the_context_in_their_environment(dag_maker: DagMaker) -> None:
+    with dag_maker("d"):
+
+        @task
+        def python() -> str | None:
+            return os.environ.get("AIRFLOW_CTX_DAG_ID")
+
+        python()
+        BashOperator(task_id="command", bash_command="echo $AIRFLOW_CTX_DAG_ID")
+
+    result = dag_maker.run()
+
+    assert (result.xcoms.get("python"), result.xcoms["command"]) == (None, "d")
 
 
 def test_an_operator_of_a_repository_skips_whatever_the_order_of_its_base_classes(dag_maker: DagMaker) -> None:
