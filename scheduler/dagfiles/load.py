@@ -109,7 +109,8 @@ def _errors_of(code: CodeType, text: str, path: Path) -> tuple[list[DagError], b
     """The errors of changed code of a file, and whether one of them ended it."""
     with scope.collect(defer_errors=True) as opened:
         try:
-            _executed(code, path)
+            # The changed module must not stay behind the one of the file.
+            del sys.modules[_executed(code, path).__name__]
         except (MemoryError, TaskTimeout):
             raise
         except (Exception, SystemExit) as error:

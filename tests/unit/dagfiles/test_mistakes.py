@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.dagfiles import recover
-from scheduler.dagfiles.load import load
+from scheduler.dagfiles.load import MODULE_PREFIX, load
 from scheduler.dagfiles.problem import Problem, of_exception
 
 HEAD = "from scheduler import *\nfrom scheduler.operators import *\n"
@@ -20,7 +20,8 @@ def interpreter() -> Iterator[None]:
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
+    # A second copy of one of our own modules would have classes that other tests do not know.
+    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
         del sys.modules[name]
 
 
@@ -486,3 +487,16 @@ def test_a_file_that_takes_long_is_read_once(tmp_path: Path, takes_s: float) -> 
 
     assert found is not None and ("bad" in found.message) == (takes_s == 0)
     assert (counted.read_text() == "x") == (takes_s > 0)
+
+
+def test_a_file_that_is_run_again_leaves_no_module(tmp_path: Path) -> None:
+    source = """
+        with DAG('d'):
+            a, b = EmptyOperator(task_id='a'), EmptyOperator(task_id='b')
+            [a] >> [b]
+        """
+
+    before = set(sys.modules)
+
+    assert problem(tmp_path, source) is not None
+    assert not any(name.startswith(MODULE_PREFIX) for name in set(sys.modules) - before)
