@@ -242,7 +242,7 @@ RENAMED = {
     "RemovedInAirflow3Warning": "RemovedInAirflow4Warning",
 }
 
-#: Classes that an unchanged file gets instead of ours: the same with the arguments of Airflow 2.
+#: The modules of the variants of our classes that accept the arguments of Airflow 2. An unchanged file imports these.
 UNCHANGED = {"DAG": "scheduler.airflow.classic", "dag": "scheduler.airflow.classic"}
 
 _NO_DATABASE = "a task has no access to the database of Paceline; use the REST API, or Variable and ti.xcom_pull"

@@ -72,13 +72,21 @@ def certain(run: Run, *, same_order: bool = False) -> set[str]:
 
 
 def _skip_or_failure(run: Run, no: int) -> bool:
-    task = run.plan.tasks[no]
-    setups = [state for name in task.setups for state in run.states[run.plan.number[name]].values()]
-    upstream = [state for above in run.plan.upstream[no] for state in run.states[above].values()]
+    task, setups, upstream = run.plan.tasks[no], _setups(run, no), _upstream(run, no)
     seen = {*setups, *upstream}
     return (
         not task.is_teardown and S.SKIPPED in seen and bool(seen & FAILURES) and bool(setups or task.trigger_rule == "all_success")
     )
+
+
+def _setups(run: Run, no: int) -> list[S]:
+    """The states of the setups that a task needs."""
+    return [state for name in run.plan.tasks[no].setups for state in run.states[run.plan.number[name]].values()]
+
+
+def _upstream(run: Run, no: int) -> list[S]:
+    """The states of the task instances directly upstream of a task."""
+    return [state for above in run.plan.upstream[no] for state in run.states[above].values()]
 
 
 def _expanded_or_not(run: Run, no: int) -> bool:
@@ -90,11 +98,9 @@ def _expanded_or_not(run: Run, no: int) -> bool:
 
 def _rule_or_setup(run: Run, no: int) -> bool:
     """all_failed, for one, skips a task at once below a success, and a setup that fails makes it upstream_failed at once."""
-    task = run.plan.tasks[no]
-    setups = {state for name in task.setups for state in run.states[run.plan.number[name]].values()}
-    upstream = [state for above in run.plan.upstream[no] for state in run.states[above].values()]
-    by_rule = decide(task.trigger_rule, Upstream.of(upstream, total=len(upstream))).state
-    return bool(setups & FAILURES) and by_rule is S.SKIPPED
+    upstream = _upstream(run, no)
+    by_rule = decide(run.plan.tasks[no].trigger_rule, Upstream.of(upstream, total=len(upstream))).state
+    return by_rule is S.SKIPPED and not FAILURES.isdisjoint(_setups(run, no))
 
 
 def _skipped_or_earlier(run: Run, no: int) -> bool:
