@@ -274,9 +274,10 @@ def _add_task(
 
 
 def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> Executor:
-    slot = running_tasks.slot(current_process().index)
+    place = current_process().index
+    slot = running_tasks.slot(place)
     slot.clear()
-    hot = HotPath(settings, slot.worker_id)
+    hot = HotPath(settings, slot.worker_id, place)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
     return Executor(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from psycopg2.extras import Json
 
 from scheduler.deciding.following import Moves, Ranges
+from scheduler.settings import Settings
 from scheduler.states import STARTED, TaskState
 from scheduler.store.worker import hot_statements as sql
 from scheduler.store.worker.claims import Claim, Continued, Ending, Peer, Reported, ReportRow, Undecided, UpstreamCount
@@ -26,7 +27,11 @@ select id, dispatch_id::text, task_id, map_index, queue, priority_weight, state,
 
 
 class HotPath(WorkerConnection):
-    """The statements that a pool process runs for each task."""
+    """The statements that a pool process runs for each task. `place` is the number of the process in its worker, from 0."""
+
+    def __init__(self, settings: Settings, worker_id: str, place: int = 0) -> None:
+        super().__init__(settings, worker_id)
+        self._place = place
 
     def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message."""
@@ -64,6 +69,7 @@ class HotPath(WorkerConnection):
                 "next_dispatch_id": moves.dispatch_id,
                 "in_place_id": moves.in_place_id,
                 "line_in_place": moves.line_in_place,
+                "place": self._place,
                 "dag_run_id": claim.dag_run_id,
                 "tasks": moves.asked.tasks,
                 "lows": moves.asked.lows,

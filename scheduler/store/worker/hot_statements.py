@@ -12,10 +12,12 @@ TYPES = {
     **dict.fromkeys(("verdicts", "reasons"), "text[]"),
     **dict.fromkeys(("decision", "resume", "kwargs"), "jsonb"),
     **dict.fromkeys(("aging", "line_in_place"), "boolean"),
-    **{"map_index": "int", "due_in_s": "double precision", "result": "json", "below_branch": "boolean[]"},
+    **{"map_index": "int", "place": "int", "due_in_s": "double precision", "result": "json", "below_branch": "boolean[]"},
 }
 #: Final states that are decided without a worker.
 NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
+#: How many of those first in line for a pool a report considers for its slots.
+LINE = 8
 # Where a row is found by its ID, its state is compared as coalesce(state, ''). With plain `state`, the planner could choose a
 # partial index whose statistics show it as empty, and read all of it, with dead entries, for that one row.
 
@@ -197,7 +199,7 @@ with probe as materialized (
                   and w.max_active_tis_per_dag is null and w.max_active_tis_per_dagrun is null as fits
              from task_instance w
             where w.pool = a.pool and w.state = 'scheduled'
-            order by w.rank desc, w.id limit 8) w
+            order by w.rank desc, w.id limit {LINE}) w
      where $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
        and a.hands_on
        -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
@@ -211,7 +213,9 @@ with probe as materialized (
       from around a cross join line join task_instance t on t.id = line.id
      -- "coalesce": looked up by id. As `state = 'scheduled'` it would let the planner read the whole line for each.
      where line.is_next and coalesce(t.state, '') = 'scheduled'
-     order by line.rank desc, line.id limit 1
+     -- The processes of a worker prefer different ones of equal rank. After losing a race for one, PostgreSQL checks the row again,
+     -- and for that prepares the plans of all these queries again.
+     order by line.rank desc, (line.id - a.first_id + $place) % {LINE}, line.id limit 1
        for no key update of t skip locked
 ), handed as (
     update task_instance t

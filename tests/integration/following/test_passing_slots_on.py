@@ -300,6 +300,28 @@ def test_children_that_end_at_once_hand_on_to_different_ones_and_keep_the_limits
     assert scenario.rows("select deadlocks from pg_stat_database where datname = current_database()") == [(0,)]
 
 
+@pytest.mark.parametrize(("place", "taken"), [(0, "t0002"), (1, "t0009"), (2, "t0008"), (7, "t0003"), (8, "t0002")])
+def test_the_processes_of_a_worker_prefer_different_ones_of_equal_rank(scenario: Scenario, place: int, taken: str) -> None:
+    claim = start(scenario, wide(width=20))[0]
+    hot = HotPath(scenario.settings, scenario.worker_id, place)
+
+    Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True).report(claim, SUCCESS)
+
+    hot.close()
+    assert [task for task, state in scenario.states().items() if state == "queued"] == [taken]
+
+
+def test_a_process_at_any_place_takes_the_highest_rank_first(scenario: Scenario) -> None:
+    claim = start(scenario, wide(width=20))[0]
+    scenario.sql("update task_instance set rank = 9 where task_id = 't0005'")
+    hot = HotPath(scenario.settings, scenario.worker_id, 2)
+
+    Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True).report(claim, SUCCESS)
+
+    hot.close()
+    assert [task for task, state in scenario.states().items() if state == "queued"] == ["t0005"]
+
+
 def test_one_held_by_somebody_is_passed_over_without_waiting(scenario: Scenario) -> None:
     claim = start(scenario, wide())[0]
     with scenario.engine.begin() as somebody:
