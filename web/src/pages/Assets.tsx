@@ -42,7 +42,7 @@ export default function Assets() {
       <div class="filters"><Search value={name ?? ''} placeholder={s.name} onInput={(text) => setQuery({ q: text, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {operator && <Bulk selection={selection} total={selection.keys.size} onSelect={select}><Button icon="plus" onClick={() => void update([...selection.keys].map(Number))}>{s.create}</Button></Bulk>}
-      <List label={s.title} columns={columns} rows={page?.assets} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={s.none}><p>{s.noneText}</p></Empty>} {...(operator ? { selection, onSelect: select } : {})} />
+      <List label={s.title} columns={columns} rows={page?.assets} failed={live.error.value !== null} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={s.none}><p>{s.noneText}</p></Empty>} {...(operator ? { selection, onSelect: select } : {})} />
       {shown && <Events asset={shown} operator={operator} onClose={() => show(null)} onUpdate={() => void update([shown.id])} />}
     </>
   )

@@ -26,7 +26,7 @@ export default function Audit() {
         <Search value={q.get('dag') ?? ''} placeholder={a.dag} width={170} hint={false} onInput={(dag) => setQuery({ dag, offset: null })} />
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <AuditEntries label={a.title} rows={page?.event_logs} none={[a.none, a.noneText]} total={page?.total_entries} size={SIZE} order={order} />
+      <AuditEntries label={a.title} rows={page?.event_logs} failed={live.error.value !== null} none={[a.none, a.noneText]} total={page?.total_entries} size={SIZE} order={order} />
     </>
   )
 }

@@ -14,6 +14,8 @@ const a = t.audit
 interface Props {
   label: string
   rows: readonly EventLog[] | undefined
+  /** They could not be loaded. */
+  failed: boolean
   /** What an empty list says. */
   none: [title: string, text: string]
   total?: number | undefined
@@ -22,7 +24,7 @@ interface Props {
   order?: string
 }
 
-export function AuditEntries({ label, rows, none, total, size = 0, order }: Props) {
+export function AuditEntries({ label, rows, failed, none, total, size = 0, order }: Props) {
   const [shown, show] = useState<EventLog | null>(null)
   const sorts = (name: string) => (order === undefined ? {} : { order: name })
   const columns: Column<EventLog>[] = [
@@ -35,7 +37,7 @@ export function AuditEntries({ label, rows, none, total, size = 0, order }: Prop
   ]
   return (
     <>
-      <List label={label} columns={columns} rows={rows} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
+      <List label={label} columns={columns} rows={rows} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
       {shown && (
         <Dialog wide title={`${shown.event}, ${moment(shown.when)}`} onClose={() => show(null)}>
           <dl class="facts">

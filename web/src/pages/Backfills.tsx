@@ -48,7 +48,7 @@ export default function Backfills() {
     <>
       <Head title={b.title} />
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={b.title} columns={columns} rows={page?.backfills} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p></Empty>} />
+      <List label={b.title} columns={columns} rows={page?.backfills} failed={live.error.value !== null} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p></Empty>} />
       {started && <New dagId={started} onClose={() => setQuery({ new: null })} onDone={() => void live.refresh()} />}
     </>
   )

@@ -53,7 +53,7 @@ export default function Connections() {
       <Head title={c.title}>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Head>
       <div class="filters"><Search value={name ?? ''} placeholder={c.id} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={c.title} columns={columns} rows={page?.connections} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p></Empty>} />
+      <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p></Empty>} />
       {edited && (
         <Form
           title={edited === 'new' ? c.add : `${c.edit}: ${edited.connection_id}`}

@@ -182,6 +182,7 @@ export default function Dags() {
         label={d.title}
         columns={columns}
         rows={data?.dags}
+        failed={live.error.value !== null}
         rowKey={(dag) => dag.dag_id}
         rowHref={(dag) => to('dags', dag.dag_id)}
         total={data?.total}

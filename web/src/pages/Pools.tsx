@@ -50,7 +50,7 @@ export default function Pools() {
     <>
       <Head title={p.title}>{operator && <Button kind="first" icon="plus" onClick={() => edit('new')}>{p.add}</Button>}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={p.title} columns={columns} rows={live.data.value?.pools} rowKey={(pool) => pool.name} order={order} empty={null} />
+      <List label={p.title} columns={columns} rows={live.data.value?.pools} failed={live.error.value !== null} rowKey={(pool) => pool.name} order={order} empty={null} />
       {edited && (
         <Form
           title={edited === 'new' ? p.add : `${p.edit}: ${edited.name}`}

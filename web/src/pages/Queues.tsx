@@ -50,7 +50,7 @@ export default function Queues() {
       {queues.data.value?.redis_error && <Note kind="warn">{queues.data.value.redis_error}</Note>}
       <div class="stack" style={{ gap: '20px' }}>
         <section>
-          <List label={u.queues} columns={columns} rows={queues.data.value?.queues} rowKey={(one) => one.queue} skeleton={3} empty={<Empty title={u.noQueues} />} />
+          <List label={u.queues} columns={columns} rows={queues.data.value?.queues} failed={queues.error.value !== null} rowKey={(one) => one.queue} skeleton={3} empty={<Empty title={u.noQueues} />} />
         </section>
         <section class="card">
           <header><h2>{u.depth}</h2><span class="end"><Segments label={u.depth} value={String(hours)} options={[['1', `1 ${t.units.h}`], ['6', `6 ${t.units.h}`], ['24', `24 ${t.units.h}`], ['168', `7 ${t.units.d}`]]} onChange={(value) => setQuery({ hours: value === '1' ? null : value })} /></span></header>

@@ -46,7 +46,7 @@ export default function RequiredActions() {
         <Segments label={a.show} value={kind} options={[['waiting', a.waiting], ['answered', a.answered]]} onChange={(value) => setQuery({ show: value === 'waiting' ? null : value, offset: null })} />
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={a.title} columns={columns} rows={page?.hitl_details} rowKey={(one) => `${one.task_instance.id} ${one.created_at}`} rowHref={(one) => taskHref(one.task_instance)} total={page?.total_entries} size={SIZE}
+      <List label={a.title} columns={columns} rows={page?.hitl_details} failed={live.error.value !== null} rowKey={(one) => `${one.task_instance.id} ${one.created_at}`} rowHref={(one) => taskHref(one.task_instance)} total={page?.total_entries} size={SIZE}
         empty={kind === 'waiting' ? <Empty title={a.none}><p>{a.noneText}</p></Empty> : <Empty title={a.noneAnswered} />} />
       {opened && <Respond asked={opened} onClose={() => open(null)} onDone={() => void live.refresh()} />}
     </>

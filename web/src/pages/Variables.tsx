@@ -48,7 +48,7 @@ export default function Variables() {
       <div class="filters"><Search value={name ?? ''} placeholder={v.key} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {admin && <Bulk selection={selection} total={page?.total_entries} onSelect={select}><Button icon="trash" onClick={() => void removeSelected()}>{t.remove}</Button></Bulk>}
-      <List label={v.title} columns={columns} rows={page?.variables} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={v.none}><p>{v.noneText}</p></Empty>} {...(admin ? { selection, onSelect: select } : {})} />
+      <List label={v.title} columns={columns} rows={page?.variables} failed={live.error.value !== null} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={v.none}><p>{v.noneText}</p></Empty>} {...(admin ? { selection, onSelect: select } : {})} />
       {edited && (
         <Form
           title={edited === 'new' ? v.add : `${v.edit}: ${edited.key}`}

@@ -92,6 +92,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         label={t.runsList.title}
         columns={columns}
         rows={page?.dag_runs}
+        failed={live.error.value !== null}
         rowKey={key}
         rowHref={(run) => to('dags', run.dag_id, 'runs', run.dag_run_id)}
         total={page?.total_entries}

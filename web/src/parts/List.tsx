@@ -27,6 +27,8 @@ export const NOTHING: Selection = { keys: new Set(), all: false }
 interface Props<R> {
   columns: Column<R>[]
   rows: readonly R[] | undefined
+  /** The rows could not be loaded, and the page says why: without rows, nothing more is shown. */
+  failed?: boolean
   rowKey: (row: R) => string
   rowHref?: (row: R) => string | null
   total?: number | null | undefined
@@ -40,7 +42,7 @@ interface Props<R> {
   skeleton?: number
 }
 
-export function List<R>({ columns, rows, rowKey, rowHref, total, size = 0, order, selection, onSelect, empty, label, skeleton = 8 }: Props<R>) {
+export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, size = 0, order, selection, onSelect, empty, label, skeleton = 8 }: Props<R>) {
   const [at, show] = useState(-1)
   // Two keys can be pressed before the list is drawn again.
   const now = useRef(-1)
@@ -77,6 +79,7 @@ export function List<R>({ columns, rows, rowKey, rowHref, total, size = 0, order
   const pageKeys = rows?.map(rowKey) ?? []
   const onPage = pageKeys.length > 0 && pageKeys.every((key) => selection?.keys.has(key))
 
+  if (failed && rows === undefined) return null
   return (
     <>
       <div class="list" role="region" aria-label={label} tabIndex={0}>

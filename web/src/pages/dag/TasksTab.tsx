@@ -74,7 +74,7 @@ export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; ru
           <Button icon="close" onClick={() => want({ kind: 'mark', state: 'failed', filters: filters(), title: t.task.markFailed })}>{t.task.markFailed}</Button>
         </Bulk>
       )}
-      <List label={t.run.tasks} columns={columns} rows={page?.task_instances} rowKey={key} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={t.task.nothing} />} {...(operator ? { selection, onSelect: select } : {})} />
+      <List label={t.run.tasks} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={key} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={t.task.nothing} />} {...(operator ? { selection, onSelect: select } : {})} />
       {wanted && <ByFilter wanted={wanted} onClose={() => want(null)} onDone={() => { select(NOTHING); nudge(`dag:${dagId}`); void live.refresh() }} />}
     </>
   )

@@ -15,7 +15,7 @@ export function Events({ path, index }: { path: { dag_id: string; dag_run_id: st
   return (
     <>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <AuditEntries label={t.task.events} rows={about} none={[t.task.eventsNone, t.task.eventsNoneText]} />
+      <AuditEntries label={t.task.events} rows={about} failed={live.error.value !== null} none={[t.task.eventsNone, t.task.eventsNoneText]} />
     </>
   )
 }
