@@ -1,4 +1,4 @@
-"""One check of a task instance instead of fourteen, and shorter conditions of its triggers.
+"""One check of a task instance instead of fourteen, shorter conditions of its triggers, and an earlier vacuum.
 
 PostgreSQL parses the stored text of each of them again in every statement that changes a row. That was a tenth of its CPU per task.
 """
@@ -101,13 +101,24 @@ create or replace trigger task_instance_process after update of queued_by, worke
           and not has_table_privilege(session_user, 'event'::regclass, 'insert'))
     execute function refuse_foreign_process();
 """
+#: Searches of an index walk over the entries of dead rows until a vacuum has cleaned it, which a long history must not delay.
+VACUUM = """
+alter table task_instance set (autovacuum_vacuum_scale_factor = 0.002, autovacuum_vacuum_threshold = 5000,
+    vacuum_index_cleanup = on);
+"""
+FORMER_VACUUM = """
+alter table task_instance set (autovacuum_vacuum_scale_factor = 0.02);
+alter table task_instance reset (autovacuum_vacuum_threshold, vacuum_index_cleanup);
+"""
 
 
 def upgrade() -> None:
     op.execute(CHECK)
     op.execute(TRIGGERS)
+    op.execute(VACUUM)
 
 
 def downgrade() -> None:
+    op.execute(FORMER_VACUUM)
     op.execute(FORMER_TRIGGERS)
     op.execute(FORMER_CHECKS)
