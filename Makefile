@@ -39,7 +39,7 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
-	@$(BIN)/python -m scheduler.cli.generate --check
+	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
 	@$(BIN)/python .make/audit
 

@@ -1,8 +1,8 @@
 """docs/reference/authoring.md explains every argument of every name that DAG files import."""
 
+from docs.generate import argument_meanings, authoring_page
 from scheduler.authoring.dag_arguments import DagArguments
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.cli import argument_meanings, authoring_page
 
 
 def test_every_argument_that_is_shared_has_a_meaning() -> None:
@@ -22,7 +22,7 @@ def test_every_argument_of_an_operator_or_function_has_a_meaning() -> None:
         if not authoring_page.meaning(thing, argument)
     ]
 
-    assert lacking == [], "explain it in the docstring, or in scheduler/cli/argument_meanings.py"
+    assert lacking == [], "explain it in the docstring, or in docs/generate/argument_meanings.py"
 
 
 def test_every_public_name_has_a_section() -> None:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Annotated, Any, get_args, get_origin
 
+from docs.generate import argument_meanings as meanings
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.dag_arguments import DagArguments
 from scheduler.authoring.fields import Field
 from scheduler.authoring.signatures import parameters
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.cli import argument_meanings as meanings
 
 #: The modules that DAG files import from, with the titles of their sections.
 MODULES = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from docs.generate import __main__ as generate
 from scheduler import states
-from scheduler.cli import generate
 from scheduler.settings import model as settings
 from scheduler.settings.model import keys
 

@@ -1,0 +1,1 @@
+"""Writes the pages and files that are generated from the code; __main__ lists them."""
