@@ -79,7 +79,14 @@ def _bars(axes: Any, shapes: Mapping[str, Any], ratio: str, goals: Mapping[str, 
         )
         for place, value, (_, high) in zip(places, values, ends, strict=True):
             axes.annotate(
-                f"{value:.2f}", (high, place), xytext=(6, 0), textcoords="offset points", va="center", color=COLORS["text"]
+                f"{value:.2f}",
+                (high, place),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                color=COLORS["text"],
+                zorder=5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )
         highest = max([highest, *(high for _, high in ends)])
     axes.set_yticks(range(len(shapes)), list(shapes))
