@@ -10,9 +10,9 @@ before. The chain is read from the text of the files, so that only migrating nee
 import functools
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 log = logging.getLogger("paceline.schema")
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).parent / "migrations"
 #: The assignments in a migration that define its place in the chain.
@@ -48,13 +50,15 @@ def migrate(
     scheduler_role: roles.Wanted | None = None,
     web_role: roles.Wanted | None = None,
 ) -> str:
-    """Apply every missing migration in one transaction, and create default_pool and these roles. Returns the new revision.
+    """Apply every missing migration, and create default_pool and these roles. Returns the new revision.
 
-    Then it builds missing indexes beside all work. Processes that work with the new schema can keep running; SchemaError, without
-    any change, if others are alive.
+    A new database is made in one transaction. Otherwise each migration has its own: with the exclusive lock of one table, waiting
+    for another one would be a deadlock with nearly any statement that runs. Then it builds missing indexes beside all work.
+    Processes that work with the new schema can keep running; SchemaError, without any change, if others are alive.
     """
-    repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
-    revision: str = repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
+    ended = False
+    while not ended:
+        revision, ended = _repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
     if revision == head():
         concurrent_indexes.build(engine, _indexes())
     return revision
@@ -66,15 +70,32 @@ def downgrade(engine: Engine) -> str:
     SchemaError, without any change, if processes of this version are alive, if the schema is not that of this version, or if the
     migration cannot be undone.
     """
+    return _repeated(_downgrade, engine)
+
+
+def _repeated(change: Callable[..., T], engine: Engine, *arguments: Any) -> T:
+    """Call it until no other statement is in its way, for a minute; then SchemaError."""
     repeated = retries.repeated(_was_in_the_way, pause_s=PAUSE_S, stop=stop_after_attempt(ATTEMPTS))
-    return str(repeated(_downgrade, engine))
+    try:
+        changed: T = repeated(change, engine, *arguments)
+    except DBAPIError as error:
+        if not _was_in_the_way(error):
+            raise
+        with engine.connect() as connection:
+            found = current(connection)
+        raise SchemaError(
+            f"The schema stays at {found}: for a minute, other statements had locked the tables to change. Run this again when"
+            " fewer tasks run."
+        ) from None
+    return changed
 
 
 def _was_in_the_way(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) in LOST_RACES | TOO_SLOW
 
 
-def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | None) -> str:
+def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | None) -> tuple[str, bool]:
+    """Apply the next migration, or all to a new database. Returns the revision, and whether none is missing."""
     from alembic import command
 
     with engine.begin() as connection:
@@ -82,10 +103,14 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | No
         found = current(connection)
         if found is not None and found not in known():
             _refuse_incompatible(connection, found)
-            return found
+            return found, True
         if found is not None and found != head():
             _refuse_beside_older(connection)
-        command.upgrade(_config(connection), "head")
+        target = head() if found in (None, head()) else known()[known().index(found) - 1]
+        command.upgrade(_config(connection), target)
+        connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(target),))
+        if target != head():
+            return target, False
         if found is None:
             concurrent_indexes.create(connection, _indexes())
         connection.exec_driver_sql(
@@ -93,10 +118,9 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | No
             " on conflict (name) do nothing",
             (default_pool_slots,),
         )
-        connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(),))
         roles.make(connection, *wanted)
         roles.renew(connection)
-    return head()
+    return head(), True
 
 
 def _downgrade(engine: Engine) -> str:

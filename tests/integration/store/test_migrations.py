@@ -208,3 +208,21 @@ def test_going_back_before_partitions_keeps_runs_and_the_other_updates(scenario:
     migrate.migrate(scenario.engine)
     assert scenario.rows("select run_id, partition_key from dag_run") == [("mine", None)]
     scenario.run_to_end()
+
+
+def test_a_migration_that_finds_its_table_locked_keeps_those_before_it_and_continues_later(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "ATTEMPTS", 2)
+    monkeypatch.setattr(migrate, "PAUSE_S", 0.01)
+    scenario.sql("update process set stopped_at = now()")
+    with scenario.engine.begin() as connection:
+        command.downgrade(migrate._config(connection), "0021")
+    with scenario.engine.begin() as busy:
+        busy.exec_driver_sql("lock table task_instance in access share mode")
+
+        with pytest.raises(SchemaError, match=r"^The schema stays at 0022: for a minute, other statements had locked the tables"):
+            migrate.migrate(scenario.engine)
+
+    assert scenario.rows("select version_num, compatible_from from paceline_schema") == [("0022", migrate.compatible_from("0022"))]
+    assert migrate.migrate(scenario.engine) == migrate.head()
