@@ -114,8 +114,7 @@ def get_mapped_task_instances(
 ) -> dict[str, Any]:
     """List the instances of a mapped task."""
     of_run(api, filters, dag_id, dag_run_id)
-    own = instances.filters().equals("dag_id", dag_id).equals("run_id", dag_run_id).equals("task_id", task_id)
-    if not api.read(instances.instances, own, Page(limit=1)).rows:
+    if not api.read(instances.exists, dag_id, dag_run_id, task_id):
         raise NotFoundError(f"Run {dag_run_id!r} of DAG {dag_id!r} has no task {task_id!r}.")
     filters.equals("task_id", task_id).between("map_index", {"gte": 0})
     return _page(api, filters, page)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
 from scheduler.states import STARTED
-from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+from scheduler.store.lists.listing import Entries, Filters, Page, Row, Source, entries, first
 
 OF_TASK = """
     t.id, r.dag_id, r.run_id, r.logical_date, r.run_after,
@@ -22,10 +22,10 @@ COLUMNS = f"""
     (select n.note from instance_note n where n.task_instance_id = t.id) as note,
     (select g.progress from task_progress g where g.task_instance_id = t.id and g.try_number = t.try_number) as progress
 """
-SOURCE = """
-    task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
-    left join process p on p.id = t.worker
-"""
+SOURCE = Source(
+    "task_instance t join dag_run r on r.id = t.dag_run_id",
+    {"v": "join dag_version v on v.id = r.version_id", "p": "left join process p on p.id = t.worker"},
+)
 #: A try that another one followed, and the newest one.
 TRIES = """
     select {of_task}, h.state, h.try_number, h.worker, h.queued_by, h.scheduled_at, h.queued_at, h.started_at, h.ended_at,
@@ -77,6 +77,13 @@ def instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, 
         name = repr(task_id) if map_index < 0 else f"{task_id!r} of map index {map_index}"
         raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no instance of task {name}.")
     return found
+
+
+def exists(connection: Connection, dag_id: str, run_id: str, task_id: str) -> bool:
+    """Whether the run has an instance of this task."""
+    chosen = filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
+    found = connection.exec_driver_sql(f"select 1 from {SOURCE.of(chosen.sql)} {chosen.sql} limit 1", chosen.parameters)
+    return found.first() is not None
 
 
 def mapped(connection: Connection, dag_id: str, run_id: str, task_id: str) -> int:

@@ -6,6 +6,7 @@ INVARIANT: names of columns come from this package only. Values from a client ar
 import base64
 import binascii
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -124,10 +125,25 @@ class Filters:
         return f"where {' and '.join(self.conditions)}" if self.conditions else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The tables of a list. `joins`, by alias, only add columns to a row: a query that needs none of them leaves them out."""
+
+    tables: str
+    joins: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([self.tables, *self.joins.values()])
+
+    def of(self, *used: str) -> str:
+        """The tables for these pieces of SQL."""
+        return " ".join([self.tables, *(join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", " ".join(used)))])
+
+
 def entries(
     connection: Connection,
     select: str,
-    source: str,
+    source: str | Source,
     filters: Filters,
     page: Page,
     *,
@@ -143,8 +159,12 @@ def entries(
     order = _order(page.order_by or tuple(default), orders, key)
     if page.cursor is not None:
         return _after_cursor(connection, select, source, filters, page=page, order=order)
+    chosen = f"{filters.sql} order by {_sql(order)} limit %(page_limit)s offset %(page_offset)s"
+    if isinstance(source, Source):  # joined for the rows of the page only, not for all that are sorted
+        keys = f"select {key} from {source.of(chosen)} {chosen}"
+        chosen = f"where {key} = any(array({keys})) order by {_sql(order)}"
     rows = connection.exec_driver_sql(
-        f"select {select} from {source} {filters.sql} order by {_sql(order)} limit %(page_limit)s offset %(page_offset)s",
+        f"select {select} from {source} {chosen}",
         filters.parameters | {"page_limit": page.limit, "page_offset": page.offset},
     )
     found = [dict(row) for row in rows.mappings()]
@@ -153,15 +173,16 @@ def entries(
     return Entries(found, _count(connection, source, filters))
 
 
-def _count(connection: Connection, source: str, filters: Filters, most: int | None = None) -> int:
+def _count(connection: Connection, source: str | Source, filters: Filters, most: int | None = None) -> int:
     """The number of all entries, or of the first `most`."""
+    tables = source.of(filters.sql) if isinstance(source, Source) else source
     counted: int = connection.exec_driver_sql(
-        f"select count(*) from (select from {source} {filters.sql} limit %(most)s) c", filters.parameters | {"most": most}
+        f"select count(*) from (select from {tables} {filters.sql} limit %(most)s) c", filters.parameters | {"most": most}
     ).scalar_one()
     return counted
 
 
-def first(connection: Connection, select: str, source: str, filters: Filters) -> Row | None:
+def first(connection: Connection, select: str, source: str | Source, filters: Filters) -> Row | None:
     """The only row, or None."""
     row = connection.exec_driver_sql(f"select {select} from {source} {filters.sql} limit 1", filters.parameters).mappings().first()
     return None if row is None else dict(row)
@@ -206,7 +227,9 @@ def _sql(order: Order) -> str:
     return ", ".join(f"{column} desc" if descending else column for column, descending in order)
 
 
-def _after_cursor(connection: Connection, select: str, source: str, filters: Filters, *, page: Page, order: Order) -> Entries:
+def _after_cursor(
+    connection: Connection, select: str, source: str | Source, filters: Filters, *, page: Page, order: Order
+) -> Entries:
     backward, place = _read_cursor(page.cursor or "", len(order))
     direction = [Ordered(column, descending != backward) for column, descending in order]
     parameters = dict(filters.parameters)

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
-from scheduler.store.lists.listing import ANY, Entries, Filters, Page, Row, entries, first
+from scheduler.store.lists.listing import ANY, Entries, Filters, Page, Row, Source, entries, first
 
 COLUMNS = """
     r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after, r.conf,
@@ -18,7 +18,7 @@ COLUMNS = """
     v.id as version_id, v.number as version_number, v.created_at as version_created_at,
     (select n.note from run_note n where n.dag_run_id = r.id) as note
 """
-SOURCE = "dag_run r join dag_version v on v.id = r.version_id"
+SOURCE = Source("dag_run r", {"v": "join dag_version v on v.id = r.version_id"})
 DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
 ORDERS = {
     "id": "r.id", "dag_id": "r.dag_id", "dag_run_id": "r.run_id", "run_id": "r.run_id", "state": "r.state",

@@ -10,6 +10,10 @@ down_revision = "0022"
 branch_labels = None
 depends_on = None
 compatible_from = "0008"
+indexes = {
+    # The newest runs of all DAGs, for lists. A step back keeps it: dropping it would lock a second table.
+    "dag_run_after": "dag_run (run_after, id)",
+}
 
 #: The operators are qualified, so that no operator in another schema of a session's search_path takes their place.
 CHECK = """
