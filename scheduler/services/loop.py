@@ -54,6 +54,7 @@ HANGS_S = 60.0
 
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Run a scheduler until SIGTERM, SIGINT, num_runs or run_duration. Returns the exit code."""
+    began = time.monotonic()
     role.prepare(settings.database_url)
     hardening.forget()
     if settings.logs.format == log_format.JSON:
@@ -73,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         # Decisions need only the database. Messages are sent once the broker answers.
         log.warning("%s", error)
     with role.running("scheduler", settings.run_folder) as process:
-        loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile)
+        loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile, began=began)
         process.ending.callback(loop.close)
         files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
         loop.heartbeat.on_new_id = files.work_as
@@ -87,12 +88,14 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     return 0
 
 
-def services(engine: Engine, settings: Settings, scheduler_id: Callable[[], str]) -> tuple[Service | TimedService, ...]:
+def services(
+    engine: Engine, settings: Settings, scheduler_id: Callable[[], str], *, began: float | None = None
+) -> tuple[Service | TimedService, ...]:
     """The services of one scheduler, in the order in which their work flows."""
     publisher, versions, broker = Publisher(settings), Versions(), client(settings)
     promote = Promote(engine, settings, versions)
     return (
-        Rescue(engine, settings, publisher, broker),
+        Rescue(engine, settings, publisher, broker, began=began),
         Plan(engine, settings, versions),
         Assets(engine, settings, versions),
         Backfill(engine, settings, versions),
@@ -108,16 +111,27 @@ def services(engine: Engine, settings: Settings, scheduler_id: Callable[[], str]
 
 
 class SchedulerLoop:
-    """Runs each service when it is due. `run_once` is one pass, which tests call directly; `run` repeats it."""
+    """Runs each service when it is due. `run_once` is one pass, which tests call directly; `run` repeats it.
 
-    def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
+    `began` is the monotonic time at which the process began.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        *,
+        name: str | None = None,
+        pidfile: Pidfile | None = None,
+        began: float | None = None,
+    ) -> None:
         self.engine = engine
         self.settings = settings
         self.vitals = scheduler_health.of(settings)
         self.heartbeat = Heartbeat(
             engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.vitals.heartbeat.beat
         )
-        self.services = services(engine, settings, lambda: self.scheduler_id)
+        self.services = services(engine, settings, lambda: self.scheduler_id, began=began)
         self.timers = {service.name: Timer(service.interval_s) for service in (self.heartbeat, *self.services)}
         self.questions = {service.name: service.pending for service in self.services if service.pending is not None}
         self._promote, self._queue = self.service(Promote), self.service(Queue)

@@ -52,14 +52,18 @@ class Rescue(TimedService):
     name = "rescue"
     pending = processes.PENDING
 
-    def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis, *, began: float | None = None
+    ) -> None:
+        """`began` is the monotonic time at which the process began, if it may have waited for the database since."""
         super().__init__(engine, settings)
         self._publisher = publisher
         self._broker = broker
         self._last_pass_at: datetime | None = None
         #: Since when every pass of this scheduler has been late.
         self._late_since: datetime | None = None
-        self._ran_at = time.monotonic()
+        self._began = began
+        self._ran_at = time.monotonic() if began is None else began
         self._judges_from = datetime.min.replace(tzinfo=UTC)
         self.interval_s = settings.scheduler.orphaned_tasks_check_interval
 
@@ -96,12 +100,13 @@ class Rescue(TimedService):
     def _may_judge(self, now: datetime) -> bool:
         """Whether processes without a heartbeat may be declared lost.
 
-        They may not right after a gap in the passes of this scheduler. Its process was stopped then, or the database was down: the
-        others may have had the same gap, and need time to send a heartbeat.
+        They may not right after a gap in the passes of this scheduler, or between its start and its first pass. Its process was
+        stopped then, or the database was down: the others may have had the same gap, and need time to send a heartbeat.
         """
         timeout = timedelta(seconds=self._settings.worker.heartbeat_timeout)
         away = max(timeout / 2, timedelta(seconds=3 * self._settings.scheduler.orphaned_tasks_check_interval))
-        before, self._last_pass_at = self._last_pass_at or now, now
+        waited_s = 0.0 if self._began is None else time.monotonic() - self._began
+        before, self._last_pass_at = self._last_pass_at or now - timedelta(seconds=waited_s), now
         ran_at, self._ran_at = self._ran_at, time.monotonic()
         # If the clock of the database was set forward, every heartbeat looks expired.
         jumped_s = (now - before).total_seconds() - (self._ran_at - ran_at)

@@ -1,5 +1,6 @@
 """Whoever was away does no harm on return, and whoever died holds nothing."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +15,7 @@ from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import xcoms
+from scheduler.store.worker import crashes, xcoms
 from scheduler.store.worker.claims import Ending
 
 Make = Callable[..., Scenario]
@@ -26,8 +27,9 @@ def silent(scenario: Scenario, kind: str) -> None:
 
 
 def rescue_of(scenario: Scenario) -> Rescue:
-    """Once the session's PostgreSQL is older than any timeout here."""
-    old = "select clock_timestamp() > pg_postmaster_start_time() + interval '0.5 s'"
+    """Once the session's PostgreSQL, and the note that it has not crashed, are older than any timeout here."""
+    transact(scenario.engine, crashes.note)
+    old = "select clock_timestamp() > greatest(pg_postmaster_start_time(), (select since from crash_free)) + interval '0.5 s'"
     eventually(lambda: scenario.rows(old) == [(True,)])
     return Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
 
@@ -56,6 +58,20 @@ def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: M
     rescue.rescue(now)
     assert not stopped(scenario, "worker")
     rescue.rescue(now + timedelta(seconds=0.4))
+    assert not stopped(scenario, "worker")
+
+    rescue.rescue(now + timedelta(seconds=0.6))
+    assert stopped(scenario, "worker")
+
+
+def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_the_others_time(make_scenario: Make) -> None:
+    scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
+    rescue_of(scenario)
+    minute_ago, now = time.monotonic() - 60, datetime(2030, 1, 1, tzinfo=UTC)
+    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker, began=minute_ago)
+    silent(scenario, "worker")
+
+    rescue.rescue(now)
     assert not stopped(scenario, "worker")
 
     rescue.rescue(now + timedelta(seconds=0.6))
