@@ -233,6 +233,8 @@ def test_it_reaches_no_column_function_sequence_schema_and_database_beside_them(
             """
             select 'function', p.oid::regprocedure::text from pg_proc p
              where p.pronamespace = 'public'::regnamespace and has_function_privilege(%(role)s, p.oid, 'execute')
+               -- What a check and a trigger compute from their arguments alone, for the role that changes a row.
+               and p.proname <> all (array['task_instance_complete', 'task_instance_logged'])
             union all
             select 'sequence', c.oid::regclass::text from pg_class c
              where case when c.relkind = 'S' then has_sequence_privilege(%(role)s, c.oid, 'usage, select, update') end
