@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
+from bench.goals import HOPS, SHARES
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -17,9 +18,6 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 WIDE = ("wide", "tree", "grid", "many", "many_runs", "map")
 ROWS = ("chain", "fib")
 COLORS = {"bar": "#2f6f9f", "no_ack": "#9dbdd6", "least": "#b8860b", "aim": "#3a7d44", "text": "#333333"}
-#: The least and the aim of a shape: the share of bare Celery's tasks/s, and the hop as a multiple of a bare hop.
-SHARES = {"wide": (0.9, 1.2), "tree": (0.9, 1.2), "many": (0.75, 1.0), "many_runs": (0.75, 1.0), "map": (0.75, 1.0)}
-HOPS = {"chain": (0.6, 0.4)}
 
 
 def main() -> None:
