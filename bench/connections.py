@@ -74,7 +74,8 @@ def measure(options: Options) -> Piece:
         {"steady.py": STEADY.format(task_s=task_s, children=total)},
         workers=workers,
         concurrency=children,
-        environment=SMALL_IDLE if options.small else {},
+        # Above the number of pool processes, like the slots of the pool below: by default, 256 tasks run at once.
+        environment={"PACELINE_CORE_PARALLELISM": str(2 * total)} | (SMALL_IDLE if options.small else {}),
         postgres={"max_connections": str(limit)},
         start_s=LIMIT_S,
     ) as stack:

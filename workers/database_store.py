@@ -1,6 +1,7 @@
 """The store of tries in PostgreSQL. Each call is repeated until the database answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,7 +48,17 @@ class DatabaseStore:
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.hot.worker_id = worker_id
-        return self.patient(lambda: self.hot.claim(ti_id, dispatch_id))
+        return self.patient(lambda: self._claim(ti_id, dispatch_id))
+
+    def _claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
+        """Claim, in turn only in a burst of reports and after a failed attempt: turns would delay the start of quick tasks."""
+        if self.hot.is_open or not (self.hot.is_contended or self.lock.others_wait()):
+            return self.hot.claim(ti_id, dispatch_id)
+        with self._turn():
+            claim = self.hot.claim(ti_id, dispatch_id)
+            if claim is None and self.lock.others_wait():
+                self.hot.close_for_others()
+            return claim
 
     def dag(self, version_id: int) -> SerializedDag:
         return self.patient(lambda: self.hot.dag(version_id))
@@ -76,14 +87,21 @@ class DatabaseStore:
         """
         if self.hot.is_open:
             return self.follower.report(claim, ending, continuation)
-        with self.lock.turn():
+        with self._turn():
             if continuation is not None:
                 continuation.withdrawn = not continuation.is_allowed()
             accepted = self.follower.report(claim, ending, continuation)
             if (continuation is None or continuation.claim is None) and self.lock.others_wait():
                 # Each of them would keep its connection for a while.
-                self.hot.close()
+                self.hot.close_for_others()
             return accepted
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The turn of this pool process to open a connection. If others wait for theirs, it stays open only briefly."""
+        with self.lock.turn():
+            self.hot.is_contended = self.hot.is_contended or self.lock.others_wait()
+            yield
 
     def clear_xcoms(self, claim: Claim) -> None:
         self.patient(lambda: xcoms.clear(self.hot, claim))

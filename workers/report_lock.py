@@ -5,16 +5,18 @@ Without it, tasks that end at the same moment need as many connections at once (
 
 import contextlib
 import fcntl
+import mmap
 import os
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The longest wait for the lock. A holder that is stopped, or cut off from the database, must not delay others for longer.
+#: The longest wait for one holder. One that is stopped, or cut off from the database, must not delay others for longer.
 LONGEST_S = 5.0
-#: Seconds between two attempts to get the lock.
-PAUSE_S = 0.005
+#: Seconds between two attempts to get the lock: at first, and at most. The pauses grow because many may wait on few processors.
+PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.05
 #: Bytes of the file: the first is locked by the process that has its turn, the second is shared by those that wait for theirs.
 TURN_AT, WAITING_AT = 0, 1
 
@@ -29,10 +31,12 @@ class ReportLock:
         else:
             self._file, path = tempfile.mkstemp()
             Path(path).unlink()
+        #: The monotonic time at which the current or the last turn began, shared by all pool processes.
+        self._began_at = mmap.mmap(-1, struct.calcsize("d"))
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the lock, or go on without it after LONGEST_S."""
+        """Hold the lock, or go on without it if one holder keeps it for LONGEST_S."""
         held = self._acquire()
         try:
             yield
@@ -49,17 +53,22 @@ class ReportLock:
 
     def _acquire(self) -> bool:
         """Whether this process holds the lock now."""
-        deadline = time.monotonic() + LONGEST_S
-        waiting = False
+        asked_at, pause_s, waiting = time.monotonic(), PAUSE_S, False
         try:
             # None: user code has closed the file.
-            while (held := self._lock(fcntl.LOCK_EX, TURN_AT)) is False and time.monotonic() < deadline:
+            while (held := self._lock(fcntl.LOCK_EX, TURN_AT)) is False:
+                # In a burst, a slow database serves one holder after another: each new turn allows another LONGEST_S.
+                if time.monotonic() >= max(asked_at, *struct.unpack("d", self._began_at[:])) + LONGEST_S:
+                    break
                 # It fails while `others_wait` looks, so it is repeated.
                 waiting = waiting or bool(self._lock(fcntl.LOCK_SH, WAITING_AT))
-                time.sleep(PAUSE_S)
+                time.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
         finally:
             if waiting:
                 self._unlock(WAITING_AT)
+        if held:
+            self._began_at[:] = struct.pack("d", time.monotonic())
         return bool(held)
 
     def _lock(self, kind: int, at: int) -> bool | None:

@@ -169,7 +169,7 @@ class Worker(Probed):
     """Seconds that a stopping worker lets its running tasks continue."""
     in_place_seconds: Annotated[float, Field(ge=0, le=60)] = 0.2
     """In-place follow: seconds for which a pool process continues with the next tasks itself, without messages. 0 turns it off."""
-    idle_connection_seconds: Annotated[float, Field(ge=0, le=3600)] = 5
+    idle_connection_seconds: Annotated[float, Field(ge=0, le=3600)] = 3
     """Seconds without a statement after which a pool process closes its database connection until it needs it. 0 means never."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool process is replaced. 0 means never."""

@@ -6,6 +6,7 @@ A pool process that waits for a message, or runs a long task, holds no connectio
 import contextlib
 import math
 import os
+import socket
 import threading
 import time
 import weakref
@@ -40,8 +41,10 @@ OPTIONS = (
     " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
     " -c plan_cache_mode=force_generic_plan -c jit=off"
 )
-#: Seconds for which a connection stays open whose first attempt failed: others are likely to wait for one too.
+#: Seconds without a statement after which a connection closes for which others wait.
 BRIEFLY_S = 0.2
+#: The longest wait for the end of a connection on the server, in seconds.
+ENDS_WITHIN_S = 1.0
 _ALL: "weakref.WeakSet[WorkerConnection]" = weakref.WeakSet()
 #: Of the thread that forks: `connections` are those that it holds. Other threads may fork at the same time.
 _HELD = threading.local()
@@ -64,7 +67,8 @@ class WorkerConnection:
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._used_at = 0.0
-        self._refused = False
+        #: Whether others probably wait for a connection too, as after a failed attempt: the next one stays open only BRIEFLY_S.
+        self.is_contended = False
         #: The variables that libpq reads, from before user code could change them: `ti` may open a connection in user code.
         self._environment = _libpq_variables()
         _ALL.add(self)
@@ -132,6 +136,18 @@ class WorkerConnection:
                 self._closed.set()
                 connection.close()
 
+    def close_for_others(self) -> None:
+        """Close the connection, and wait until the server has ended its process: until then, it counts towards max_connections."""
+        with contextlib.suppress(OSError, psycopg2.Error), self._lock:
+            if self._connection is None:
+                return
+            # The duplicate outlives the close: the server closes its end when the process there has ended.
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as server:
+                self.close()
+                server.settimeout(ENDS_WITHIN_S)
+                while server.recv(1024):
+                    pass
+
     def hold(self) -> None:
         """Let no other thread use or close the connection, until `release` in this thread or `forget` in a forked process."""
         self._lock.acquire()
@@ -146,9 +162,8 @@ class WorkerConnection:
 
     def _open(self) -> Cursor:
         if self._cursor is None:
-            # True until it is open. After a failure, other pool processes probably wait for a connection too.
-            hold_s = min(self.settings.worker.idle_connection_seconds, BRIEFLY_S if self._refused else math.inf)
-            self._refused = True
+            hold_s = min(self.settings.worker.idle_connection_seconds, BRIEFLY_S if self.is_contended else math.inf)
+            self.is_contended = True  # until it is open
             with _environment(self._environment):
                 connection = self._connection = connect(self.settings, "paceline task", OPTIONS)
             connection.autocommit = True
@@ -156,7 +171,7 @@ class WorkerConnection:
             register_default_json(connection, loads=xcom.decode)
             cursor = connection.cursor()
             cursor.execute(f"{DURABLE};{crashes.NOTE};{STATEMENTS}")
-            self._cursor, self._acts_as, self._refused = cursor, None, False
+            self._cursor, self._acts_as, self.is_contended = cursor, None, False
             if hold_s:
                 self._closed = closed = threading.Event()
                 # Without a thread it stays open, as with idle_connection_seconds = 0.

@@ -145,6 +145,24 @@ def test_a_connection_that_opens_for_a_report_closes_at_once_if_others_wait_for_
     assert scenario.hot.is_open != others_wait
 
 
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_claim_that_gets_nothing_leaves_its_place_to_reports_that_wait(scenario: Scenario, others_wait: bool) -> None:
+    """The message of a claimed task came twice. When the claim returns, the server has ended the connection already."""
+    scenario.add(chain("d", 1))
+    scenario.trigger("d")
+    scenario.turn()
+    (message,) = scenario.messages()
+    assert scenario.claim(message) is not None
+    store = DatabaseStore(scenario.settings, scenario.hot, scenario.follower)
+    scenario.hot.close()
+    eventually(lambda: not scenario.rows(OPEN, "paceline task"))
+
+    with another_process_waits(store.lock) if others_wait else nullcontext():
+        assert store.claim(message.ti_id, message.dispatch_id, scenario.hot.worker_id) is None
+
+        assert len(scenario.rows(OPEN, "paceline task")) == (0 if others_wait else 1)
+
+
 def test_tasks_that_end_at_the_same_moment_report_one_after_another(bench: Any, postgres_server: PostgresServer) -> None:
     """Twelve tasks start at the same moment, and end at the same moment. Their worker may have six connections, of which its parent
     process uses some: claims are refused, which delays them, and reports are not.

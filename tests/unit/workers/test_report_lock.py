@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from support.waiting import eventually
@@ -75,6 +76,32 @@ def test_a_process_that_waited_long_enough_goes_on_without_the_lock(monkeypatch:
         with lock.turn():
             pass
         assert not lock.others_wait()
+
+
+def takes_a_turn(lock: ReportLock, alone: Path, lasts_s: float) -> int:
+    """A forked process that takes a turn. It exits with 0 if no other process has a turn meanwhile."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with lock.turn():
+                alone.touch(exist_ok=False)
+                until = time.monotonic() + lasts_s
+                eventually(lambda: time.monotonic() >= until)
+                alone.unlink()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def test_a_process_waits_longer_while_others_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each turn is shorter than LONGEST_S, and all together are longer."""
+    monkeypatch.setattr(report_lock, "LONGEST_S", 1.0)
+    lock = ReportLock()
+
+    processes = [takes_a_turn(lock, tmp_path / "turn", lasts_s=0.4) for _ in range(6)]
+
+    assert [os.waitpid(pid, 0)[1] for pid in processes] == [0] * 6
 
 
 def test_a_process_whose_files_user_code_has_closed_goes_on_without_the_lock() -> None:
