@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import threading
@@ -24,7 +25,7 @@ from scheduler.store.lists.changes import Changes, Watch
 log = logging.getLogger("paceline.web")
 
 #: Seconds between two looks, while a page is open.
-INTERVAL_S = 0.25
+INTERVAL_S = 0.4
 #: Seconds for the first look.
 READY_S = 5.0
 #: Seconds after which an idle stream sends a comment, so that no proxy closes it.
@@ -147,7 +148,10 @@ class Stream:
                 self.looks += 1
                 is_due = started - checked_at >= LOGINS_S
                 opened = {page.session.digest for page in self._pages}
-                changes, logins = await anyio.to_thread.run_sync(database.read, self._engine, _read, watch, opened, is_due)
+                # A page of a DAG that opens during this look gets `more` instead of task instances.
+                of_dags = any(page.wanted.dag_id is not None for page in self._pages)
+                read = functools.partial(_read, with_instances=of_dags, digests=opened, is_due=is_due)
+                changes, logins = await anyio.to_thread.run_sync(database.read, self._engine, read, watch)
                 if logins is not None:
                     self._end_without(logins, opened)
                     checked_at = started
@@ -192,12 +196,12 @@ class Stream:
 
 
 def _read(
-    connection: Connection, watch: Watch, digests: set[bytes], is_due: bool
+    connection: Connection, watch: Watch, *, with_instances: bool, digests: set[bytes], is_due: bool
 ) -> tuple[Changes | None, dict[bytes, Account] | None]:
     """The changes, and the accounts of these keys if there are changes or the check is due: read last, so that no message goes
     to a login that had ended when the change became visible.
     """
-    changes = watch.look(connection)
+    changes = watch.look(connection, with_instances=with_instances)
     return changes, keys.accounts(connection, digests) if is_due or changes is not None else None
 
 
@@ -217,8 +221,8 @@ def _message(changes: Changes, wanted: Wanted) -> str | None:
             for number, run in runs.items()
             for task in changes.instances.get(number, ())
         ]
-    is_long = len(tasks) > MOST_TASKS
+    is_long = wanted.dag_id is not None and (changes.more or len(tasks) > MOST_TASKS)
     shown = [{name: run[name] for name in ("dag_id", "dag_run_id", "state")} for run in runs.values()]
     data = {"at": changes.at.isoformat(), "runs": shown[:MOST_TASKS], "tasks": [] if is_long else tasks,
-            "more": is_long or changes.more or len(shown) > MOST_TASKS, "dags": changes.dags}  # fmt: skip
+            "more": is_long or len(shown) > MOST_TASKS, "dags": changes.dags}  # fmt: skip
     return event("changes", data)

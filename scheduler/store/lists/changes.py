@@ -86,7 +86,7 @@ class Watch:
     seen: set[Event] = field(default_factory=set)
     flights: dict[int, ActiveInstance] = field(default_factory=dict)
 
-    def look(self, connection: Connection) -> Changes | None:
+    def look(self, connection: Connection, *, with_instances: bool = True) -> Changes | None:
         """The changes since the last look; None if nothing changed, and at the first look."""
         now, open_, dags = connection.exec_driver_sql(LOOK).one()
         flights = {flight.id: flight for flight in rows.of_result(ActiveInstance, connection.exec_driver_sql(IN_FLIGHT))}
@@ -101,7 +101,10 @@ class Watch:
         self._move_on(now, open_, found)
         if is_first or (not runs and same_dags):
             return None
-        return self._changes(connection, now, runs, changed, dags=not same_dags)
+        listed = sorted(changed)[:MOST_INSTANCES] if with_instances else []
+        return Changes(
+            now, _runs(connection, runs), _instances(connection, listed), more=len(changed) > len(listed), dags=not same_dags
+        )
 
     def _move_on(self, now: datetime, open_: Collection[str], found: list[Event]) -> None:
         before = self.last or now - LONGEST
@@ -110,11 +113,14 @@ class Watch:
         self.last = now
         self.seen = {event for event in found if event.at > self.since}
 
-    def _changes(
-        self, connection: Connection, now: datetime, runs: Collection[int], changed: dict[int, int], *, dags: bool
-    ) -> Changes:
-        of_runs = {row["id"]: row for row in rows.dicts(connection.exec_driver_sql(RUNS, (list(runs),)))}
-        instances: dict[int, list[Row]] = {}
-        for row in rows.dicts(connection.exec_driver_sql(INSTANCES, (sorted(changed)[:MOST_INSTANCES],))):
-            instances.setdefault(row.pop("run"), []).append(row)
-        return Changes(now, of_runs, instances, more=len(changed) > MOST_INSTANCES, dags=dags)
+
+def _runs(connection: Connection, runs: Collection[int]) -> dict[int, Row]:
+    return {row["id"]: row for row in rows.dicts(connection.exec_driver_sql(RUNS, (list(runs),)))} if runs else {}
+
+
+def _instances(connection: Connection, listed: Collection[int]) -> dict[int, list[Row]]:
+    """Task instances by run."""
+    instances: dict[int, list[Row]] = {}
+    for row in rows.dicts(connection.exec_driver_sql(INSTANCES, (list(listed),))) if listed else ():
+        instances.setdefault(row.pop("run"), []).append(row)
+    return instances

@@ -41,7 +41,7 @@ def open_instances(connection: Connection, filters: Filters) -> list[Row]:
 
 def last_day(connection: Connection, filters: Filters) -> list[Row]:
     """The number of runs that ended in each of the last 24 hours, by state."""
-    where = _and(filters, "r.ended_at > date_trunc('hour', clock_timestamp()) - interval '23 hours'")
+    where = _and(filters, "r.ended_at > date_trunc('hour', statement_timestamp()) - interval '23 hours'")
     return rows.dicts(
         connection.exec_driver_sql(
             f"select date_trunc('hour', r.ended_at) as hour, r.state, count(*) as count"
@@ -53,7 +53,7 @@ def last_day(connection: Connection, filters: Filters) -> list[Row]:
 
 def failed_runs(connection: Connection, filters: Filters) -> list[Row]:
     """The runs that failed last, within 24 hours, with their first failed task."""
-    where = _and(filters, "r.ended_at > clock_timestamp() - interval '1 day' and r.state = 'failed'")
+    where = _and(filters, "r.ended_at > statement_timestamp() - interval '1 day' and r.state = 'failed'")
     return rows.dicts(
         connection.exec_driver_sql(
             f"""
@@ -87,7 +87,7 @@ def running_runs(connection: Connection, filters: Filters) -> list[Row]:
 def deadlines(connection: Connection, filters: Filters) -> list[Row]:
     """Deadlines of unfinished runs that are due soon or were missed, the most urgent first."""
     soon = filters.parameter(SOON_S)
-    where = _and(filters, f"r.state in {RUN_UNFINISHED.sql} and d.due_at < clock_timestamp() + make_interval(secs => {soon})")
+    where = _and(filters, f"r.state in {RUN_UNFINISHED.sql} and d.due_at < statement_timestamp() + make_interval(secs => {soon})")
     return rows.dicts(
         connection.exec_driver_sql(
             f"""

@@ -84,7 +84,7 @@ def depths(connection: Connection, *, queue: str | None, hours: float, minutes: 
         select queue, date_bin(make_interval(mins => %(minutes)s), at, timestamptz 'epoch') as at, max(scheduled) as scheduled,
                max(queued) as queued, max(running) as running, max(places) as places
           from queue_depth
-         where at >= clock_timestamp() - make_interval(secs => %(seconds)s) and (%(queue)s::text is null or queue = %(queue)s)
+         where at >= statement_timestamp() - make_interval(secs => %(seconds)s) and (%(queue)s::text is null or queue = %(queue)s)
          group by 1, 2 order by 2, 1
         """,
         {"queue": queue, "seconds": hours * 3600, "minutes": minutes},
