@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from scheduler.api import stream
 from scheduler.api.call import PREFIX
 from scheduler.store.accounts import accounts, keys
 from scheduler.store.db.database import transact
+from scheduler.store.lists.changes import Changes
 
 from .conftest import PASSWORD, Web, World
 
@@ -155,6 +157,29 @@ def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) ->
         for page in pages:
             page.join()
     eventually(lambda: not stream._pages, timeout=10)
+
+
+def test_task_instances_are_read_only_for_pages_of_a_dag(web: Web, world: World) -> None:
+    statements: list[str] = []
+    event.listen(web.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    with listening(web) as page:
+        world.scenario.trigger("etl", run_id="new")
+        eventually(lambda: ("new", "queued") in page.runs(), timeout=20)
+        world.scenario.turn()
+        eventually(lambda: ("new", "running") in page.runs(), timeout=20)
+
+    assert not [one for one in statements if "from task_instance where id = any" in one]
+    assert not any(data.get("more") for _, data in page.messages)
+
+
+def test_a_page_of_a_dag_that_opened_during_a_look_reads_again() -> None:
+    run = {"dag_id": "etl", "dag_run_id": "new", "state": "running", "tags": []}
+    seen = Changes(datetime.now(UTC), {1: run}, {}, more=True, dags=False)
+
+    messages = {dag_id: stream._message(seen, stream.Wanted(dag_id)) or "" for dag_id in (None, "etl")}
+
+    assert '"more":false' in messages[None]
+    assert '"more":true' in messages["etl"]
 
 
 def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web: Web) -> None:

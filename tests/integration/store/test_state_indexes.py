@@ -1,11 +1,15 @@
 """Partial indexes and the sets of scheduler/states: a set that an index was made for must still be the one the index holds."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 from support.scenario import Scenario
 
 from scheduler.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED, STARTED
+from scheduler.store.lists import home
 
 #: By index, the set its predicate lists.
 LISTED: dict[str, frozenset[str]] = {
@@ -48,3 +52,17 @@ def test_a_list_of_states_finds_its_index(scenario: Scenario, index: str, table:
         plan = connection.exec_driver_sql(f"explain select 1 from {table} where {condition}").scalars().all()
 
     assert any(re.search(rf"\b{index}\b", line) for line in plan), plan
+
+
+@pytest.mark.parametrize("read", [home.last_day, home.failed_runs])
+def test_the_home_page_finds_the_runs_of_the_last_day_by_index(scenario: Scenario, read: Callable[..., Any]) -> None:
+    statements: list[tuple[str, Any]] = []
+    with scenario.engine.begin() as connection:
+        event.listen(connection, "before_cursor_execute", lambda *arguments: statements.append((arguments[2], arguments[3])))
+        read(connection, home.filters())
+        ((statement, parameters),) = statements
+        connection.exec_driver_sql("set local enable_seqscan = off")
+        plan = connection.exec_driver_sql(f"explain {statement}", parameters).scalars().all()
+
+    assert any("dag_run_ended" in line for line in plan), plan
+    assert any("Index Cond: (ended_at >" in line for line in plan), plan
