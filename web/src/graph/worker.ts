@@ -1,9 +1,7 @@
 /** Calculates the layout of a graph, away from the thread that draws. */
 import { Graph, layout } from '@dagrejs/dagre'
+import { spans } from './frames'
 import type { Placed, Shown } from './model'
-
-/** Room for the name of an open group, above its tasks. */
-const LABEL = 14
 
 export interface Job {
   id: number
@@ -18,7 +16,7 @@ onmessage = (event: MessageEvent<Job>) => {
 
 function place(shown: Shown, direction: 'LR' | 'TB'): Placed {
   const graph = new Graph({ compound: true, multigraph: false })
-  graph.setGraph({ rankdir: direction, nodesep: shown.frames.length ? 40 : 14, ranksep: 44, edgesep: 8, marginx: 16, marginy: 16, ranker: shown.boxes.length > 400 ? 'longest-path' : 'network-simplex' })
+  graph.setGraph({ rankdir: direction, nodesep: shown.frames.length ? 40 : 14, ranksep: 44, edgesep: 8, marginx: 16, marginy: 24, ranker: shown.boxes.length > 400 ? 'longest-path' : 'network-simplex' })
   graph.setDefaultEdgeLabel(() => ({}))
   for (const frame of shown.frames) graph.setNode(`f:${frame.id}`, {})
   for (const frame of shown.frames) if (frame.parent) graph.setParent(`f:${frame.id}`, `f:${frame.parent}`)
@@ -30,14 +28,17 @@ function place(shown: Shown, direction: 'LR' | 'TB'): Placed {
   layout(graph)
   const size = graph.graph() as { width?: number; height?: number }
   const node = (name: string) => graph.node(name) as { x: number; y: number; width: number; height: number }
+  const boxes = Object.fromEntries(shown.boxes.map((box) => [box.id, { x: node(box.id).x - box.width / 2, y: node(box.id).y - box.height / 2 }]))
+  const heights = spans(shown, Object.fromEntries(Object.entries(boxes).map(([id, at]) => [id, at.y])))
   return {
     width: size.width ?? 0,
     height: size.height ?? 0,
-    boxes: Object.fromEntries(shown.boxes.map((box) => [box.id, { x: node(box.id).x - box.width / 2, y: node(box.id).y - box.height / 2 }])),
+    boxes,
     frames: Object.fromEntries(
       shown.frames.map((frame) => {
         const at = node(`f:${frame.id}`)
-        return [frame.id, { x: at.x - at.width / 2, y: at.y - at.height / 2 - LABEL, width: at.width, height: at.height + LABEL }]
+        const { top, bottom } = heights[frame.id] ?? { top: at.y - at.height / 2, bottom: at.y + at.height / 2 }
+        return [frame.id, { x: at.x - at.width / 2, y: top, width: at.width, height: bottom - top }]
       }),
     ),
     edges: graph.edges().map((edge: { v: string; w: string }) => ({ from: edge.v, to: edge.w, points: joined(graph.edge(edge) as { points: Point[] }, node(edge.v), node(edge.w), direction) })),
