@@ -1,8 +1,8 @@
 """A clock that a test moves: that of PostgreSQL, the only clock that decisions use.
 
-All statements call `clock_timestamp()` or `now()` without a schema. In the test's own database a schema in front of pg_catalog has
-functions of these names, which add an offset. Column defaults and functions with a search path of their own (those that write
-events and notices) keep the real time.
+All statements call `clock_timestamp()`, `statement_timestamp()` or `now()` without a schema. In the test's own database a schema in
+front of pg_catalog has functions of these names, which add an offset. Column defaults and functions with a search path of their own
+(those that write events and notices) keep the real time.
 """
 
 from datetime import timedelta
@@ -17,6 +17,8 @@ create table moved.offset_by (value interval not null);
 insert into moved.offset_by values ('0');
 create function moved.clock_timestamp() returns timestamptz language sql volatile as
     'select pg_catalog.clock_timestamp() + value from moved.offset_by';
+create function moved.statement_timestamp() returns timestamptz language sql stable as
+    'select pg_catalog.statement_timestamp() + value from moved.offset_by';
 create function moved.now() returns timestamptz language sql stable as
     'select pg_catalog.now() + value from moved.offset_by';
 do $$ begin

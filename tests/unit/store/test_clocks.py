@@ -1,12 +1,14 @@
-"""No decision depends on the clock of a machine: PostgreSQL's is the one clock. What reads another one is listed here."""
+"""No decision depends on the clock of a machine, only on PostgreSQL's. The files that read another clock are listed here."""
 
 import ast
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support import clock
 
 from scheduler.authoring import deferral
 from scheduler.authoring.running import current
@@ -14,6 +16,10 @@ from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
 from workers.triggers import OtherRuns
 
 ROOT = Path(__file__).resolve().parents[3]
+#: All of PostgreSQL's functions for the present moment.
+SQL_CLOCKS = re.compile(
+    r"\b(clock_timestamp|statement_timestamp|transaction_timestamp|now|timeofday)\(\)|\b(current_timestamp|current_time|current_date)\b"
+)
 #: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
 WALL = {"now", "utcnow", "today"}
 TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
@@ -75,6 +81,18 @@ def test_nobody_else_reads_the_clock_of_its_machine() -> None:
 
     assert {name: lines for name, lines in found.items() if name not in ALLOWED} == {}
     assert set(ALLOWED) == set(found), "an entry of the list is no longer needed"
+
+
+def test_a_test_can_move_each_clock_that_a_statement_reads() -> None:
+    read = {
+        name
+        for path in sorted((ROOT / "scheduler/store").rglob("*.py"))
+        for names in SQL_CLOCKS.findall(path.read_text(encoding="utf-8"))
+        for name in names
+        if name
+    }
+
+    assert read == set(re.findall(r"create function moved\.(\w+)", clock.SHADOW))
 
 
 class Skewed:

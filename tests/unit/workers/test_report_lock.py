@@ -96,10 +96,10 @@ def takes_a_turn(lock: ReportLock, alone: Path, lasts_s: float) -> int:
 
 def test_a_process_waits_longer_while_others_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each turn is shorter than LONGEST_S, and all together are longer."""
-    monkeypatch.setattr(report_lock, "LONGEST_S", 1.0)
+    monkeypatch.setattr(report_lock, "LONGEST_S", 2.0)
     lock = ReportLock()
 
-    processes = [takes_a_turn(lock, tmp_path / "turn", lasts_s=0.4) for _ in range(6)]
+    processes = [takes_a_turn(lock, tmp_path / "turn", lasts_s=0.5) for _ in range(6)]
 
     assert [os.waitpid(pid, 0)[1] for pid in processes] == [0] * 6
 
