@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
-from scheduler.authoring import asset, source, zones
+from scheduler.authoring import asset, zones
 from scheduler.authoring.timetable import checked
 from scheduler.authoring.timetables import mapper_specs
 from scheduler.authoring.timetables.base import Timetable
@@ -42,6 +42,7 @@ from scheduler.authoring.timetables.windows import (
     WeekWindow,
     Window,
     YearWindow,
+    refusal,
 )
 from scheduler.exceptions import TimetableError
 
@@ -105,14 +106,14 @@ def MultipleCronTriggerTimetable(
     """A run at each tick of any of `crons`. `timezone`, `interval` and `run_immediately` are as in CronTriggerTimetable."""
     zone = _zone(timezone)
     if not crons:
-        raise _refusal("MultipleCronTriggerTimetable needs one cron expression or more.")
+        raise refusal("MultipleCronTriggerTimetable needs one cron expression or more.")
     first, *more = dict.fromkeys(_cron(expression, zone) for expression in crons)
     return Cron(
         first,
         zone,
         more=tuple(more),
         interval_s=_interval(interval),
-        run_immediately=run_immediately.total_seconds() if isinstance(run_immediately, timedelta) else run_immediately,
+        run_immediately=_in_seconds(run_immediately),
     )
 
 
@@ -137,11 +138,12 @@ def CronPartitionTimetable(
     """
     zone = _zone(timezone)
     if run_offset is not None and type(run_offset) is not int:
-        raise _refusal(f"run_offset of CronPartitionTimetable must be a whole number of ticks, not {run_offset!r}.")
+        raise refusal(f"run_offset of CronPartitionTimetable must be a whole number of ticks, not {run_offset!r}.")
     if not isinstance(key_format, str) or "%" not in key_format:
-        raise _refusal(f"key_format of CronPartitionTimetable must be a format such as '%Y-%m-%d', not {key_format!r}.")
-    first = run_immediately.total_seconds() if isinstance(run_immediately, timedelta) else run_immediately
-    return CronPartition(_cron(cron, zone), zone, run_immediately=first, offset=run_offset or 0, key_format=key_format)
+        raise refusal(f"key_format of CronPartitionTimetable must be a format such as '%Y-%m-%d', not {key_format!r}.")
+    return CronPartition(
+        _cron(cron, zone), zone, run_immediately=_in_seconds(run_immediately), offset=run_offset or 0, key_format=key_format
+    )
 
 
 def DeltaTriggerTimetable(delta: timedelta, *, interval: timedelta = NO_TIME) -> Timetable:
@@ -166,7 +168,7 @@ def EventsTimetable(
     """
     dates = list(event_dates)
     if not dates or not all(isinstance(event, datetime) and event.utcoffset() is not None for event in dates):
-        raise _refusal(f"EventsTimetable needs one or more datetimes with a time zone, not {dates!r}.")
+        raise refusal(f"EventsTimetable needs one or more datetimes with a time zone, not {dates!r}.")
     moments = sorted({event.astimezone(UTC) for event in dates})
     return Events(tuple(moment.isoformat() for moment in moments), restrict_to_events)
 
@@ -177,7 +179,7 @@ def AssetOrTimeSchedule(*, timetable: Timetable, assets: object) -> Timetable:
     `assets` is an Asset, a list of which all must be updated, `a & b` or `a | b`.
     """
     if not isinstance(timetable, Timetable) or timetable.condition is not None or isinstance(timetable, Never):
-        raise _refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {timetable!r}.")
+        raise refusal(f"AssetOrTimeSchedule: timetable must be a timetable such as CronTriggerTimetable(...), not {timetable!r}.")
     return UpdatedOrTime(timetable, _condition(assets, "AssetOrTimeSchedule"))
 
 
@@ -196,10 +198,10 @@ def PartitionedAssetTimetable(
     config = partition_mapper_config or {}
     for mapper in (default_partition_mapper, *config.values()):
         if not isinstance(mapper, PartitionMapper):
-            raise _refusal(f"PartitionedAssetTimetable needs mappers such as StartOfDayMapper(), not {mapper!r}.")
+            raise refusal(f"PartitionedAssetTimetable needs mappers such as StartOfDayMapper(), not {mapper!r}.")
         mapper_specs.to_spec(mapper)
     if other := [one for one in config if not isinstance(one, asset.Asset | asset.AssetRef) or one.uri not in condition.uris]:
-        raise _refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
+        raise refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
     return WhenPartitioned(condition, default_partition_mapper, mappers_by_uri(config))
 
 
@@ -212,46 +214,46 @@ def _condition(assets: object, name: str) -> asset.Condition:
     if isinstance(assets, list | tuple) and assets and all(isinstance(part, asset.Condition) for part in assets):
         assets = assets[0] if len(assets) == 1 else asset.AssetAll(*assets)
     if not isinstance(assets, asset.Condition):
-        raise _refusal(f"{name}: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
+        raise refusal(f"{name}: assets must be an Asset, a list of them, `a & b` or `a | b`, not {assets!r}.")
     return assets
 
 
 def _cron(expression: object, zone: str) -> str:
     if not isinstance(expression, str):
-        raise _refusal(f"A cron expression must be a str, not {expression!r}.")
+        raise refusal(f"A cron expression must be a str, not {expression!r}.")
     try:
         return checked(expression, zone)
     except TimetableError as error:
-        raise _refusal(str(error)) from None
+        raise refusal(str(error)) from None
 
 
 def _zone(given: object) -> str:
     if isinstance(given, tzinfo):
         name = zones.name_of(datetime(2000, 1, 1, tzinfo=given))
         if name is None:
-            raise _refusal(f"The time zone {given!r} has no IANA name; write 'Europe/Berlin' or ZoneInfo('Europe/Berlin').")
+            raise refusal(f"The time zone {given!r} has no IANA name; write 'Europe/Berlin' or ZoneInfo('Europe/Berlin').")
         return name
     if not isinstance(given, str):
-        raise _refusal(f"timezone must be a name such as 'Europe/Berlin', not {given!r}.")
+        raise refusal(f"timezone must be a name such as 'Europe/Berlin', not {given!r}.")
     try:
         zones.load(given)
     except ValueError as error:
-        raise _refusal(str(error)) from None
+        raise refusal(str(error)) from None
     return given
 
 
 def _interval(interval: object) -> float:
     if not isinstance(interval, timedelta) or interval < NO_TIME:
-        raise _refusal(f"interval must be a timedelta of zero or more, not {interval!r}.")
+        raise refusal(f"interval must be a timedelta of zero or more, not {interval!r}.")
     return interval.total_seconds()
+
+
+def _in_seconds(run_immediately: bool | timedelta | None) -> bool | float | None:
+    return run_immediately.total_seconds() if isinstance(run_immediately, timedelta) else run_immediately
 
 
 def _step(delta: object) -> dict[str, Any]:
     try:
         return fields_of(delta)
     except TimetableError as error:
-        raise _refusal(str(error)) from None
-
-
-def _refusal(message: str) -> Exception:
-    return source.fault(message, kind=TimetableError)
+        raise refusal(str(error)) from None

@@ -76,9 +76,9 @@ class Timetable(ABC):
         """
         return self._following(Asked(last, start, end, catchup, now, covered))
 
-    @abstractmethod
     def _following(self, asked: Asked) -> RunTimes | None:
-        """The result of `next_run`."""
+        """The result of `next_run`; None for a schedule without times."""
+        return None
 
     def to_spec(self) -> dict[str, Any]:
         """The timetable as JSON, which `from_spec` reads: its kind, and its fields without those at their default."""

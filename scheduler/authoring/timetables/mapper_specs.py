@@ -26,7 +26,7 @@ def to_spec(value: Any) -> Any:
     if isinstance(value, mappers.PartitionMapper | windows.Window | windows.WaitPolicy):
         name = type(value).__name__
         if KINDS.get(name) is not type(value):
-            raise mappers.refusal(
+            raise windows.refusal(
                 f"{name} is a class of your own, and schedulers never run user code; compose the mappers and windows of Paceline."
             )
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]

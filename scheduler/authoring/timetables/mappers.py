@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from scheduler.authoring.source import fault
 from scheduler.authoring.timetables import windows
-from scheduler.authoring.timetables.windows import MinimumCount, WaitForAll, WaitPolicy, Window
-from scheduler.exceptions import TimetableError
+from scheduler.authoring.timetables.windows import MinimumCount, WaitForAll, WaitPolicy, Window, refusal
 
 #: The largest number of runs for one update without `max_downstream_keys`, as in Airflow.
 MOST_KEYS = 1000
@@ -77,7 +75,13 @@ class AllowedKeyMapper(PartitionMapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "allowed_keys", _texts(self, "allowed_keys", self.allowed_keys))
+        given: object = self.allowed_keys
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise refusal(f"allowed_keys of AllowedKeyMapper must be a list of texts, not {given!r}.")
+        keys = tuple(given)
+        if not keys or not all(isinstance(key, str) and key for key in keys):
+            raise refusal(f"allowed_keys of AllowedKeyMapper must be one or more texts that are not empty, not {given!r}.")
+        object.__setattr__(self, "allowed_keys", keys)
 
     def to_downstream(self, key: str) -> str:
         if key not in self.allowed_keys:
@@ -172,7 +176,7 @@ class RollupMapper(PartitionMapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_window(self, self.upstream_mapper, self.window)
+        check_window(self, self.upstream_mapper, self.window)
         if not isinstance(self.wait_policy, WaitPolicy):
             raise refusal(f"wait_policy of RollupMapper must be WaitForAll() or MinimumCount(n), not {self.wait_policy!r}.")
         if isinstance(self.wait_policy, MinimumCount) and self.wait_policy.n > self.window.most:
@@ -196,24 +200,11 @@ class RollupMapper(PartitionMapper):
         return self.wait_policy.is_satisfied(windows.matched(expected, arrived), len(expected))
 
 
-def _texts(mapper: PartitionMapper, name: str, given: object) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise refusal(f"{name} of {type(mapper).__name__} must be a list of texts, not {given!r}.")
-    found = tuple(given)
-    if not found or not all(isinstance(one, str) and one for one in found):
-        raise refusal(f"{name} of {type(mapper).__name__} must be one or more texts that are not empty, not {given!r}.")
-    return found
-
-
-def _check_window(owner: PartitionMapper, mapper: object, window: object) -> None:
+def check_window(owner: PartitionMapper, mapper: object, window: object) -> None:
+    """TimetableError unless the mapper gives what the window counts in."""
     name = type(owner).__name__
     if not isinstance(mapper, PartitionMapper) or not isinstance(window, Window):
         raise refusal(f"{name} needs upstream_mapper=, a mapper, and window=, such as DayWindow(); not {mapper!r} and {window!r}.")
     if mapper.expected_decoded_type is not window.expected_decoded_type:
         what = "dates" if window.expected_decoded_type is datetime else "texts"
         raise refusal(f"{type(window).__name__} counts in {what}, which {type(mapper).__name__} in {name} does not give.")
-
-
-def refusal(message: str) -> Exception:
-    """A TimetableError with the place in the DAG file."""
-    return fault(message, kind=TimetableError)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from scheduler.authoring import zones
 from scheduler.authoring.asset import Asset, AssetRef, Condition
 from scheduler.authoring.timetables import mapper_specs
-from scheduler.authoring.timetables.base import Asked, Partition, RunTimes, Timetable
+from scheduler.authoring.timetables.base import Partition, Timetable
 from scheduler.authoring.timetables.mappers import IdentityMapper, PartitionMapper
 from scheduler.authoring.timetables.triggers import Cron
 
@@ -25,9 +25,6 @@ class WhenPartitioned(Timetable):
     default: PartitionMapper
     #: The mappers of assets with another one than the default, by URI.
     mappers: Mapping[str, PartitionMapper]
-
-    def _following(self, asked: Asked) -> RunTimes | None:
-        return None
 
     def to_spec(self) -> dict[str, Any]:
         return {
@@ -71,13 +68,7 @@ class AtRuntime(Timetable):
     """PartitionedAtRuntime: only manual runs, whose partition is given with the run, or by its tasks."""
 
     kind: ClassVar[str] = "partitioned_at_runtime"
-
-    def _following(self, asked: Asked) -> RunTimes | None:
-        return None
-
-    @property
-    def summary(self) -> str:
-        return "never, only by hand; partitions are given at runtime"
+    summary: ClassVar[str] = "never, only by hand; partitions are given at runtime"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import ClassVar
 
 from scheduler.authoring import zones
-from scheduler.authoring.timetables.mappers import PartitionMapper, _check_window, refusal
-from scheduler.authoring.timetables.windows import Window
+from scheduler.authoring.timetables.mappers import PartitionMapper, check_window
+from scheduler.authoring.timetables.windows import Window, refusal
 
 #: The regular expression of each directive of a format, for formats that `strptime` cannot read back.
 _DIRECTIVES = {"%Y": r"\d{4}", **dict.fromkeys(("%m", "%d", "%H", "%M", "%S", "%V", "%U", "%W"), r"\d{2}")}
@@ -174,7 +174,7 @@ class FanOutMapper(PartitionMapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_window(self, self.upstream_mapper, self.window)
+        check_window(self, self.upstream_mapper, self.window)
         if self.downstream_mapper is None:
             kind = _OF_MEMBERS.get(type(self.window).__name__)
             if kind is None:

@@ -17,13 +17,7 @@ class Never(Timetable):
     """schedule=None: only manual runs."""
 
     kind: ClassVar[str] = "never"
-
-    def _following(self, asked: Asked) -> RunTimes | None:
-        return None
-
-    @property
-    def summary(self) -> str:
-        return "never, only by hand"
+    summary: ClassVar[str] = "never, only by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +25,11 @@ class Once(Timetable):
     """schedule="@once": one run at start_date, or immediately without one."""
 
     kind: ClassVar[str] = "once"
+    summary: ClassVar[str] = "once"
 
     def _following(self, asked: Asked) -> RunTimes | None:
         moment = asked.start or asked.now
         return None if asked.last is not None or (asked.end is not None and moment > asked.end) else exact(moment)
-
-    @property
-    def summary(self) -> str:
-        return "once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +37,7 @@ class Continuous(Timetable):
     """schedule="@continuous": a run as soon as the previous one has ended; its data interval starts where that one ended."""
 
     kind: ClassVar[str] = "continuous"
+    summary: ClassVar[str] = "continuous"
     is_continuous: ClassVar[bool] = True
 
     def _following(self, asked: Asked) -> RunTimes | None:
@@ -56,10 +48,6 @@ class Continuous(Timetable):
         until = max(begin, asked.now.astimezone(UTC))
         return None if asked.end is not None and until > asked.end else RunTimes(begin, begin, until, until)
 
-    @property
-    def summary(self) -> str:
-        return "continuous"
-
 
 @dataclass(frozen=True, slots=True)
 class WhenUpdated(Timetable):
@@ -67,9 +55,6 @@ class WhenUpdated(Timetable):
 
     kind: ClassVar[str] = "assets"
     assets: Condition
-
-    def _following(self, asked: Asked) -> RunTimes | None:
-        return None
 
     def to_spec(self) -> dict[str, Any]:
         return {"kind": self.kind, "condition": self.assets.to_spec(), "uris": self.assets.uris}

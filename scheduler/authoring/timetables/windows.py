@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -29,6 +29,8 @@ class Window:
     expected_decoded_type: ClassVar[type] = datetime
     #: The largest number of members.
     most: ClassVar[int]
+    #: The time from one member to the next, unless they are months.
+    step: ClassVar[timedelta]
 
     direction: str = field(default=Direction.FORWARD, kw_only=True)
 
@@ -36,42 +38,34 @@ class Window:
         try:
             object.__setattr__(self, "direction", Direction(self.direction))
         except ValueError:
-            raise _refusal(f"direction of {type(self).__name__} must be 'forward' or 'backward', not {self.direction!r}.") from None
+            raise refusal(f"direction of {type(self).__name__} must be 'forward' or 'backward', not {self.direction!r}.") from None
 
     def to_upstream(self, decoded_downstream: Any) -> Iterable[Any]:
         """The members of the period of this key."""
-        raise NotImplementedError
+        first = self._later(decoded_downstream, 1 - self.most) if self.direction is Direction.BACKWARD else decoded_downstream
+        return [self._later(first, number) for number in range(self.most)]
 
-    def _steps(self, start: datetime, count: int, step: Callable[[datetime, int], datetime]) -> list[datetime]:
-        first = step(start, 1 - count) if self.direction is Direction.BACKWARD else start
-        return [step(first, number) for number in range(count)]
+    def _later(self, member: datetime, number: int) -> datetime:
+        """The member that comes `number` members later."""
+        return member + number * self.step
 
 
 class HourWindow(Window):
     """The 60 minutes of an hour."""
 
-    most = 60
-
-    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
-        return self._steps(decoded_downstream, 60, lambda start, number: start + timedelta(minutes=number))
+    most, step = 60, timedelta(minutes=1)
 
 
 class DayWindow(Window):
     """24 hours. They are counted on the clock, so use UTC where a day can have 23 or 25."""
 
-    most = 24
-
-    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
-        return self._steps(decoded_downstream, 24, lambda start, number: start + timedelta(hours=number))
+    most, step = 24, timedelta(hours=1)
 
 
 class WeekWindow(Window):
     """Seven days."""
 
-    most = 7
-
-    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
-        return self._steps(decoded_downstream, 7, lambda start, number: start + timedelta(days=number))
+    most, step = 7, timedelta(days=1)
 
 
 class MonthWindow(Window):
@@ -87,22 +81,23 @@ class MonthWindow(Window):
         return [start + timedelta(days=number) for number in range((_months_later(start, 1) - start).days)]
 
 
-class QuarterWindow(Window):
+class _Months(Window):
+    """A fixed number of months."""
+
+    def _later(self, member: datetime, number: int) -> datetime:
+        return _months_later(_day_one(self, member), number)
+
+
+class QuarterWindow(_Months):
     """Three months."""
 
     most = 3
 
-    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
-        return self._steps(_day_one(self, decoded_downstream), 3, _months_later)
 
-
-class YearWindow(Window):
+class YearWindow(_Months):
     """Twelve months."""
 
     most = 12
-
-    def to_upstream(self, decoded_downstream: datetime) -> list[datetime]:
-        return self._steps(_day_one(self, decoded_downstream), 12, _months_later)
 
 
 @dataclass(frozen=True, init=False)
@@ -116,7 +111,7 @@ class SegmentWindow(Window):
     def __init__(self, segments: Iterable[str]) -> None:
         given = [segments] if isinstance(segments, str) else list(segments)
         if isinstance(segments, str) or not given or not all(isinstance(one, str) and one for one in given):
-            raise _refusal(f"SegmentWindow needs a list of one or more texts that are not empty, not {segments!r}.")
+            raise refusal(f"SegmentWindow needs a list of one or more texts that are not empty, not {segments!r}.")
         object.__setattr__(self, "segments", tuple(sorted(set(given))))
         object.__setattr__(self, "direction", Direction.FORWARD)
 
@@ -153,7 +148,7 @@ class MinimumCount(WaitPolicy):
 
     def __post_init__(self) -> None:
         if type(self.n) is not int or self.n == 0:
-            raise _refusal(
+            raise refusal(
                 f"MinimumCount needs a whole number other than 0, not {self.n!r}; write WaitForAll() to wait for all keys."
             )
 
@@ -177,5 +172,6 @@ def _months_later(moment: datetime, months: int) -> datetime:
     return moment.replace(year=moment.year + total // 12, month=total % 12 + 1)
 
 
-def _refusal(message: str) -> Exception:
+def refusal(message: str) -> Exception:
+    """A TimetableError with the place in the DAG file."""
     return fault(message, kind=TimetableError)
