@@ -5,7 +5,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from scheduler.authoring import macros, old_dates, params, running
+from scheduler.authoring import macros, old_dates, params, running, typed_context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import ACCEPTED
 from scheduler.authoring.asset import AssetRef
@@ -34,41 +34,8 @@ PREVIOUS_KEYS = (
     "prev_start_date_success",
     "prev_end_date_success",
 )
-KEYS = frozenset(
-    (
-        *DATE_KEYS,
-        *PREVIOUS_KEYS,
-        "dag",
-        "task",
-        "ti",
-        "task_instance",
-        "task_instance_key_str",
-        "dag_run",
-        "run_id",
-        "conf",
-        "params",
-        "data_interval_start",
-        "data_interval_end",
-        "partition_key",
-        "partition_date",
-        "map_index",
-        "loop",
-        "macros",
-        "templates_dict",
-        "var",
-        "conn",
-        "inlets",
-        "outlets",
-        "outlet_events",
-        "inlet_events",
-        "triggering_asset_events",
-        "task_state_store",
-        "asset_state_store",
-        "map_index_template",
-        "expanded_ti_count",
-        "test_mode",
-    )
-)
+#: The keys that a task of any operator can rely on.
+KEYS = frozenset(typed_context.Context.__annotations__) - {"exception", "reason", "sc", "spark", "start_date"}
 
 
 class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
