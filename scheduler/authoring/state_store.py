@@ -46,8 +46,28 @@ class NoStates:
         raise PacelineError("The state of tasks and assets cannot be deleted here.")
 
 
+class _Coroutines:
+    """`get`, `set`, `delete` and `clear` for coroutines. They wait for the database, which takes about a millisecond."""
+
+    async def aget(self: Any, key: str, default: Any = None) -> Any:
+        """`get` for coroutines."""
+        return self.get(key, default)
+
+    async def aset(self: Any, key: str, value: Any) -> None:
+        """`set` for coroutines."""
+        self.set(key, value)
+
+    async def adelete(self: Any, key: str) -> None:
+        """`delete` for coroutines."""
+        self.delete(key)
+
+    async def aclear(self: Any) -> None:
+        """`clear` for coroutines."""
+        self.clear()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class _Values:
+class _Values(_Coroutines):
     """The values of one task instance or asset, by key."""
 
     _backend: StateBackend
@@ -64,18 +84,6 @@ class _Values:
     def clear(self) -> None:
         """Delete all values."""
         self._backend.delete(self._uri, None)
-
-    async def aget(self, key: str, default: Any = None) -> Any:
-        """`get` for coroutines. Like the other three, it waits for the database, which takes about a millisecond."""
-        return self.get(key, default)
-
-    async def adelete(self, key: str) -> None:
-        """`delete` for coroutines."""
-        self.delete(key)
-
-    async def aclear(self) -> None:
-        """`clear` for coroutines."""
-        self.clear()
 
     def _store(self, key: str, value: Any, retention: timedelta | None) -> None:
         if value is None:
@@ -107,13 +115,9 @@ class AssetStateStore(_Values):
         """Store a value (JSON, not None)."""
         self._store(key, value, None)
 
-    async def aset(self, key: str, value: Any) -> None:
-        """`set` for coroutines."""
-        self.set(key, value)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AssetStateStores(Mapping[Asset, AssetStateStore]):
+class AssetStateStores(_Coroutines, Mapping[Asset, AssetStateStore]):
     """`asset_state_store` in the context: `asset_state_store[asset].get("key")`, for each inlet and outlet of the task.
 
     If the task has only one, `get`, `set`, `delete` and `clear` can be called without naming it.
@@ -154,22 +158,6 @@ class AssetStateStores(Mapping[Asset, AssetStateStore]):
     def clear(self) -> None:
         """Delete all values of the only asset."""
         self._only().clear()
-
-    async def aget(self, key: str, default: Any = None) -> Any:
-        """`get` for coroutines."""
-        return self.get(key, default)
-
-    async def aset(self, key: str, value: Any) -> None:
-        """`set` for coroutines."""
-        self.set(key, value)
-
-    async def adelete(self, key: str) -> None:
-        """`delete` for coroutines."""
-        self.delete(key)
-
-    async def aclear(self) -> None:
-        """`clear` for coroutines."""
-        self.clear()
 
     def _only(self) -> AssetStateStore:
         if len(self._assets) != 1:
