@@ -28,13 +28,31 @@ class Values:
             self.results.append(value)
 
 
-INSIDE = "is in the mapped group {!r} and cannot be mapped again"
+class Expansion:
+    """The way in which a mapped task or group gets its arguments."""
+
+    #: Why no mapped task or group can be inside the group.
+    inside: ClassVar[str] = "is in the mapped group {!r} and cannot be mapped again"
+    #: The arguments that are expanded, as their author wrote them.
+    inputs: Any
+    _kind: ClassVar[str] = "product"
+    _refs: list[dict[str, Any]]
+
+    def spec(self) -> dict[str, Any]:
+        """The expansion as data, see SerializedTask.expand."""
+        return {"kind": self._kind, "inputs": self._refs}
+
+    def results(self) -> Iterator[XComArg]:
+        """The task results that it reads."""
+        yield from results_in(self.inputs)
+
+    def values(self, context: Mapping[str, Any], map_index: int) -> Values:
+        """The arguments of instance `map_index`."""
+        raise NotImplementedError
 
 
-class Product:
+class Product(Expansion):
     """`.expand(a=..., b=...)`: one instance for each combination of the values; the last argument varies fastest."""
-
-    inside: ClassVar[str] = INSIDE
 
     def __init__(self, inputs: Mapping[str, Any], refuse: Refuse) -> None:
         if not inputs:
@@ -48,21 +66,8 @@ class Product:
         self.inputs = dict(inputs)
         self._refs = [_ref(value) for value in inputs.values()]
 
-    def spec(self) -> dict[str, Any]:
-        """The expansion as data, see SerializedTask.expand."""
-        return {"kind": "product", "inputs": self._refs}
-
-    def results(self) -> Iterator[XComArg]:
-        """The task results that it reads."""
-        yield from results_in(self.inputs)
-
-    def names(self) -> set[str]:
-        """The argument names that are known when the DAG file is parsed."""
-        return set(self.inputs)
-
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
-        """The arguments of instance `map_index`."""
-        found = Values()
+        values = Values()
         rest = map_index
         first = next(iter(self.inputs))
         for name, value in reversed(self.inputs.items()):
@@ -71,14 +76,14 @@ class Product:
             if name != first:
                 # A length can cost a query; the argument that varies slowest does not need it.
                 rest, place = divmod(rest, _counted(entries, name))
-            found.take(name, entries[place], context, is_result=isinstance(value, XComArg))
-        return found
+            values.take(name, entries[place], context, is_result=isinstance(value, XComArg))
+        return values
 
 
-class Entries:
+class Entries(Expansion):
     """`.expand_kwargs([{...}, ...])`: a dict of arguments for each instance."""
 
-    inside: ClassVar[str] = INSIDE
+    _kind = "list"
 
     def __init__(self, inputs: Any, refuse: Refuse) -> None:
         if isinstance(inputs, MappedArgument):
@@ -99,20 +104,11 @@ class Entries:
         """The dicts that are written in the DAG file."""
         return [] if isinstance(self.inputs, XComArg) else [entry for entry in self.inputs if isinstance(entry, Mapping)]
 
-    def spec(self) -> dict[str, Any]:
-        """The expansion as data, see SerializedTask.expand."""
-        return {"kind": "list", "inputs": self._refs}
-
-    def results(self) -> Iterator[XComArg]:
-        """The task results that it reads."""
-        yield from results_in(self.inputs)
-
     def names(self) -> set[str]:
         """The argument names that are known when the DAG file is parsed."""
         return {name for entry in self.literals for name in entry}
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
-        """The arguments of instance `map_index`."""
         entries = self.inputs.entries(context) if isinstance(self.inputs, XComArg) else self.inputs
         entry = entries[map_index]
         is_result = isinstance(self.inputs, XComArg) or isinstance(entry, XComArg)
@@ -120,14 +116,10 @@ class Entries:
             entry = entry.resolve(context)
         if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
             raise XComError(f"expand_kwargs() got {entry!r} for map index {map_index}; it takes a dict with str keys.")
-        found = Values()
+        values = Values()
         for name, value in entry.items():
-            found.take(name, value, context, is_result=is_result)
-        return found
-
-
-#: The way in which a mapped task or group gets its arguments.
-Expansion = Product | Entries
+            values.take(name, value, context, is_result=is_result)
+        return values
 
 
 class MappedArgument(XComArg):

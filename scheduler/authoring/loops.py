@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.expansion import Values
+from scheduler.authoring.expansion import Expansion, Values
 from scheduler.authoring.graph import Node, link
 from scheduler.authoring.operator import Operator
 from scheduler.exceptions import FailTask
@@ -47,25 +47,17 @@ class LoopContext:
         return self._ti.xcom_pull(task_ids=self._terminal, map_indexes=self.index - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
+class Iterations(Expansion):
     """The expansion of a loop: an instance of each task for each iteration that there may be."""
 
-    most: int
-    #: Why no mapped task or group can be inside.
-    inside: ClassVar[str] = (
+    inside = (
         "is in the loop {!r}, where nothing can be mapped and no other loop can be; go through the values in a function, or run"
         " a DAG of its own with TriggerDagRunOperator"
     )
 
-    def spec(self) -> dict[str, Any]:
-        return {"kind": "product", "inputs": [{"literal": self.most}]}
-
-    def results(self) -> tuple[Any, ...]:
-        return ()
-
-    def names(self) -> set[str]:
-        return set()
+    def __init__(self, most: int) -> None:
+        self.inputs = ()
+        self._refs = [{"literal": most}]
 
     def values(self, context: Mapping[str, Any], map_index: int) -> Values:
         return Values()
@@ -87,7 +79,8 @@ class LoopGate(Operator):
         why = f": {secrets_masker.redact(decision.reason)}" if decision.reason else ""
         if is_last and not decision.stop:
             raise FailTask(f"the condition of the loop was still false after max_iterations={self.max_iterations}{why}")
-        self.log.info("Iteration %s of at most %s: %s%s", loop.index, self.max_iterations, _word(decision), why)
+        word = "stop" if decision.stop else "continue"
+        self.log.info("Iteration %s of at most %s: %s%s", loop.index, self.max_iterations, word, why)
         if decision.stop:
             context["ti"].skip([LOOP_STOP])
 
@@ -142,7 +135,3 @@ def _arguments(until: Callable[..., Any], context: Mapping[str, Any]) -> Mapping
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return context
     return {name: context[name] for name in parameters if name in context}
-
-
-def _word(decision: LoopDecision) -> str:
-    return "stop" if decision.stop else "continue"
