@@ -18,22 +18,9 @@ _ID = re.compile(r"[\w.-]+")
 _RESERVED_QUEUE = re.compile(r"paceline:.*|_kombu\..*|unacked.*|celeryev.*|/.*|.*\.pidbox|.*:[369]", re.DOTALL)
 
 _OFF: tuple[object, ...] = (None, False, (), [], {})
-_ON: tuple[object, ...] = (None, True)
 #: Airflow's arguments that Paceline does not support yet, with the values that request nothing.
-LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        ("executor", "executor_config", "resources", "run_as_user"),
-        _OFF,
-    ),
-}  # fmt: skip
-LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        ("access_control",),
-        (*_OFF, 0),
-    ),
-    "auto_register": _ON,
-}  # fmt: skip
-
+LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = dict.fromkeys(("executor", "executor_config", "resources", "run_as_user"), _OFF)
+LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {"access_control": (*_OFF, 0), "auto_register": (None, True)}
 
 #: Arguments of older versions of Airflow with their new names.
 RENAMED: Mapping[str, str] = {

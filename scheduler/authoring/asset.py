@@ -60,7 +60,24 @@ class Condition:
         return f"<{type(self).__name__} {self.summary}>"
 
 
-class Asset(Condition):
+class _Named(Condition):
+    """One asset."""
+
+    name: str
+    uri: str
+
+    def is_met(self, updated: Collection[str]) -> bool:
+        return self.uri in updated
+
+    def assets(self) -> Iterator[Any]:
+        yield self
+
+    @property
+    def summary(self) -> str:
+        return self.name
+
+
+class Asset(_Named):
     """A piece of data that tasks update, identified by its URI; Paceline never reads from there.
 
     `name` defaults to `uri`, and `uri` to `name`. Both have 1 to 1500 ASCII characters, and a URI must not contain a
@@ -92,18 +109,8 @@ class Asset(Condition):
             raise fault("Asset.ref() takes either a name or a URI.")
         return AssetRef(name) if name is not None else cls(uri=uri)
 
-    def is_met(self, updated: Collection[str]) -> bool:
-        return self.uri in updated
-
-    def assets(self) -> Iterator[Asset]:
-        yield self
-
     def to_spec(self) -> dict[str, Any]:
         return {"uri": self.uri} if self.name == self.uri else {"uri": self.uri, "name": self.name}
-
-    @property
-    def summary(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,7 @@ class AssetAlias(Asset):
         raise fault("AssetAlias has no ref(); write AssetAlias(name).")
 
 
-class AssetRef(Condition):
+class AssetRef(_Named):
     """An asset by its name, in the schedule of a DAG or among the inlets of a task. Another DAG file may define its URI."""
 
     #: As of an Asset; the file that defines the asset has its watchers.
@@ -152,18 +159,8 @@ class AssetRef(Condition):
         self.name = _checked("name", name)
         self.uri = NAMED + self.name
 
-    def is_met(self, updated: Collection[str]) -> bool:
-        return self.uri in updated
-
-    def assets(self) -> Iterator[AssetRef]:
-        yield self
-
     def to_spec(self) -> dict[str, Any]:
         return {"uri": self.uri, "name": self.name}
-
-    @property
-    def summary(self) -> str:
-        return self.name
 
 
 class _Several(Condition):

@@ -142,14 +142,13 @@ class OutletEvents(_ByAsset[OutletEvent]):
 
         The extra of an alias has its assets.
         """
-        extras = {uri: dict(event.extra) for uri, (_, event) in self._events.items() if event.extra}
-        extras |= {
-            uri: {ADDED: [{"uri": one.uri, "name": one.name, "extra": dict(extra)} for one, extra in event.added]}
-            for uri, (_, event) in self._events.items()
-            if event.added
-        }
-        stored: dict[str, dict[str, Any]] = {uri: {"extra": extra} for uri, extra in extras.items()}
+        stored: dict[str, dict[str, Any]] = {}
         for uri, (_, event) in self._events.items():
+            if event.added:
+                added = [{"uri": asset.uri, "name": asset.name, "extra": dict(extra)} for asset, extra in event.added]
+                stored[uri] = {"extra": {ADDED: added}}
+            elif event.extra:
+                stored[uri] = {"extra": dict(event.extra)}
             if event.partition_keys:
                 stored.setdefault(uri, {})["partitions"] = sorted(event.partition_keys)
         return stored

@@ -41,6 +41,7 @@ class OperatorPartial(Generic[K_co]):
         self._mark = mark
         self._dag, self._group = scope.place(given)
         self._checks = Arguments(owner_of(given.get("task_id"), self._dag), self._at)
+        self._refuse = self._checks.refuse
         self._given = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
         self._explicit = set(given)
         self._expanded = False
@@ -148,9 +149,6 @@ class OperatorPartial(Generic[K_co]):
             missing = [name for name in required(self._kind) if name not in self._given and name not in set(names)]
             if missing:
                 raise self._refuse(f"{self._kind.__name__} needs the argument {missing[0]!r}, in partial() or in expand().")
-
-    def _refuse(self, complaint: str) -> Any:
-        return self._checks.refuse(complaint)
 
     def __rshift__(self, other: Any) -> NoReturn:
         raise self._refuse("partial() defines no task by itself; add .expand(...) before joining it to others.")

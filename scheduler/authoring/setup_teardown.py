@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from scheduler.authoring import scope
+from scheduler.authoring.edges import cross_downstream
 from scheduler.authoring.graph import Graph, Linkable, Node, flat, link
 from scheduler.authoring.trigger_rule import TriggerRule
 
@@ -98,9 +99,9 @@ class Block:
             ids = {task.task_id for task in inside}
             for task in inside:
                 if not task.is_teardown and not task.upstream_task_ids & ids:
-                    _link_all(self._setups, [task])
+                    cross_downstream(self._setups, task)
                 if not task.is_setup and not task.downstream_task_ids & ids:
-                    _link_all([task], self._teardowns)
+                    cross_downstream(task, self._teardowns)
         # A block around this one also contains its setups and teardowns.
         scope.made(*self._setups, *inside, *self._teardowns)
 
@@ -132,12 +133,6 @@ class Markable(Linkable):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._marked.blocks.pop().close(link_tasks=kind is None)
-
-
-def _link_all(before: Sequence[Node], after: Sequence[Node]) -> None:
-    for one in before:
-        for other in after:
-            link(one, other)
 
 
 def _reached(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:

@@ -9,7 +9,8 @@ from scheduler.authoring import source
 from scheduler.authoring.arguments import ACCEPTED, RENAMED, Arguments
 from scheduler.authoring.graph import Graph, Group
 
-_RENAMED = {name: RENAMED[name] for name in ("task_concurrency",)}
+#: The argument of tasks in RENAMED; the others are those of DAGs.
+_RENAMED = {"task_concurrency": RENAMED["task_concurrency"]}
 
 
 @cache

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from operator import methodcaller
 from typing import Any
 
 from scheduler.authoring import frames, object_storage
@@ -34,7 +35,7 @@ def encode(value: object, limit_bytes: int, *, name: str = "return value") -> st
     """`value` as JSON; tuples become lists. XComError names the type and path, or the size and limit, and the fix."""
     try:
         _check(value, name, ())
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_to_json)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=methodcaller("to_json"))
     except RecursionError:
         raise XComError(f"The {name} is nested too deeply, or contains itself; return a flatter one.") from None
     except ValueError as error:
@@ -62,10 +63,6 @@ def outputs(value: object, *, multiple_outputs: bool) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise XComError(f"A task with multiple_outputs must return a dict with str keys, not {_kind(value)}.")
     return {**value, RETURN_KEY: value}
-
-
-def _to_json(value: DataFrameReference | ObjectStoragePath) -> dict[str, Any]:
-    return value.to_json()
 
 
 def _check(value: object, name: str, path: tuple[str | int, ...]) -> None:
