@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
-from scheduler.authoring import asset as assets
 from scheduler.authoring import context as task_context
 from scheduler.authoring.asset import Asset, AssetAll, AssetRef
 from scheduler.authoring.dag import DAG
@@ -57,7 +56,7 @@ class AssetDecorator:
         """
 
         def make(function: Callable[..., Any]) -> Asset:
-            outlet = assets.Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
+            outlet = Asset(name=name or function.__name__, uri=uri, group=group, extra=extra)
             with DAG(dag_id or outlet.name, **{"schedule": schedule, "doc_md": function.__doc__, **dag_arguments}):
                 _make_task(function, [outlet])
             return outlet

@@ -20,8 +20,6 @@ RETRIES, RETRY_DELAY = 100, timedelta(seconds=30)
 class AssetWatchOperator(Operator):
     """Waits for a trigger without a worker, then updates its only outlet. The extra of the event has the trigger's `payload`."""
 
-    runtime = "python"
-
     def __init__(self, *, trigger: Any, **kwargs: Unpack[TaskArguments]) -> None:
         super().__init__(**kwargs)
         self.trigger = trigger

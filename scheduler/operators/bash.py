@@ -93,7 +93,6 @@ class BashOperator(Operator):
 class DecoratedBashOperator(PythonOperator, BashOperator):
     """`@task.bash`: the function returns the command, which is rendered as a template."""
 
-    runtime: ClassVar[str] = "bash"
     template_fields: Sequence[str] = (*PythonOperator.template_fields, "env", "cwd")
     template_ext: Sequence[str] = ()
 

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from scheduler.operators import decorator_types as types
 
 F = TypeVar("F", bound="TaskFunction[..., Any]")
-_LATER = (
-    "docker",
-    "kubernetes",
-    "stub",
-)
+_LATER = ("docker", "kubernetes", "stub")
 _KINDS: Mapping[str, type[Operator]] = {
     "python": PythonOperator,
     "bash": DecoratedBashOperator,

@@ -57,7 +57,6 @@ class HITLOperator(Operator):
     is wrong.
     """
 
-    runtime = "python"
     template_fields: Sequence[str] = ("subject", "body")
 
     def __init__(
@@ -83,9 +82,8 @@ class HITLOperator(Operator):
         self.subject = self.text("subject", subject)
         self.body = body
         self.options = checks.texts("options", options)
-        self.defaults = (
-            [defaults] if isinstance(defaults, str) else None if defaults is None else checks.texts("defaults", defaults)
-        )
+        given = [defaults] if isinstance(defaults, str) else defaults
+        self.defaults = None if given is None else checks.texts("defaults", given)
         self.multiple = checks.boolean("multiple", multiple)
         self.form = params_.authored(form or {}, checks)
         self.notifiers = list(notifiers) if isinstance(notifiers, list | tuple) else [] if notifiers is None else [notifiers]

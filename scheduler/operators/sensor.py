@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Unpack
@@ -12,9 +12,8 @@ from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
 from scheduler.authoring.fields import Check, Field, boolean, checked, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
-from scheduler.operators.python import PythonOperator
+from scheduler.operators.python import PythonArguments, PythonOperator
 
 if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context
@@ -187,21 +186,12 @@ class DeferrableSensor(BaseSensorOperator):
         """Continue after the deferral: the condition holds."""
 
 
-class PythonSensorArguments(SensorArguments, total=False):
+class PythonSensorArguments(SensorArguments, PythonArguments, total=False):
     """The arguments of PythonSensor beside its function."""
-
-    op_args: Sequence[Any] | XComArg | None
-    op_kwargs: Mapping[str, Any] | XComArg | None
-    templates_dict: Mapping[str, Any] | None
-    templates_exts: Sequence[str] | None
-    show_return_value_in_logs: bool
 
 
 class PythonSensor(BaseSensorOperator, PythonOperator):
     """Waits until the function returns a true value, or a PokeReturnValue that is done."""
-
-    template_fields: Sequence[str] = PythonOperator.template_fields
-    runtime: ClassVar[str] = "python"
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Unpack[PythonSensorArguments]) -> None:
         given: dict[str, Any] = {**kwargs, "python_callable": python_callable}

@@ -13,17 +13,15 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError, SkipTask
 from scheduler.operators import process
 from scheduler.operators.branch import BranchPythonOperator
-from scheduler.operators.python import PythonOperator, PythonTaskArguments
+from scheduler.operators.python import PythonArguments, PythonOperator, PythonTaskArguments
 
 if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context
@@ -58,11 +56,8 @@ class OtherPythonTaskArguments(PythonTaskArguments, total=False):
     use_dill: bool
 
 
-class OtherPythonArguments(OtherPythonTaskArguments, total=False):
+class OtherPythonArguments(OtherPythonTaskArguments, PythonArguments, total=False):
     """The same with the arguments of the function."""
-
-    op_args: Sequence[Any] | XComArg | None
-    op_kwargs: Mapping[str, Any] | XComArg | None
 
 
 class ExternalPythonOperator(PythonOperator):
@@ -90,17 +85,9 @@ class ExternalPythonOperator(PythonOperator):
         expect_pendulum: bool = False,
         serializer: str | None = None,
         use_dill: bool = False,
-        op_args: Sequence[Any] | XComArg | None = None,
-        op_kwargs: Mapping[str, Any] | XComArg | None = None,
-        templates_dict: Mapping[str, Any] | None = None,
-        templates_exts: Sequence[str] | None = None,
-        show_return_value_in_logs: bool = True,
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Unpack[PythonArguments],
     ) -> None:
-        super().__init__(
-            python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, templates_dict=templates_dict,
-            templates_exts=templates_exts, show_return_value_in_logs=show_return_value_in_logs, **kwargs,
-        )  # fmt: skip
+        super().__init__(python_callable=python_callable, **kwargs)
         if not inspect.isfunction(python_callable) or python_callable.__name__ == "<lambda>":
             raise self.checks().refuse("python_callable must be a function with a name, because its source runs in another Python.")
         self.python: Any = sys.executable if python is None else python
@@ -186,8 +173,8 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
         self.venv_cache_path: Any = None if venv_cache_path is None else os.fspath(venv_cache_path)
 
     def call(self, context: Mapping[str, Any]) -> Any:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
+        with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+            folder = Path(name)
             return self.call_with(str(self._environment(folder) / "bin" / "python"), folder, context)
 
     def _environment(self, folder: Path) -> Path:
@@ -208,9 +195,8 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
 
     def _create(self, venv: Path, required: str, options: Sequence[str], folder: Path) -> Path:
         python = sys.executable if self.python_version is None else f"python{self.python_version}"
-        self.run_command(
-            [python, "-m", "venv", *(["--system-site-packages"] if self.system_site_packages else []), str(venv)], folder
-        )
+        packages = ["--system-site-packages"] if self.system_site_packages else []
+        self.run_command([python, "-m", "venv", *packages, str(venv)], folder)
         if required.strip():
             (folder / "requirements.txt").write_text(required)
             pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-r"]
@@ -221,16 +207,12 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
 class BranchExternalPythonOperator(ExternalPythonOperator, BranchPythonOperator):
     """A branch whose function runs in another Python, see ExternalPythonOperator and BranchPythonOperator."""
 
-    branches: ClassVar[bool] = True
-
     def execute(self, context: Context) -> object:
         return BranchPythonOperator.execute(self, context)
 
 
 class BranchPythonVirtualenvOperator(PythonVirtualenvOperator, BranchPythonOperator):
     """A branch whose function runs in a virtual environment, see PythonVirtualenvOperator and BranchPythonOperator."""
-
-    branches: ClassVar[bool] = True
 
     def execute(self, context: Context) -> object:
         return BranchPythonOperator.execute(self, context)
