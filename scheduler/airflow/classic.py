@@ -9,9 +9,10 @@ from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
+from scheduler.airflow import timezone
 from scheduler.authoring import dag as dags
 from scheduler.authoring.arguments import NO_EFFECT, RENAMED
-from scheduler.states import RunState, TaskState
+from scheduler.states import TaskState
 
 F = TypeVar("F", bound=Callable[..., Any])
 version = "3.3.2"
@@ -59,10 +60,6 @@ class State:
     DEFERRED = TaskState.DEFERRED
 
 
-TaskInstanceState = TaskState
-DagRunState = RunState
-
-
 class DagRunType(StrEnum):
     """The way in which a run was created."""
 
@@ -72,16 +69,8 @@ class DagRunType(StrEnum):
     ASSET_TRIGGERED = "asset_triggered"
 
 
-class WeekDay(IntEnum):
-    """The days of the week; Monday is 1."""
-
-    MONDAY = 1
-    TUESDAY = 2
-    WEDNESDAY = 3
-    THURSDAY = 4
-    FRIDAY = 5
-    SATURDAY = 6
-    SUNDAY = 7
+#: The days of the week; Monday is 1.
+WeekDay = IntEnum("WeekDay", "MONDAY TUESDAY WEDNESDAY THURSDAY FRIDAY SATURDAY SUNDAY")
 
 
 class LoggingMixin:
@@ -104,8 +93,4 @@ def days_ago(n: int, hour: int = 0, minute: int = 0, second: int = 0, microsecon
     return today - timedelta(days=n)
 
 
-def parse_execution_date(text: str) -> datetime:
-    """A moment from ISO text."""
-    from scheduler.airflow import timezone
-
-    return timezone.parse(text)
+parse_execution_date = timezone.parse

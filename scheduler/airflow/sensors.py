@@ -2,25 +2,24 @@
 
 from typing import Any
 
+from scheduler.operators.sensor import DeferrableSensor
 from scheduler.sensors import DateTimeSensor, TimeDeltaSensor, TimeSensor
 
 
-class DateTimeSensorAsync(DateTimeSensor):
+class _Deferred(DeferrableSensor):
+    """A sensor with deferrable=True."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"deferrable": True, **kwargs})
+
+
+class DateTimeSensorAsync(_Deferred, DateTimeSensor):
     """DateTimeSensor with deferrable=True."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"deferrable": True, **kwargs})
 
-
-class TimeSensorAsync(TimeSensor):
+class TimeSensorAsync(_Deferred, TimeSensor):
     """TimeSensor with deferrable=True."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"deferrable": True, **kwargs})
 
-
-class TimeDeltaSensorAsync(TimeDeltaSensor):
+class TimeDeltaSensorAsync(_Deferred, TimeDeltaSensor):
     """TimeDeltaSensor with deferrable=True."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"deferrable": True, **kwargs})
