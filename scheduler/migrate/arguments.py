@@ -51,16 +51,14 @@ class Arguments(cst.CSTTransformer):
         elif not removed:
             return updated_node
         given = {arg.keyword.value for arg in original_node.args if arg.keyword is not None}
-        for number in reversed(range(len(original_node.args))):
-            if _is_own_weight_rule(original_node.args[number]) and role not in MEANINGLESS:
+        for number, arg in reversed(list(enumerate(original_node.args))):
+            name = "" if arg.keyword is None else arg.keyword.value
+            line = self._line(arg)
+            if _is_own_weight_rule(arg) and role not in MEANINGLESS:
                 text = "weight_rule= of a class of your own is removed: schedulers never run user code; set priority_weight."
-                self.unsupported.append(Note(self._line(original_node.args[number]), text))
+                self.unsupported.append(Note(line, text))
                 updated_node = _without(updated_node, number)
-                continue
-            keyword = original_node.args[number].keyword
-            name = "" if keyword is None else keyword.value
-            line = self._line(original_node.args[number])
-            if name in RENAMED and RENAMED[name] not in given and role not in MEANINGLESS:
+            elif name in RENAMED and RENAMED[name] not in given and role not in MEANINGLESS:
                 self.changes.append(Note(line, f"{name}= -> {RENAMED[name]}="))
                 args = list(updated_node.args)
                 args[number] = args[number].with_changes(keyword=cst.Name(RENAMED[name]))

@@ -1,6 +1,6 @@
 """The local names of a file that stand for Airflow's modules and names, and what each import of Airflow becomes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -116,6 +116,7 @@ class Collector(cst.CSTVisitor):
             else:
                 self.changes.append(Note(line, f"{module} -> {place}"))
             return
+        missing: dict[str, str] = {}
         for one in imported(node):
             name, local = one.node.evaluated_name, local_name(one.node)
             if one.ours is not None:
@@ -123,7 +124,8 @@ class Collector(cst.CSTVisitor):
                 self.changes.append(Note(line, f"{module}.{name} -> {one.ours.module}{one.ours.name and '.'}{one.ours.name}"))
             elif one.module:
                 self.bound.modules[local] = one.module
-        missing = {local_name(one.node): one.node.evaluated_name for one in imported(node) if one.ours is None and not one.module}
+            else:
+                missing[local] = name
         if missing:
             self.missing.append((line, module, missing))
 
@@ -199,8 +201,3 @@ def as_expression(dotted: str) -> cst.Name | cst.Attribute:
     for part in rest:
         found = cst.Attribute(found, cst.Name(part))
     return found
-
-
-def in_order(places: Sequence[str]) -> list[str]:
-    """The places, each once."""
-    return list(dict.fromkeys(places))

@@ -11,7 +11,6 @@ from scheduler.airflow import hook
 from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Watch
-from scheduler.migrate.bound import Note
 from scheduler.migrate.rewrite import Rewritten, rewrite
 from scheduler.settings import Settings
 
@@ -172,6 +171,3 @@ def _package(folder: Path) -> str:
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts) if len(parts) > 1 and parts[0] == "airflow" else ""
-
-
-__all__ = ["FileReport", "Loaded", "Note", "load", "migrate", "write"]

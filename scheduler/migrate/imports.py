@@ -106,18 +106,15 @@ class Imports(cst.CSTTransformer):
 
     def _of_import(self, node: cst.Import) -> Sequence[cst.BaseSmallStatement]:
         kept = [alias for alias in node.names if not self._is_replaced(alias)]
-        places = bound.in_order(
-            [
-                place
-                for alias in node.names
-                for place in sorted(self._bound.places.get(bound.local_name(alias), ()))
-                if place and bound.is_airflow(alias.evaluated_name)
-            ]
-        )
+        places = [
+            place
+            for alias in node.names
+            for place in sorted(self._bound.places.get(bound.local_name(alias), ()))
+            if place and bound.is_airflow(alias.evaluated_name)
+        ]
         if not places:
             return [node]
-        own = [cst.Import([cst.ImportAlias(bound.as_expression(place))]) for place in places]
-        return [*([node.with_changes(names=_joined(kept))] if kept else []), *own]
+        return [*([node.with_changes(names=_joined(kept))] if kept else []), *_imports_of(places)]
 
     def _is_replaced(self, alias: cst.ImportAlias) -> bool:
         """Whether all uses of this module have a counterpart. A module without uses stays."""
@@ -136,16 +133,21 @@ class Imports(cst.CSTTransformer):
                 groups.setdefault(place, []).append(_renamed(one.node, name))
             elif (not places or "" in places) and not self._is_useless(node, one):
                 groups.setdefault(bound.module_of(node), []).append(one.node)
-        made: list[cst.BaseSmallStatement] = [
+        rewritten: list[cst.BaseSmallStatement] = [
             node.with_changes(module=bound.as_expression(place), **_layout(node, aliases, number))
             for number, (place, aliases) in enumerate(groups.items())
         ]
-        return [*made, *(cst.Import([cst.ImportAlias(bound.as_expression(place))]) for place in bound.in_order(modules))]
+        return [*rewritten, *_imports_of(modules)]
 
 
 def is_useless(module: str, local: str, used: Collection[str]) -> bool:
     """Whether the import of a name without a counterpart can go: the file does not use it."""
     return local not in used and names.is_known(module)
+
+
+def _imports_of(places: Sequence[str]) -> list[cst.Import]:
+    """An import of each of our modules."""
+    return [cst.Import([cst.ImportAlias(bound.as_expression(place))]) for place in dict.fromkeys(places)]
 
 
 def _renamed(alias: cst.ImportAlias, name: str) -> cst.ImportAlias:
