@@ -10,7 +10,7 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.setup_teardown import Scopes, setup_scopes
 from scheduler.authoring.task_arguments import DEFAULT_POOL
-from scheduler.operators import routing
+from scheduler.serialized import routing
 from scheduler.serialized.dag import SerializedDag, param_order
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
@@ -75,8 +75,8 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
         cluster=routing.cluster(task) if task.pool == DEFAULT_POOL else None,
         priority_weight=priority_weight,
         group=task.group_id,
-        setups=tuple(scopes.setups),
-        scope=tuple(scopes.between),
+        setups=scopes.setups,
+        scope=scopes.between,
         expand=task.expand_spec,
         mapped_group=task.mapped_group_id,
         loop_gate=loops.gate_of(task),

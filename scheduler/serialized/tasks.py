@@ -1,9 +1,9 @@
 """A task as data."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 #: Stored even if they are defaults, because statements and the previous version read them from the stored task.
 ALWAYS_STORED = frozenset(
@@ -11,13 +11,27 @@ ALWAYS_STORED = frozenset(
 )
 
 
+class Stored:
+    """A dataclass that is stored as JSON. It omits the fields that have their default, except those in `always_stored`."""
+
+    always_stored: ClassVar[frozenset[str]]
+
+    def as_stored(self) -> dict[str, Any]:
+        """The fields to store. Unlike `asdict` it copies nothing; copying took a quarter of the time of a small DAG file."""
+        kind: type = type(self)
+        always = self.always_stored
+        return {name: value for name, default in _defaults(kind) if (value := getattr(self, name)) != default or name in always}
+
+
 @dataclass(frozen=True, kw_only=True)
-class SerializedTask:
+class SerializedTask(Stored):
     """One task with all settings applied; durations are in seconds.
 
     A stored task omits what is the default here, so a default must never change. With all fields, ten thousand tasks had 8 MB. Add
     a field only with a default: then no hash of a DAG changes.
     """
+
+    always_stored = ALWAYS_STORED
 
     task_id: str
     operator: str
@@ -96,13 +110,6 @@ class SerializedTask:
         task.__dict__.update(values)
         return task
 
-    def as_stored(self) -> dict[str, Any]:
-        """The fields to store as JSON."""
-        kind: type = type(self)
-        return {
-            name: value for name, default in _defaults(kind) if (value := getattr(self, name)) != default or name in ALWAYS_STORED
-        }
-
 
 def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of a stored task, as JSON has them."""
@@ -113,7 +120,11 @@ def complete(stored: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
     """The fields with their defaults; a required one has MISSING, which no value equals."""
-    return tuple((each.name, each.default) for each in fields(kind))
+    return tuple((each.name, _default(each)) for each in fields(kind))
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
 
 
 @cache

@@ -7,8 +7,8 @@ import pytest
 from scheduler import DAG, task
 from scheduler.exceptions import DagError, PacelineError
 from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
-from scheduler.operators.routing import megabytes
 from scheduler.serialized.authored import from_dag
+from scheduler.serialized.routing import megabytes
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 

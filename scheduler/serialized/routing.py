@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import MappedOperator
+from scheduler.settings import Core
 
 RUNTIMES = frozenset({"pyspark", "spark_submit"})
 #: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
@@ -13,24 +14,11 @@ _UNITS = {"b": 1 / 2**20, "k": 1 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, 
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
 
 
-class Rule(Protocol):
-    """The settings of the section [core] that decide the queue."""
-
-    @property
-    def default_spark_queue(self) -> str: ...
-    @property
-    def heavy_spark_queue(self) -> str: ...
-    @property
-    def heavy_spark_memory_mb(self) -> int: ...
-    @property
-    def heavy_spark_cores(self) -> int: ...
-
-
-def default_queue(task: AbstractOperator, rule: Rule) -> str | None:
+def default_queue(task: AbstractOperator, core: Core) -> str | None:
     """The queue of a Spark task without a queue of its own; None for other tasks."""
     if task.runtime not in RUNTIMES:
         return None
-    return rule.heavy_spark_queue if is_heavy(arguments(task), rule) else rule.default_spark_queue
+    return core.heavy_spark_queue if is_heavy(arguments(task), core) else core.default_spark_queue
 
 
 def cluster(task: AbstractOperator) -> str | None:
@@ -41,15 +29,15 @@ def cluster(task: AbstractOperator) -> str | None:
     return given if isinstance(given, str) else getattr(task.operator_class, "conn_id_default", None)
 
 
-def is_heavy(given: Mapping[str, Any], rule: Rule) -> bool:
-    """Whether these arguments of a Spark operator have `heavy`, or executors at or above a limit of the rule."""
+def is_heavy(given: Mapping[str, Any], core: Core) -> bool:
+    """Whether these arguments of a Spark operator have `heavy`, or executors at or above a limit of the settings."""
     if given.get("heavy"):
         return True
     conf = given.get("conf")
     conf = conf if isinstance(conf, Mapping) else {}
     memory = megabytes(given.get("executor_memory") or conf.get("spark.executor.memory"))
     cores = _whole(given.get("executor_cores") or conf.get("spark.executor.cores"))
-    return (0 < rule.heavy_spark_memory_mb <= memory) or (0 < rule.heavy_spark_cores <= cores)
+    return (0 < core.heavy_spark_memory_mb <= memory) or (0 < core.heavy_spark_cores <= cores)
 
 
 def megabytes(text: object) -> float:
