@@ -12,16 +12,10 @@ from typing import Protocol
 
 
 class Recorder(Protocol):
-    """Receives the measurements of this process. No method may block, or raise an error."""
+    """Receives the measurements of this process."""
 
-    def count(self, name: str, labels: Mapping[str, str], amount: float) -> None:
-        """Add to a counter."""
-
-    def observe(self, name: str, labels: Mapping[str, str], seconds: float) -> None:
-        """Add a duration to a timer."""
-
-    def set(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Set a gauge."""
+    def record(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """Record an amount to count, a duration in seconds or the value of a gauge. It may not block, or raise an error."""
 
 
 _recorder: Recorder | None = None
@@ -36,19 +30,19 @@ def record_with(recorder: Recorder | None) -> None:
 def count(name: str, amount: float = 1, /, **labels: str) -> None:
     """Add to a counter of the catalog."""
     if _recorder is not None:
-        _recorder.count(name, labels, amount)
+        _recorder.record(name, labels, amount)
 
 
 def observe(name: str, seconds: float, /, **labels: str) -> None:
     """Add a duration to a timer of the catalog."""
     if _recorder is not None:
-        _recorder.observe(name, labels, seconds)
+        _recorder.record(name, labels, seconds)
 
 
 def gauge(name: str, value: float, /, **labels: str) -> None:
     """Set a gauge of the catalog."""
     if _recorder is not None:
-        _recorder.set(name, labels, value)
+        _recorder.record(name, labels, value)
 
 
 @contextmanager
@@ -64,8 +58,4 @@ def timed(name: str, /, **labels: str) -> Iterator[None]:
         observe(name, time.monotonic() - started, **labels)
 
 
-def _forget() -> None:
-    record_with(None)
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=lambda: record_with(None))

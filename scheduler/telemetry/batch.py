@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sqlalchemy import Connection
 
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
+from scheduler.states import STARTED, TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.queries.event_feed import Event, Started
+
+#: States in which a try waits without a worker, and continues.
+SUSPENDED = frozenset({TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE})
+#: States after a try that failed.
+FAILED = frozenset({TaskState.FAILED, TaskState.UP_FOR_RETRY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +37,36 @@ class Batch:
         except UnreadableVersionError:
             return None
 
-    def task(self, one: Started | Event) -> SerializedTask | None:
+    def task(self, event: Started | Event) -> SerializedTask | None:
         """The task of an event; None if its version cannot be read."""
-        dag = self.dag(one.version_id)
-        if dag is None or one.task_no is None or one.task_no >= len(dag.tasks):
+        dag = self.dag(event.version_id)
+        if dag is None or event.task_no is None or event.task_no >= len(dag.tasks):
             return None
-        return dag.tasks[one.task_no]
+        return dag.tasks[event.task_no]
 
 
-class Observer(Protocol):
-    """Receives each batch, in the thread of the follower."""
+class Observer:
+    """The base of what receives each batch, in the thread of the follower."""
 
     def observe_batch(self, batch: Batch) -> None:
-        """Take what it needs of a batch. It may query the connection, which reads only, but it may not wait for another server."""
+        """Use a batch. This may query the connection, which reads only, but it may not wait for another server."""
+        raise NotImplementedError
 
     def flush(self) -> None:
-        """Called each second or so: pass on what waits, without waiting for long."""
+        """Called each second or so: send what waits, without waiting for long."""
 
     def reader_left(self) -> None:
-        """Another scheduler may read the next batches."""
+        """Called when another scheduler may read the next batches."""
 
     def close(self) -> None:
-        """The process ends."""
+        """Called at the end of the process."""
+
+
+def ends_try(event: Event) -> bool:
+    """Whether a worker had the task instance until this event, and its try does not continue."""
+    return event.from_state in STARTED and event.to_state not in STARTED | SUSPENDED
+
+
+def index_of(event: Started | Event) -> int:
+    """The map index; -1 if the task is not mapped."""
+    return -1 if event.map_index is None else event.map_index

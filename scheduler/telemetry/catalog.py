@@ -27,9 +27,9 @@ class Origin(Enum):
     PROCESS = "process"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric. `dotted` are its names in StatsD, with labels in braces. Without any, StatsD does not get it."""
+    """One metric, compared by identity. `dotted` are its names in StatsD, with labels in braces; without any, StatsD has none."""
 
     name: str
     kind: Kind

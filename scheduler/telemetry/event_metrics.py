@@ -10,8 +10,8 @@ from scheduler.settings import Settings
 from scheduler.store.queries import gauges
 from scheduler.store.queries.event_feed import Event
 from scheduler.telemetry import from_events
-from scheduler.telemetry.batch import Batch
-from scheduler.telemetry.catalog import CATALOG, Kind
+from scheduler.telemetry.batch import Batch, Observer
+from scheduler.telemetry.catalog import CATALOG, Kind, Metric
 from scheduler.telemetry.recorder import Recorder, Sample
 from scheduler.telemetry.totals import Labels
 
@@ -19,7 +19,7 @@ FLUSH_S, STOP_S = 1.0, 5.0
 UNKNOWN = "unknown"
 
 
-class EventMetrics:
+class EventMetrics(Observer):
     """Records what each batch counts and, for StatsD, the gauges at that time."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
@@ -31,14 +31,14 @@ class EventMetrics:
             task = batch.task(event)
             return UNKNOWN if task is None else task.operator
 
-        found: list[Sample] = list(from_events.of_starts(batch.starts))
+        samples: list[Sample] = list(from_events.of_starts(batch.starts))
         for event in batch.events:
-            found += from_events.of_event(event, operator)
+            samples += from_events.of_event(event, operator)
             if event.task_instance_id is None and event.from_state is None:
-                found += from_events.of_new_run(_operators(batch, event), _deadlines(batch, event))
-        found.append((CATALOG["paceline.events_read"], (), len(batch.events)))
-        found.append((CATALOG["paceline.events_behind_seconds"], (), batch.behind_s))
-        for metric, labels, value in _added_up(found):
+                samples += from_events.of_new_run(_operators(batch, event), _deadlines(batch, event))
+        samples.append((CATALOG["paceline.events_read"], (), len(batch.events)))
+        samples.append((CATALOG["paceline.events_behind_seconds"], (), batch.behind_s))
+        for metric, labels, value in _added_up(samples):
             self._recorder.add(metric, labels, value)
         if self._recorder.statsd is not None:
             self._recorder.statsd.gauges(self._recorder.summed(read_gauges(batch.connection, self._settings)))
@@ -48,9 +48,6 @@ class EventMetrics:
 
     def reader_left(self) -> None:
         self._recorder.add(CATALOG["paceline.events_behind_seconds"], (), 0.0)
-
-    def close(self) -> None:
-        """Nothing is left after the last flush."""
 
 
 class Flusher(threading.Thread):
@@ -74,27 +71,25 @@ class Flusher(threading.Thread):
 
 def read_gauges(connection: Connection, settings: Settings) -> list[Sample]:
     """The gauges of the installation, from one query."""
-    found = gauges.read(
+    rows = gauges.read(
         connection,
         worker_s=settings.worker.heartbeat_timeout,
         waiter_s=settings.waiter.heartbeat_timeout,
         scheduler_s=settings.scheduler.scheduler_health_check_threshold,
     )
-    return [(CATALOG[gauge.metric], tuple(gauge.labels), gauge.value) for gauge in found]
+    return [(CATALOG[gauge.metric], tuple(gauge.labels), gauge.value) for gauge in rows]
 
 
 def _added_up(samples: Iterable[Sample]) -> Iterator[Sample]:
     """The samples of a batch, with one for each counter and labels: recording is most of the CPU time of a task's metrics."""
-    counts: dict[tuple[str, Labels], float] = {}
-    for sample in samples:
-        metric, labels, value = sample
+    counts: dict[tuple[Metric, Labels], float] = {}
+    for metric, labels, value in samples:
         if metric.kind is Kind.COUNTER:
-            key = metric.name, labels
-            counts[key] = counts.get(key, 0.0) + value
+            counts[metric, labels] = counts.get((metric, labels), 0.0) + value
         else:
-            yield sample
-    for (name, labels), value in counts.items():
-        yield CATALOG[name], labels, value
+            yield metric, labels, value
+    for (metric, labels), value in counts.items():
+        yield metric, labels, value
 
 
 def _operators(batch: Batch, event: Event) -> Counter[str]:
@@ -108,4 +103,4 @@ def _deadlines(batch: Batch, event: Event) -> int:
     if dag is None:
         return 0
     slas = [task for task in dag.tasks if task.sla_s is not None and event.run_type == "scheduled"]
-    return len(slas) + len([one for one in dag.deadlines if one["reference"] != "average_runtime"])
+    return len(slas) + len([deadline for deadline in dag.deadlines if deadline["reference"] != "average_runtime"])

@@ -47,19 +47,19 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Family]:
         """All metrics. Those of a database that does not answer are missing, and paceline.database_up is 0."""
-        found: dict[str, dict[Labels, float]] = {}
+        values: dict[Metric, dict[Labels, float]] = {}
         if self._recorder.totals is not None:
-            found = {metric.name: dict(series) for metric, series in self._recorder.totals.values()}
-            for metric, histograms in self._recorder.totals.histograms():
+            values = self._recorder.totals.values()
+            for metric, histograms in self._recorder.totals.histograms().items():
                 yield self._histogram(metric, histograms)
-        found["paceline.health"] = {(part,): float(is_healthy) for part, is_healthy in self._healthy().items()}
+        values[CATALOG["paceline.health"]] = {(part,): float(is_healthy) for part, is_healthy in self._healthy().items()}
         if self._gauges is not None:
             samples, is_up = self._database()
-            found["paceline.database_up"] = {(): float(is_up)}
+            values[CATALOG["paceline.database_up"]] = {(): float(is_up)}
             for metric, labels, value in samples:
-                found.setdefault(metric.name, {})[labels] = value
-        for name, series in found.items():
-            yield self._family(CATALOG[name], series)
+                values.setdefault(metric, {})[labels] = value
+        for metric, series in values.items():
+            yield self._family(metric, series)
 
     def _database(self) -> tuple[Sequence[Sample], bool]:
         # One query at a time: a database that answers slowly must not get more of them.

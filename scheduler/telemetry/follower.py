@@ -139,18 +139,18 @@ class Follower(threading.Thread):
         # The first batch only finds the present.
         self._counted_until = self._counted_until or until
         after = max(self._counted_until, since - VISIBLE_S)
-        found: list[Started | Event] = []
-        seen: list[Started | Event] = [*running, *events]
-        for one in seen:
-            if one.task_instance_id is None or one.started_at is None or one.started_at <= after:
+        starts: list[Started | Event] = []
+        candidates: list[Started | Event] = [*running, *events]
+        for event in candidates:
+            if event.task_instance_id is None or event.started_at is None or event.started_at <= after:
                 continue
-            key = one.task_instance_id, one.started_at
+            key = event.task_instance_id, event.started_at
             if key not in self._counted:
                 self._counted.add(key)
-                found.append(one)
-        current = {one.task_instance_id for one in running}
-        self._counted = {one for one in self._counted if one[0] in current or one[1] > until - 2 * VISIBLE_S}
-        return found
+                starts.append(event)
+        current = {started.task_instance_id for started in running}
+        self._counted = {(ti, at) for ti, at in self._counted if ti in current or at > until - 2 * VISIBLE_S}
+        return starts
 
     def _position(self) -> EventFeed:
         """The position of the last reader if Redis has it, else the present."""

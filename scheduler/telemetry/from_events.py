@@ -3,14 +3,12 @@
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from scheduler.states import RunState, TaskState
+from scheduler.states import STARTED, RunState, TaskState
 from scheduler.store.queries.event_feed import Event, Started
+from scheduler.telemetry.batch import FAILED
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.recorder import Sample
 
-#: States after a try that failed, and after a try that a worker ended itself.
-FAILED = frozenset({TaskState.FAILED.value, TaskState.UP_FOR_RETRY.value})
-RUNNING, SHUTDOWN, SUCCESS, RETRY = "running", "shutdown", TaskState.SUCCESS.value, TaskState.UP_FOR_RETRY.value
 #: The start of the reason of a try whose process was killed, and of one whose worker was declared lost.
 KILLED, LOST = ("the process was killed", "the process exited"), "worker "
 #: Classes in the reason of a failure: `ValueError: ...`.
@@ -21,18 +19,18 @@ Operator = Callable[[Event], str]
 
 def of_starts(started: Collection[Started | Event]) -> Iterator[Sample]:
     """The metrics of the starts of some tries, or of their dispatches."""
-    for one in started:
-        if one.task_id is None or one.dag_id is None or one.started_at is None:
+    for event in started:
+        if event.task_id is None or event.dag_id is None or event.started_at is None:
             continue
-        task = (one.dag_id, one.task_id)
+        task = (event.dag_id, event.task_id)
         yield CATALOG["ti.start"], task, 1
-        celery = _celery(one)
+        celery = _celery(event)
         for name in ("celery_task_sent", "celery_task_received", "celery_task_started"):
             yield CATALOG[name], celery, 1
-        if one.queued_at is not None:
-            yield CATALOG["task.queued_duration"], task, max(one.started_at - one.queued_at, 0.0)
-            if one.scheduled_at is not None and one.scheduled_at <= one.queued_at:
-                yield CATALOG["task.scheduled_duration"], task, one.queued_at - one.scheduled_at
+        if event.queued_at is not None:
+            yield CATALOG["task.queued_duration"], task, max(event.started_at - event.queued_at, 0.0)
+            if event.scheduled_at is not None and event.scheduled_at <= event.queued_at:
+                yield CATALOG["task.scheduled_duration"], task, event.queued_at - event.scheduled_at
 
 
 def of_event(event: Event, operator: Operator) -> Iterator[Sample]:
@@ -79,16 +77,16 @@ def _of_task(event: Event, dag_id: str, task_id: str, operator: Operator) -> Ite
         yield CATALOG["task_restored_to_dag"], (dag_id,), 1
     if before == TaskState.QUEUED and after == TaskState.SCHEDULED:
         yield CATALOG["scheduler.orphaned_tasks.cleared"], (), 1
-    if before not in {RUNNING, SHUTDOWN} or after in {RUNNING, SHUTDOWN}:
+    if before not in STARTED or after in STARTED:
         return
     yield CATALOG["ti.finish"], (dag_id, task_id, after or "none"), 1
-    if before == SHUTDOWN:
+    if before == TaskState.SHUTDOWN:
         yield CATALOG["celery_task_revoked"], _celery(event), 1
     if event.started_at is not None:
         took_s = max(event.at - event.started_at, 0.0)
         yield CATALOG["task.duration"], (dag_id, task_id), took_s
         yield CATALOG["celery_task_runtime"], _celery(event), took_s
-    if after == SUCCESS:
+    if after == TaskState.SUCCESS:
         yield CATALOG["ti_successes"], (), 1
         yield CATALOG["operator_successes"], (operator(event),), 1
         yield CATALOG["celery_task_succeeded"], _celery(event), 1
@@ -100,7 +98,7 @@ def _of_failure(event: Event, operator: Operator) -> Iterator[Sample]:
     reason = event.reason or ""
     yield CATALOG["ti_failures"], (), 1
     yield CATALOG["operator_failures"], (operator(event),), 1
-    if event.to_state == RETRY:
+    if event.to_state == TaskState.UP_FOR_RETRY:
         yield CATALOG["celery_task_retried"], _celery(event), 1
     else:
         yield CATALOG["celery_task_failed"], (*_celery(event), _exception(reason)), 1
@@ -117,8 +115,8 @@ def _exception(reason: str) -> str:
     return name if name.isidentifier() and len(name) <= LONGEST_CLASS else "unknown"
 
 
-def _celery(one: Started | Event) -> tuple[str, str, str]:
-    return _celery_labels(one.dag_id, one.task_id, one.worker, one.queue)
+def _celery(event: Started | Event) -> tuple[str, str, str]:
+    return _celery_labels(event.dag_id, event.task_id, event.worker, event.queue)
 
 
 @functools.lru_cache(maxsize=4096)

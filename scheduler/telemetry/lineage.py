@@ -32,21 +32,19 @@ from scheduler.states import RunState as DagRunState
 from scheduler.states import TaskState
 from scheduler.store.queries import observed
 from scheduler.store.queries.event_feed import Event, Started
-from scheduler.telemetry.batch import Batch
+from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
 
 log = logging.getLogger("paceline.telemetry")
 
 PRODUCER = "https://paceline/openlineage"
 #: Seconds that a request to the server may take, and for which `close` waits for events that are left.
 REQUEST_S, CLOSE_S = 5.0, 2.0
-WORKING = frozenset({"running", "shutdown"})
-SUSPENDED = frozenset({TaskState.DEFERRED.value, TaskState.UP_FOR_RESCHEDULE.value})
 ENDS = {TaskState.SUCCESS.value: RunState.COMPLETE, TaskState.SKIPPED.value: RunState.COMPLETE}
 RUN_ENDS = {DagRunState.SUCCESS.value: RunState.COMPLETE, DagRunState.FAILED.value: RunState.FAIL}
 Facets = dict[str, Any]
 
 
-class Lineage:
+class Lineage(Observer):
     """Sends the OpenLineage events of each batch."""
 
     def __init__(self, settings: Settings, client: OpenLineageClient | None = None) -> None:
@@ -64,17 +62,11 @@ class Lineage:
         for event in runs:
             if event.from_state != event.to_state:
                 self._run(event, times.get(event.dag_run_id))
-        for one in batch.starts:
-            self._put(RunState.START, one.started_at or 0.0, self._try(one), self._task_job(one))
+        for start in batch.starts:
+            self._put(RunState.START, start.started_at or 0.0, self._try(start), self._task_job(start))
         for event in batch.events:
-            if event.from_state in WORKING and event.to_state not in WORKING | SUSPENDED and event.task_id is not None:
+            if ends_try(event) and event.task_id is not None:
                 self._task_end(batch, event)
-
-    def flush(self) -> None:
-        """The thread sends."""
-
-    def reader_left(self) -> None:
-        """Do nothing: waiting events are sent anyway."""
 
     def close(self) -> None:
         with contextlib.suppress(queue.Full):
@@ -95,7 +87,7 @@ class Lineage:
         """The end of a try, with what it read and wrote."""
         run = self._try(event)
         state = ENDS.get(event.to_state or "", RunState.FAIL)
-        if event.from_state == "shutdown":
+        if event.from_state == TaskState.SHUTDOWN:
             state = RunState.ABORT
         if state is RunState.FAIL:
             run.facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(event.reason or "It failed.", "PYTHON")
@@ -110,7 +102,7 @@ class Lineage:
         inputs: list[InputDataset] = []
         outputs = [OutputDataset(*_of_uri(uri)) for uri in task.outlets]
         # Only PySpark tasks return DataFrames.
-        if any(one.runtime == "pyspark" for one in dag.tasks):
+        if any(node.runtime == "pyspark" for node in dag.tasks):
             for row in observed.frames(batch.connection, event.dag_run_id, [*task.upstream, task.task_id]):
                 references = _references(revived(row.value))
                 if row.task_instance_id == event.task_instance_id:
@@ -140,26 +132,25 @@ class Lineage:
                     log.warning("OpenLineage events are lost until the server takes them: %s", error)
                 self._failing = True
 
-    def _run_id(self, one: Event | Started) -> str:
-        return trace_context.run_uuid(self._namespace, one.dag_run_id, one.dag_id or "", one.run_id or "")
+    def _run_id(self, event: Event | Started) -> str:
+        return trace_context.run_uuid(self._namespace, event.dag_run_id, event.dag_id or "", event.run_id or "")
 
-    def _try(self, one: Event | Started) -> Run:
+    def _try(self, event: Event | Started) -> Run:
         """The run of a try, whose parent is the DAG run."""
-        index = -1 if one.map_index is None else one.map_index
-        own = trace_context.try_uuid(self._namespace, one.dag_run_id, one.task_id or "", index, one.try_number or 0)
+        own = trace_context.try_uuid(self._namespace, event.dag_run_id, event.task_id or "", index_of(event), event.try_number or 0)
         parent = parent_run.ParentRunFacet(
-            run=parent_run.Run(self._run_id(one)), job=parent_run.Job(self._namespace, one.dag_id or ""),
+            run=parent_run.Run(self._run_id(event)), job=parent_run.Job(self._namespace, event.dag_id or ""),
             root=parent_run.Root(
-                run=parent_run.RootRun(self._run_id(one)), job=parent_run.RootJob(self._namespace, one.dag_id or "")
+                run=parent_run.RootRun(self._run_id(event)), job=parent_run.RootJob(self._namespace, event.dag_id or "")
             ),
         )  # fmt: skip
         return Run(runId=own, facets={"parent": parent})
 
-    def _dag_job(self, one: Event | Started) -> Job:
-        return Job(self._namespace, one.dag_id or "", facets={"jobType": _job_type("DAG")})
+    def _dag_job(self, event: Event | Started) -> Job:
+        return Job(self._namespace, event.dag_id or "", facets={"jobType": _job_type("DAG")})
 
-    def _task_job(self, one: Event | Started) -> Job:
-        return Job(self._namespace, f"{one.dag_id}.{one.task_id}", facets={"jobType": _job_type("TASK")})
+    def _task_job(self, event: Event | Started) -> Job:
+        return Job(self._namespace, f"{event.dag_id}.{event.task_id}", facets={"jobType": _job_type("TASK")})
 
 
 def _transport(settings: Settings) -> HttpTransport | FileTransport:
@@ -185,9 +176,8 @@ def _of_uri(uri: str) -> tuple[str, str]:
 def _references(value: Any) -> list[DataFrameReference]:
     if isinstance(value, DataFrameReference):
         return [value]
-    if isinstance(value, Mapping):
-        return [found for item in value.values() for found in _references(item)]
-    return [found for item in value for found in _references(item)] if isinstance(value, list) else []
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [reference for item in items for reference in _references(item)]
 
 
 def _schema(reference: DataFrameReference) -> schema_dataset.SchemaDatasetFacet:

@@ -1,8 +1,7 @@
 """The parts of telemetry in one process: what records, the thread that follows events or sends, and the page /metrics."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import Engine
 
@@ -15,7 +14,7 @@ from scheduler.store.db import database
 from scheduler.telemetry.batch import Observer
 from scheduler.telemetry.event_metrics import EventMetrics, Flusher, read_gauges
 from scheduler.telemetry.follower import Follower
-from scheduler.telemetry.recorder import Recorder, Sample
+from scheduler.telemetry.recorder import Recorder
 
 #: The names of the jobs of Airflow that a process of ours does.
 JOBS = {"scheduler": ("schedulerjob", "dagprocessorjob"), "waiter": ("triggererjob",)}
@@ -47,14 +46,13 @@ def start(settings: Settings, health: Health, ending: contextlib.ExitStack) -> M
         ending.callback(_ended, job)
     if not settings.metrics.prometheus:
         return {}
-    gauges = None
+    engine: Engine | None = None
     if is_scheduler:
         if recorder.totals is not None:
             recorder.totals.begin()
         engine = database.create(settings, application="paceline telemetry", pool_size=1)
         ending.callback(engine.dispose)
-        gauges = functools.partial(gauges_of, engine, settings, recorder)
-    return {"/metrics": page(settings, recorder, gauges=gauges, healthy=functools.partial(_healthy, health))}
+    return {"/metrics": _page(settings, recorder, engine, healthy=lambda: _healthy(health))}
 
 
 def start_web(settings: Settings, engine: Engine) -> Page | None:
@@ -65,43 +63,35 @@ def start_web(settings: Settings, engine: Engine) -> Page | None:
         Flusher(recorder).start()
     if not settings.metrics.prometheus:
         return None
-    return page(settings, recorder, gauges=functools.partial(gauges_of, engine, settings, recorder))
+    return _page(settings, recorder, engine)
 
 
-def page(
-    settings: Settings,
-    recorder: Recorder,
-    *,
-    gauges: Callable[[], Sequence[Sample]] | None,
-    healthy: Callable[[], Mapping[str, bool]] = dict,
+def _page(
+    settings: Settings, recorder: Recorder, engine: Engine | None, *, healthy: Callable[[], Mapping[str, bool]] = dict
 ) -> Page:
-    """The page /metrics of a process."""
+    """The page /metrics of a process; with an engine, it has the gauges of the installation."""
     from scheduler.telemetry.exposition import Exposition
 
+    gauges = None if engine is None else lambda: recorder.summed(database.transact(engine, read_gauges, settings))
     return Exposition(recorder, settings.metrics.prefix, gauges=gauges, healthy=healthy).page
 
 
-def gauges_of(engine: Engine, settings: Settings, recorder: Recorder) -> list[Sample]:
-    """The gauges of the installation, for a page."""
-    return recorder.summed(database.transact(engine, read_gauges, settings))
-
-
 def _observers(settings: Settings, recorder: Recorder | None) -> list[Observer]:
-    found: list[Observer] = [] if recorder is None else [EventMetrics(settings, recorder)]
+    observers: list[Observer] = [] if recorder is None else [EventMetrics(settings, recorder)]
     try:
         if settings.tracing.otlp_endpoint:
             from scheduler.telemetry.tracing import Tracing
 
-            found.append(Tracing(settings))
+            observers.append(Tracing(settings))
         if settings.lineage.url:
             from scheduler.telemetry.lineage import Lineage
 
-            found.append(Lineage(settings))
+            observers.append(Lineage(settings))
     except ModuleNotFoundError as missing:
         raise SettingsError(
             f"tracing.otlp_endpoint and lineage.url need the package {missing.name}: pip install 'paceline[telemetry]'."
         ) from None
-    return found
+    return observers
 
 
 def _ended(job: str) -> None:

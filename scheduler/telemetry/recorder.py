@@ -22,15 +22,10 @@ class Recorder:
         self.statsd = Statsd(config.statsd, config.prefix) if config.statsd else None
         self._task_labels = config.task_labels
 
-    def count(self, name: str, labels: Mapping[str, str], amount: float) -> None:
+    def record(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """Record a measurement by the name of its metric."""
         metric = CATALOG[name]
-        self.add(metric, tuple(labels[label] for label in metric.labels), amount)
-
-    def observe(self, name: str, labels: Mapping[str, str], seconds: float) -> None:
-        self.count(name, labels, seconds)
-
-    def set(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        self.count(name, labels, value)
+        self.add(metric, tuple(labels[label] for label in metric.labels), value)
 
     def add(self, metric: Metric, labels: Labels, value: float) -> None:
         """Record one sample of any kind."""
@@ -50,11 +45,11 @@ class Recorder:
         """Gauges of the database in the form that the settings require: without task labels, those of one DAG are added up."""
         if self._task_labels:
             return list(samples)
-        sums: dict[tuple[str, Labels], float] = {}
+        sums: dict[tuple[Metric, Labels], float] = {}
         for metric, labels, value in samples:
-            key = metric.name, self._without_task(metric, labels)
+            key = metric, self._without_task(metric, labels)
             sums[key] = sums.get(key, 0.0) + value
-        return [(CATALOG[name], labels, value) for (name, labels), value in sums.items()]
+        return [(metric, labels, value) for (metric, labels), value in sums.items()]
 
     def flush(self) -> None:
         """Send to StatsD what waits."""

@@ -136,14 +136,14 @@ class Statsd:
             family, target = socket.AF_UNIX, self._target
             if not isinstance(target, str):
                 family, _, _, _, target = socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0]  # type: ignore[assignment]
-            made = socket.socket(family, socket.SOCK_DGRAM)
+            connected = socket.socket(family, socket.SOCK_DGRAM)
             try:
-                made.settimeout(SEND_S)
-                made.connect(target)
+                connected.settimeout(SEND_S)
+                connected.connect(target)
             except OSError:
-                made.close()
+                connected.close()
                 raise
-            self._socket = made
+            self._socket = connected
         return self._socket
 
 

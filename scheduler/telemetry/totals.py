@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scheduler.telemetry.catalog import CATALOG, Kind, Metric
@@ -31,8 +31,8 @@ class Totals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._values: dict[str, dict[Labels, float]] = {}
-        self._histograms: dict[str, dict[Labels, Histogram]] = {}
+        self._values: dict[Metric, dict[Labels, float]] = {}
+        self._histograms: dict[Metric, dict[Labels, Histogram]] = {}
 
     def begin(self) -> None:
         """Show every counter without labels as 0: Prometheus cannot compute the rate of a counter that begins with 1."""
@@ -43,47 +43,43 @@ class Totals:
     def count(self, metric: Metric, labels: Labels, amount: float) -> None:
         """Add to a counter."""
         with self._lock:
-            series = self._values.setdefault(metric.name, {})
+            series = self._values.setdefault(metric, {})
             if self._has_room(metric, series, labels):
                 series[labels] = series.get(labels, 0.0) + amount
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
         """Set a gauge."""
         with self._lock:
-            series = self._values.setdefault(metric.name, {})
+            series = self._values.setdefault(metric, {})
             if self._has_room(metric, series, labels):
                 series[labels] = value
 
     def observe(self, metric: Metric, labels: Labels, seconds: float) -> None:
         """Add a duration."""
         with self._lock:
-            series = self._histograms.setdefault(metric.name, {})
+            series = self._histograms.setdefault(metric, {})
             if self._has_room(metric, series, labels):
-                found = series.get(labels)
-                if found is None:
-                    found = series[labels] = Histogram()
-                found.add(seconds)
+                histogram = series.get(labels)
+                if histogram is None:
+                    histogram = series[labels] = Histogram()
+                histogram.add(seconds)
 
-    def values(self) -> Iterator[tuple[Metric, Mapping[Labels, float]]]:
+    def values(self) -> dict[Metric, dict[Labels, float]]:
         """Copies of all counters and gauges, by metric."""
         with self._lock:
-            copied = {name: dict(series) for name, series in self._values.items()}
-        for name, series in copied.items():
-            yield CATALOG[name], series
+            return {metric: dict(series) for metric, series in self._values.items()}
 
-    def histograms(self) -> Iterator[tuple[Metric, Mapping[Labels, Histogram]]]:
+    def histograms(self) -> dict[Metric, dict[Labels, Histogram]]:
         """Copies of all histograms, by metric."""
         with self._lock:
-            copied = {
-                name: {labels: Histogram(list(one.counts), one.sum_s) for labels, one in series.items()}
-                for name, series in self._histograms.items()
+            return {
+                metric: {labels: Histogram(list(histogram.counts), histogram.sum_s) for labels, histogram in series.items()}
+                for metric, series in self._histograms.items()
             }
-        for name, series in copied.items():
-            yield CATALOG[name], series
 
     def _has_room(self, metric: Metric, series: Mapping[Labels, object], labels: Labels) -> bool:
         if labels in series or len(series) < MOST_SERIES:
             return True
-        dropped = self._values.setdefault("paceline.series_dropped", {})
+        dropped = self._values.setdefault(CATALOG["paceline.series_dropped"], {})
         dropped[metric.name,] = dropped.get((metric.name,), 0.0) + 1
         return False

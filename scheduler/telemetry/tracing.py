@@ -20,18 +20,14 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from scheduler.process import trace_context
 from scheduler.settings import Settings
-from scheduler.states import RunState, TaskState
+from scheduler.states import RUN_FINISHED, STARTED, TaskState
 from scheduler.store.queries import observed
 from scheduler.store.queries.event_feed import Event
 from scheduler.store.queries.observed import SparkWork
-from scheduler.telemetry.batch import Batch
+from scheduler.telemetry.batch import FAILED, SUSPENDED, Batch, Observer, ends_try, index_of
 
 #: Seconds that a request to the collector may take, and between two requests.
 REQUEST_S, PAUSE_S = 10, 2.0
-WORKING = frozenset({"running", "shutdown"})
-#: States in which a try waits without a worker, and continues.
-SUSPENDED = frozenset({TaskState.DEFERRED.value, TaskState.UP_FOR_RESCHEDULE.value})
-FAILED = frozenset({TaskState.FAILED.value, TaskState.UP_FOR_RETRY.value})
 ON_SPARK = frozenset({"pyspark", "spark_submit"})
 #: Steps of unfinished tries that are remembered at most.
 MOST_REMEMBERED = 100_000
@@ -63,7 +59,7 @@ class _Span:
     links: Sequence[Link] = ()
 
 
-class Tracing:
+class Tracing(Observer):
     """Sends the spans of each batch."""
 
     def __init__(self, settings: Settings) -> None:
@@ -96,11 +92,11 @@ class Tracing:
             if event.dag_id is None or event.run_id is None:
                 continue
             if event.task_instance_id is None:
-                if event.to_state in {RunState.SUCCESS, RunState.FAILED}:
+                if event.to_state in RUN_FINISHED:
                     self._run(batch, event)
             elif event.task_id is not None:
                 self._step(event)
-                if event.from_state in WORKING and event.to_state not in WORKING | SUSPENDED:
+                if ends_try(event):
                     ended.append(event)
         on_spark = [event for event in ended if (task := batch.task(event)) is not None and task.runtime in ON_SPARK]
         if on_spark:
@@ -109,25 +105,19 @@ class Tracing:
             self._since.clear()
             self._resumed.clear()
 
-    def flush(self) -> None:
-        """The thread of the SDK sends."""
-
-    def reader_left(self) -> None:
-        """Do nothing: waiting spans are sent anyway."""
-
     def close(self) -> None:
         self._provider.shutdown()
 
     def _run(self, batch: Batch, event: Event) -> None:
         """The root span of a run that ended, with its steps before its first task."""
-        made, started = event.run_queued_at or event.at, event.run_started_at or event.at
+        created, started = event.run_queued_at or event.at, event.run_started_at or event.at
         self._send(event, _Span(
-            name=f"run {event.dag_id}", id=self._root(event), start=made, end=event.at, error=_error(event),
+            name=f"run {event.dag_id}", id=self._root(event), start=created, end=event.at, error=_error(event),
             attributes=_names(event) | {"paceline.run_type": event.run_type, "paceline.state": event.to_state},
             links=self._parse(batch, event.version_id),
         ))  # fmt: skip
-        due = event.run_after or made
-        for name, start, end in (("plan", due, made), ("start", made, started)):
+        due = event.run_after or created
+        for name, start, end in (("plan", due, created), ("start", created, started)):
             if start <= end:
                 span = trace_context.span_id(self._namespace, event.dag_run_id, name, event.run_started_at)
                 self._send(event, _Span(name=name, id=span, start=start, end=end, parent=self._root(event)))
@@ -137,16 +127,16 @@ class Tracing:
         ti = event.task_instance_id
         assert ti is not None
         before, after = event.from_state, event.to_state
-        if after in SUSPENDED and before in WORKING:
+        if after in SUSPENDED and before in STARTED:
             self._execution(event, ti)
             self._since[ti] = event.at
         elif before in SUSPENDED:
             since = self._since.pop(ti, None)
             if since is not None:
                 self._part(event, "wait", since, event.at, waits_as=before)
-        elif after == "running":
+        elif after == TaskState.RUNNING:
             self._resumed[ti] = event.at
-        elif before in WORKING and after not in WORKING:
+        elif before in STARTED and after not in STARTED:
             self._execution(event, ti)
             self._try(event)
 
@@ -250,16 +240,12 @@ class Tracing:
 
     def _try_id(self, event: Event) -> int:
         return trace_context.try_span_id(
-            self._namespace, event.dag_run_id, event.task_id or "", _index(event), event.try_number or 0
+            self._namespace, event.dag_run_id, event.task_id or "", index_of(event), event.try_number or 0
         )
 
 
 def _context(trace_id: int, span_id: int) -> SpanContext:
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-
-
-def _index(event: Event) -> int:
-    return -1 if event.map_index is None else event.map_index
 
 
 def _error(event: Event) -> str | None:
@@ -269,5 +255,5 @@ def _error(event: Event) -> str | None:
 def _names(event: Event) -> dict[str, Any]:
     names = {"dag_id": event.dag_id, "run_id": event.run_id}
     if event.task_id is not None:
-        names |= {"task_id": event.task_id, "map_index": str(_index(event)), "try": str(event.try_number)}
+        names |= {"task_id": event.task_id, "map_index": str(index_of(event)), "try": str(event.try_number)}
     return {f"paceline.{name}": value for name, value in names.items()}

@@ -43,10 +43,10 @@ class Reader:
         assert self.recorder.totals is not None
         metric = CATALOG[name]
         series: dict[tuple[str, ...], float] = {}
-        for found, values in self.recorder.totals.values():
+        for found, values in self.recorder.totals.values().items():
             if found is metric:
                 series |= values
-        for found, histograms in self.recorder.totals.histograms():
+        for found, histograms in self.recorder.totals.histograms().items():
             if found is metric:
                 series |= {key: float(sum(one.counts)) for key, one in histograms.items()}
         return sum(value for key, value in series.items() if labels.items() <= dict(zip(metric.labels, key, strict=True)).items())
@@ -146,7 +146,7 @@ def test_one_scheduler_reads_and_the_next_one_continues_where_it_stopped(
 
     scenario.trigger("c")
     scenario.run_to_end()
-    first.recorder.set("paceline.events_behind_seconds", {}, 300)
+    first.recorder.record("paceline.events_behind_seconds", {}, 300)
     first.leave()
     assert first.total("paceline.events_behind_seconds") == 0, "it looks late although another one reads"
     second.read()

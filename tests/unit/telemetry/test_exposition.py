@@ -27,10 +27,10 @@ def samples(exposition: Exposition) -> dict[tuple[str, ...], float]:
 
 def test_totals_are_shown_with_the_suffixes_of_prometheus(settings: Settings) -> None:
     recorder = Recorder(on(settings))
-    recorder.count("ti.finish", {"dag_id": 'a"b\n', "task_id": "t", "state": "success"}, 2)
-    recorder.observe("task.duration", {"dag_id": "d", "task_id": "t"}, 0.3)
-    recorder.observe("task.duration", {"dag_id": "d", "task_id": "t"}, 99_999)
-    recorder.set("triggers.running", {"hostname": "h"}, 5)
+    recorder.record("ti.finish", {"dag_id": 'a"b\n', "task_id": "t", "state": "success"}, 2)
+    recorder.record("task.duration", {"dag_id": "d", "task_id": "t"}, 0.3)
+    recorder.record("task.duration", {"dag_id": "d", "task_id": "t"}, 99_999)
+    recorder.record("triggers.running", {"hostname": "h"}, 5)
     found = samples(Exposition(recorder, "airflow", gauges=None, healthy=lambda: {"loop": True, "database": False}))
 
     assert found["airflow_ti_finish_total", 'a"b\n', "success", "t"] == 2
@@ -50,7 +50,7 @@ def test_a_database_that_does_not_answer_costs_only_its_gauges(settings: Setting
         raise OSError("away")
 
     recorder = Recorder(on(settings))
-    recorder.count("scheduler_heartbeat", {}, 1)
+    recorder.record("scheduler_heartbeat", {}, 1)
     found = samples(Exposition(recorder, "airflow", gauges=broken))
 
     assert (found["paceline_database_up",], found["airflow_scheduler_heartbeat_total",]) == (0, 1)
@@ -72,8 +72,8 @@ def test_scrapes_of_the_same_second_share_a_query(settings: Settings) -> None:
 def test_a_metric_with_too_many_label_sets_drops_new_ones_and_counts_them(settings: Settings) -> None:
     recorder = Recorder(on(settings))
     for number in range(totals.MOST_SERIES + 5):
-        recorder.count("ti.start", {"dag_id": "d", "task_id": str(number)}, 1)
-    recorder.count("ti.start", {"dag_id": "d", "task_id": "0"}, 1)
+        recorder.record("ti.start", {"dag_id": "d", "task_id": str(number)}, 1)
+    recorder.record("ti.start", {"dag_id": "d", "task_id": "0"}, 1)
     found = samples(Exposition(recorder, "airflow", gauges=None))
 
     assert found["airflow_ti_start_total", "d", "0"] == 2
@@ -83,7 +83,7 @@ def test_a_metric_with_too_many_label_sets_drops_new_ones_and_counts_them(settin
 def test_without_task_labels_the_tasks_of_a_dag_are_added_up(settings: Settings) -> None:
     recorder = Recorder(on(settings, task_labels=False))
     for task in ("a", "b"):
-        recorder.count("ti.start", {"dag_id": "d", "task_id": task}, 1)
+        recorder.record("ti.start", {"dag_id": "d", "task_id": task}, 1)
     running = CATALOG["ti.running"]
 
     assert samples(Exposition(recorder, "airflow", gauges=None))["airflow_ti_start_total", "d", "all"] == 2

@@ -117,16 +117,16 @@ def test_a_server_that_is_away_costs_little_and_is_counted_and_found_when_it_is_
     on = settings.metrics.model_copy(update={"prometheus": True, "statsd": f"unix://{short_folder / 's'}"})
     recorder = Recorder(settings.model_copy(update={"metrics": on}))
     for _ in range(100):
-        recorder.count("ti.start", {"dag_id": "d", "task_id": "t" * 200}, 1)
+        recorder.record("ti.start", {"dag_id": "d", "task_id": "t" * 200}, 1)
     recorder.flush()
     assert recorder.totals is not None
-    dropped = {metric.name: series for metric, series in recorder.totals.values()}["paceline.statsd_dropped"]
+    dropped = {metric.name: series for metric, series in recorder.totals.values().items()}["paceline.statsd_dropped"]
     assert dropped[()] >= 1
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(short_folder / "s"))
         server.settimeout(5)
-        recorder.count("scheduler_heartbeat", {}, 1)
+        recorder.record("scheduler_heartbeat", {}, 1)
         recorder.flush()
         assert lines(server) == ["airflow.scheduler_heartbeat:1|c"]
     assert recorder.statsd is not None
