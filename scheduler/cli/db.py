@@ -116,7 +116,7 @@ def restore(file: Path) -> None:
     from scheduler.embedded import servers
 
     settings = options.settings()
-    server = servers.EmbeddedServers(settings, say=output.say) if settings.database.url is None else contextlib.nullcontext()
+    server = servers.embedded_servers(settings, say=output.say) if settings.database.url is None else contextlib.nullcontext()
     with server:
         engine = options.engine(check_schema=False, as_owner=True)
         with engine.connect() as connection:

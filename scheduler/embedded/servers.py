@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,55 +185,28 @@ class EmbeddedRedis:
                 return False
 
 
-@dataclass(slots=True)
-class EmbeddedServers:
-    """The embedded servers that the settings require: each server whose URL is not configured. A context manager.
+@contextlib.contextmanager
+def embedded_servers(
+    settings: Settings, supervisor: Supervisor | None = None, *, say: Callable[[str], None] = print
+) -> Iterator[None]:
+    """Run the embedded servers that the settings require, each server whose URL is not configured, until the end of the block.
 
-    Without a supervisor it creates its own and owns the home. ConflictError if another stack runs on this home.
+    Without a supervisor, this creates one and owns the home. ConflictError if another stack runs on this home.
     """
-
-    settings: Settings
-    supervisor: Supervisor | None = None
-    say: Callable[[str], None] = print
-    _own: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-    def __enter__(self) -> "EmbeddedServers":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def database_url(self) -> str:
-        return self.settings.database_url
-
-    @property
-    def broker_url(self) -> str:
-        return self.settings.broker_url
-
-    def start(self) -> None:
-        """Start the required servers and wait until they answer."""
-        with contextlib.ExitStack() as undo:
-            supervisor = self.supervisor
-            if supervisor is None:
-                lock = undo.enter_context(homes.lock(self.settings.home, say=self.say))
-                supervisor = undo.enter_context(Supervisor(self.settings.home / "logs", say=self.say, lock=lock))
-            run_folder = self.settings.run_folder
-            if self.settings.database.url is None:
-                data = self.settings.home / "postgres"
-                postgres = EmbeddedPostgres(data=data, run_folder=run_folder, supervisor=supervisor)
-                undo.callback(postgres.stop)
-                postgres.start()
-            if self.settings.broker.url is None:
-                broker = EmbeddedRedis(run_folder=run_folder, supervisor=supervisor)
-                undo.callback(broker.stop)
-                broker.start()
-            self._own = undo.pop_all()
-
-    def stop(self) -> None:
-        """End the servers, Redis first. Does nothing if they do not run."""
-        self._own.close()
+    with contextlib.ExitStack() as undo:
+        if supervisor is None:
+            lock = undo.enter_context(homes.lock(settings.home, say=say))
+            supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
+        run_folder = settings.run_folder
+        if settings.database.url is None:
+            postgres = EmbeddedPostgres(data=settings.home / "postgres", run_folder=run_folder, supervisor=supervisor)
+            undo.callback(postgres.stop)
+            postgres.start()
+        if settings.broker.url is None:
+            broker = EmbeddedRedis(run_folder=run_folder, supervisor=supervisor)
+            undo.callback(broker.stop)
+            broker.start()
+        yield
 
 
 def end_orphans(data: Path) -> None:

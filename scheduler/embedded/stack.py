@@ -10,14 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from types import FrameType
 from typing import Any
 
-from sqlalchemy import Connection
-
 from scheduler.embedded import home
-from scheduler.embedded.servers import EmbeddedServers
+from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.flower import access
 from scheduler.settings import Settings
@@ -58,9 +55,7 @@ class Stack:
 
     settings: Settings
     supervisor: Supervisor
-    environment: Mapping[str, str]
-    #: None if the stack runs without Flower.
-    flower_url: str | None
+    flower_url: str
     #: user:password; None if the environment configures access to Flower.
     flower_login: str | None
     #: None if the stack runs without a web process. The link logs an administrator in once.
@@ -76,14 +71,13 @@ def running_stack(
     *,
     say: Callable[[str], None],
     workers: Sequence[tuple[str, int]] | None = None,
-    schedulers: int = 2,
     waiters: int = 1,
-    flower: bool = True,
     web: bool = False,
     prepare: Callable[[Settings], None] | None = None,
 ) -> Iterator[Stack]:
-    """Run a stack until the end of the block, then shut it down cleanly. Servers with a configured URL are not started.
+    """Run a stack with two schedulers and Flower until the end of the block, then shut it down cleanly.
 
+    Servers with a configured URL are not started.
     `workers` are pairs of queues and concurrency, by default one worker for the default queue and one for the Spark queues.
     `prepare` is called after the home is locked, before any process starts. ConflictError if another stack runs on the home.
     """
@@ -92,32 +86,29 @@ def running_stack(
         if prepare is not None:
             prepare(settings)
         supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
-        undo.enter_context(EmbeddedServers(settings, supervisor))
+        undo.enter_context(embedded_servers(settings, supervisor))
         _prepare_database(settings, say)
         # The processes must end before the servers, which the context above ends.
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
-        settings = _with_addresses(settings, flower=flower, web=web)
+        settings = _with_addresses(settings, web=web)
         password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
-        login = access.login(settings.home, environment) if flower else None
-        chosen = default_workers(settings) if workers is None else workers
+        login = access.login(settings.home, environment)
         for command in stack_commands(
             environment,
-            schedulers=schedulers,
-            workers=chosen,
+            schedulers=2,
+            workers=default_workers(settings) if workers is None else workers,
             waiters=waiters,
-            flower=flower,
+            flower=True,
             flower_login=login,
             web=settings.web if web else None,
             worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
-        url = settings.flower.local_url if flower else None
         yield Stack(
             settings=settings,
             supervisor=supervisor,
-            environment=environment,
-            flower_url=url,
+            flower_url=settings.flower.local_url,
             flower_login=login,
             web_url=settings.web.local_url if web else None,
             web_link=f"{settings.web.local_url}/auth/link?key={key}" if web else None,
@@ -125,14 +116,13 @@ def running_stack(
         )
 
 
-def _with_addresses(settings: Settings, *, flower: bool, web: bool) -> Settings:
+def _with_addresses(settings: Settings, *, web: bool) -> Settings:
     """Settings with free ports for Flower and the web process, which link to each other."""
     flowers, webs = settings.flower, settings.web
-    if flower:
-        flowers = flowers.model_copy(update={"port": free_port(flowers.address, flowers.port)})
+    flowers = flowers.model_copy(update={"port": free_port(flowers.address, flowers.port)})
     if web:
-        found = {"port": free_port(webs.address, webs.port), "flower_url": webs.flower_url or (flowers.local_url if flower else "")}
-        webs = webs.model_copy(update=found)
+        port = free_port(webs.address, webs.port)
+        webs = webs.model_copy(update={"port": port, "flower_url": webs.flower_url or flowers.local_url})
         flowers = flowers.model_copy(update={"pages_url": flowers.pages_url or webs.local_url})
     return settings.model_copy(update={"flower": flowers, "web": webs})
 
@@ -280,11 +270,9 @@ def _web_login(settings: Settings) -> tuple[str | None, str]:
     engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
     try:
         password = database.transact(engine, accounts.create_first)
-        key, _ = database.transact(engine, _link)
+        key, _ = database.transact(
+            engine, lambda connection: keys.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)
+        )
         return password, key
     finally:
         engine.dispose()
-
-
-def _link(connection: Connection) -> tuple[str, datetime]:
-    return keys.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)

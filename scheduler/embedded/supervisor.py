@@ -131,10 +131,6 @@ class Supervisor:
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
-    def kill(self, name: str) -> None:
-        """Kill a command with SIGKILL, like a crash. It is restarted after a pause."""
-        os.kill(self.pid(name), signal.SIGKILL)
-
     def pid(self, name: str) -> int:
         """Return the process ID of a command, not of its guardian."""
         return self._children[name].pid

@@ -1,6 +1,8 @@
 """A replica of a test's Redis, which can be promoted, and the name under which both can be the broker."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,7 @@ class Pair:
         """Kill the primary, and move the name to the replica, which accepts writes."""
         embedded = self.primary.embedded
         with embedded.supervisor._guard:  # the supervisor must not restart it in the meantime
-            embedded.supervisor.kill(embedded.name)
+            os.kill(embedded.supervisor.pid(embedded.name), signal.SIGKILL)
             embedded.supervisor.stop(embedded.name)
         self.cut_off()
         self._name(self.replica)

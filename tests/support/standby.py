@@ -1,5 +1,7 @@
 """A streaming standby of a test's PostgreSQL, which can be promoted after the primary is lost."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -57,7 +59,7 @@ def lose(server: PostgresServer) -> None:
     """Kill a server with SIGKILL, and do not restart it."""
     supervisor = server.embedded.supervisor
     with supervisor._guard:  # the supervisor must not restart it in the meantime
-        supervisor.kill(server.embedded.name)
+        os.kill(supervisor.pid(server.embedded.name), signal.SIGKILL)
         supervisor.stop(server.embedded.name)
 
 

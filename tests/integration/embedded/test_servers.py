@@ -15,7 +15,7 @@ import pytest
 import redis
 from support.waiting import eventually
 
-from scheduler.embedded.servers import EmbeddedError, EmbeddedServers
+from scheduler.embedded.servers import EmbeddedError, embedded_servers
 from scheduler.messaging.wakeups import client
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker
@@ -24,9 +24,9 @@ from scheduler.settings.sections import Broker
 OWNER = """
     import sys, time
     from pathlib import Path
-    from scheduler.embedded.servers import EmbeddedServers
+    from scheduler.embedded.servers import embedded_servers
     from scheduler.settings import Paths, Settings
-    with EmbeddedServers(Settings(paths=Paths(home=Path(sys.argv[1])))):
+    with embedded_servers(Settings(paths=Paths(home=Path(sys.argv[1])))):
         print("up", flush=True)
         time.sleep(600)
 """
@@ -60,12 +60,11 @@ def owner_of(home):
 
 def test_data_outlives_the_servers_and_messages_need_not(short_folder):
     settings = settings_of(short_folder)
-    with EmbeddedServers(settings) as servers:
-        assert (servers.database_url, servers.broker_url) == (settings.database_url, settings.broker_url)
+    with embedded_servers(settings):
         ask(settings, "create table mark as select 1 as one")
         with contextlib.closing(client(settings)) as broker:
             broker.set("mark", 1)
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         assert ask(settings, "select one from mark") == [(1,)]
         with contextlib.closing(client(settings)) as broker:
             assert broker.get("mark") is None
@@ -73,7 +72,7 @@ def test_data_outlives_the_servers_and_messages_need_not(short_folder):
 
 def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder):
     settings = settings_of(short_folder)
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         names = "'listen_addresses', 'fsync', 'synchronous_commit', 'TimeZone', 'max_connections'"
         found = dict(ask(settings, f"select name, setting from pg_settings where name in ({names})"))
         assert found == {
@@ -91,7 +90,7 @@ def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder)
 
 
 def test_nothing_is_left_in_the_run_folder_and_no_process(short_folder):
-    with EmbeddedServers(settings_of(short_folder)):
+    with embedded_servers(settings_of(short_folder)):
         started = processes_below(os.getpid())
         assert {"postgres", "redis-server"} <= {process.name() for process in started}
 
@@ -108,7 +107,7 @@ def _command_of(process):
 
 def test_a_home_with_blanks_and_signs_works(short_folder):
     settings = settings_of(short_folder / "a home 100% \"mine\" + 'yours'")
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
         with contextlib.closing(client(settings)) as broker:
             assert broker.ping()
@@ -117,7 +116,7 @@ def test_a_home_with_blanks_and_signs_works(short_folder):
 @pytest.mark.parametrize("name", ["long" * 30, "a,comma"])
 def test_a_home_whose_name_no_socket_can_have_works(short_folder, name):
     settings = settings_of(short_folder / name)
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
         assert settings.run_folder.parent != settings.home
     settings.run_folder.rmdir()
@@ -125,7 +124,7 @@ def test_a_home_whose_name_no_socket_can_have_works(short_folder, name):
 
 def test_only_the_server_without_a_url_is_started(short_folder, redis_server):
     settings = settings_of(short_folder).model_copy(update={"broker": Broker(url=redis_server.new_database())})
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
         assert not (short_folder / "run" / "redis.sock").exists()
 
@@ -137,7 +136,7 @@ def test_a_killed_owner_takes_the_servers_along_and_the_next_start_works(short_f
         children = processes_below(owner.pid)
         owner.kill()
 
-    with EmbeddedServers(settings, say=lambda _: None):
+    with embedded_servers(settings, say=lambda _: None):
         assert ask(settings, "select one from mark") == [(1,)]
         assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
 
@@ -150,7 +149,7 @@ def test_everything_killed_at_once_does_not_stop_the_next_start(short_folder):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    with EmbeddedServers(settings, say=lambda _: None):
+    with embedded_servers(settings, say=lambda _: None):
         assert ask(settings, "select one from mark") == [(1,)]
 
 
@@ -168,7 +167,7 @@ def test_guardians_and_owner_killed_leave_an_orphan_that_the_next_start_ends(sho
         assert psutil.pid_exists(postmaster)
         os.kill(postmaster, signal.SIGCONT)
 
-        with EmbeddedServers(settings, say=lambda _: None):
+        with embedded_servers(settings, say=lambda _: None):
             assert ask(settings, "select 1") == [(1,)]
             assert int((short_folder / "postgres" / "postmaster.pid").read_text().split()[0]) != postmaster
     finally:
@@ -178,14 +177,14 @@ def test_guardians_and_owner_killed_leave_an_orphan_that_the_next_start_ends(sho
 
 def test_a_stale_pid_file_that_names_a_living_stranger_is_no_obstacle(short_folder):
     settings = settings_of(short_folder)
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         stale = (short_folder / "postgres" / "postmaster.pid").read_text().splitlines()
         lock = (short_folder / "run" / ".s.PGSQL.5432.lock").read_text().splitlines()
     with subprocess.Popen(["sleep", "600"]) as stranger:
         try:
             _write(short_folder / "postgres" / "postmaster.pid", [str(stranger.pid), *stale[1:]])
             _write(short_folder / "run" / ".s.PGSQL.5432.lock", [str(stranger.pid), *lock[1:]])
-            with EmbeddedServers(settings):
+            with embedded_servers(settings):
                 assert ask(settings, "select 1") == [(1,)]
             assert stranger.poll() is None
         finally:
@@ -201,34 +200,36 @@ def test_an_initdb_that_was_killed_is_done_again(short_folder):
     unfinished.mkdir()
     (unfinished / "PG_VERSION").write_text("18\n")
 
-    with EmbeddedServers(settings_of(short_folder)):
+    with embedded_servers(settings_of(short_folder)):
         assert not unfinished.exists()
 
 
 def test_a_data_folder_that_is_none_is_named_with_what_to_do(short_folder):
     (short_folder / "postgres").mkdir()
 
-    with pytest.raises(EmbeddedError, match=r"postgres is not a database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"):
-        EmbeddedServers(settings_of(short_folder)).start()
+    message = r"postgres is not a database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"
+    with pytest.raises(EmbeddedError, match=message), embedded_servers(settings_of(short_folder)):
+        pass
 
 
 def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(short_folder):
     settings = settings_of(short_folder)
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         pass
     (short_folder / "postgres" / "postgresql.auto.conf").write_text("no_such_setting = 1\n")
 
-    with pytest.raises(EmbeddedError, match=r"(?s)postgres did not start; the end of .*postgres.log.*no_such_setting"):
-        EmbeddedServers(settings, say=lambda _: None).start()
+    message = r"(?s)postgres did not start; the end of .*postgres.log.*no_such_setting"
+    with pytest.raises(EmbeddedError, match=message), embedded_servers(settings, say=lambda _: None):
+        pass
 
     (short_folder / "postgres" / "postgresql.auto.conf").write_text("")
-    with EmbeddedServers(settings):
+    with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
 
 
 def test_a_killed_redis_is_started_again(short_folder):
     settings = settings_of(short_folder)
-    with EmbeddedServers(settings, say=lambda _: None), contextlib.closing(client(settings)) as broker:
+    with embedded_servers(settings, say=lambda _: None), contextlib.closing(client(settings)) as broker:
         first = broker.info("server")["process_id"]
         os.kill(first, signal.SIGKILL)
 

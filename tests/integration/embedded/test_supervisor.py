@@ -69,7 +69,7 @@ def supervisor(tmp_path, said, monkeypatch):
 def test_a_child_that_fails_is_started_again_and_one_line_says_why(supervisor, said, tmp_path):
     first = supervisor.start(Command(name="part", argv=python("import time; print('up', flush=True); time.sleep(600)")))
 
-    supervisor.kill("part")
+    os.kill(supervisor.pid("part"), signal.SIGKILL)
 
     eventually(lambda: supervisor.alive("part") and supervisor.pid("part") != first)
     assert said == [
