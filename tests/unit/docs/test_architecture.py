@@ -25,6 +25,8 @@ MOST = {"engine": (22, 89, 99), "telemetry": (1, 8, 10), "web": (1, 6, 7), "airf
 #: All parts: rooms, and arrows of imports at start.
 MOST_IN_ALL = (27, 122)
 MOST_STORE_ROOMS = 11
+#: A folder of tests that spans all processes, so no folder of code has its name.
+ACROSS = {"security"}
 
 
 def named() -> set[str]:
@@ -120,3 +122,12 @@ def test_the_store_has_few_rooms() -> None:
     store = [one for one in (ROOT / "scheduler" / "store").iterdir() if (one / "__init__.py").exists()]
 
     assert len(store) <= MOST_STORE_ROOMS, sorted(one.name for one in store)
+
+
+def test_folders_of_tests_have_the_names_of_what_they_test() -> None:
+    for kind in ("unit", "integration"):
+        folders = {path.parent.relative_to(ROOT / "tests" / kind) for path in (ROOT / "tests" / kind).glob("**/test_*.py")}
+        subjects = [ROOT, ROOT / "scheduler", ROOT / "tests"]
+        without_subject = [str(folder) for folder in folders if not any((subject / folder).is_dir() for subject in subjects)]
+
+        assert set(without_subject) <= ACROSS, kind

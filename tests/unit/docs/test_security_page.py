@@ -125,11 +125,11 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk")
     ],
     "with mode 0600, unless": [
-        (f"{UNIT}/cli/test_flower_access.py", "test_a_home_has_one_login_for_its_owner_alone"),
-        (f"{UNIT}/cli/test_flower_access.py", "test_what_the_environment_sets_is_left_alone"),
+        (f"{UNIT}/flower/test_access.py", "test_a_home_has_one_login_for_its_owner_alone"),
+        (f"{UNIT}/flower/test_access.py", "test_what_the_environment_sets_is_left_alone"),
     ],
     "(DNS rebinding) gets status 421": [
-        (f"{UNIT}/cli/test_flower_access.py", "test_a_name_that_could_be_rebound_is_refused"),
+        (f"{UNIT}/flower/test_access.py", "test_a_name_that_could_be_rebound_is_refused"),
         (f"{REAL}/cli/test_flower.py", "test_flower_shows_tasks_as_dag_and_task_with_their_run"),
     ],
     "and static files require no login": [
