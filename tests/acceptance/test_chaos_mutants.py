@@ -11,7 +11,7 @@ def test_the_text_that_a_mutant_replaces_is_in_the_product_once(mutant: Mutant) 
         compile(changed(mutant, change, (ROOT / change.file).read_text(encoding="utf-8")), change.file, "exec")
 
 
-def test_a_mutant_whose_text_is_gone_says_where() -> None:
+def test_a_mutant_whose_text_is_gone_names_the_place() -> None:
     mutant = Mutant("one", "lost", [Change("workers/execute.py", "no such text", "")])
 
     with pytest.raises(StaleMutantError, match=r"one: 'no such text' is 0 times in workers/execute\.py, not once"):

@@ -22,7 +22,7 @@ SILENCE_S = 0.3
 @pytest.mark.on_demand
 @pytest.mark.stack
 @pytest.mark.timeout(400)
-def test_processes_that_are_cut_off_and_nobody_told_lose_nothing_and_double_nothing(short_folder: Path) -> None:
+def test_processes_on_half_open_connections_lose_nothing_and_run_nothing_twice(short_folder: Path) -> None:
     """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
     short_folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
 
@@ -99,7 +99,7 @@ def silent(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("requests", [True, False])
-def test_what_is_sent_while_a_link_is_cut_is_taken_and_nothing_comes_back(
+def test_bytes_sent_over_a_cut_link_are_accepted_and_get_no_response(
     proxy: Proxy, link: Link, client: socket.socket, requests: bool
 ) -> None:
     proxy.do(lambda: link.cut(requests=requests))

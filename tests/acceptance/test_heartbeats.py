@@ -78,7 +78,7 @@ def locked(stack: Stack) -> Any:
 
 
 @pytest.mark.parametrize("held_up_by", ["redis", "locks"])
-def test_what_holds_up_everything_else_delays_no_heartbeat(
+def test_a_heartbeat_is_not_delayed_by_locks_or_a_frozen_broker(
     stack_factory: StackFactory, redis_server: RedisServer, held_up_by: str
 ) -> None:
     stack = stack_factory({"waits.py": WAITS}, schedulers=1, workers=[("default", 1)], waiters=1, env=TIMES)

@@ -51,7 +51,7 @@ def rows(stack: Stack, statement: str, **parameters: Any) -> list[Any]:
         engine.dispose()
 
 
-def test_others_are_not_held_up_and_the_map_is_expanded_once(stack_factory: StackFactory) -> None:
+def test_other_dags_are_not_delayed_and_the_map_is_expanded_once(stack_factory: StackFactory) -> None:
     start = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
     files = {
         "ticks.py": TICKS_FILE.format(ticking=TICKING, start=start.isoformat()),

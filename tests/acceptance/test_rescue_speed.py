@@ -74,7 +74,7 @@ def next_tries(stack: Stack, engine: Engine, since: float) -> list[float]:
 
 @pytest.mark.on_demand
 @pytest.mark.alone
-def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_factory: Any, engine: Engine, tmp_path: Path) -> None:
+def test_tasks_of_a_worker_whose_machine_died_run_again_within_15_s(stack_factory: Any, engine: Engine, tmp_path: Path) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 2)], env=default_times())
     known(stack, engine)
     # On a home of its own, so that nobody here learns of its end from the kernel.
@@ -96,7 +96,7 @@ def test_what_a_worker_ran_whose_machine_died_runs_again_within_15_s(stack_facto
 
 @pytest.mark.on_demand
 @pytest.mark.alone
-def test_what_a_worker_ran_that_starts_again_on_its_machine_runs_at_once(stack_factory: Any, engine: Engine) -> None:
+def test_tasks_of_a_worker_that_restarts_on_its_machine_run_again_immediately(stack_factory: Any, engine: Engine) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("long", 4)], env=default_times())
     known(stack, engine)
     four_at_work(stack, engine)

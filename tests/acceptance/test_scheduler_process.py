@@ -103,7 +103,7 @@ def test_a_dag_file_becomes_a_run_and_a_message_without_further_help(start: Any,
     broker.close()
 
 
-def test_it_waits_for_the_database_and_says_so(start: Any, settings: Settings, tmp_path: Path) -> None:
+def test_it_waits_for_the_database_and_logs_it(start: Any, settings: Settings, tmp_path: Path) -> None:
     real = settings.database_url.split("host=")[1]
     link = tmp_path / "later"
     scheduler = start(PACELINE_DATABASE_URL=settings.database_url.replace(real, str(link)))

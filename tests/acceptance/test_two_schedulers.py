@@ -140,7 +140,7 @@ def most_at_once(held: list[Any], pool: str) -> int:
     return most
 
 
-def test_what_a_killed_worker_ran_is_tried_again_elsewhere_at_once(stack_factory: Any, tmp_path: Path) -> None:
+def test_tasks_of_a_killed_worker_are_retried_elsewhere_immediately(stack_factory: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     stack = stack_factory(
         dags={"waits.py": WAITS.format(go=str(go))},

@@ -90,7 +90,7 @@ def test_the_page_explains_a_task_as_the_api_does(page: Page, installation: Inst
     _is_explained(page, installation, "journey", run_id, task_id)
 
 
-def test_the_page_explains_what_waits_as_the_api_does(page: Page, installation: Installation) -> None:
+def test_the_page_explains_waiting_tasks_as_the_api_does(page: Page, installation: Installation) -> None:
     installation.cli("dags", "pause", "journey")
     installation.cli("dags", "trigger", "journey", "--run-id", "paused")
     try:
@@ -164,7 +164,7 @@ def test_a_backfill_shows_its_runs_before_it_makes_them(page: Page, installation
     expect(page.get_by_role("cell", name="3 / 3")).to_be_visible()
 
 
-def test_a_person_answers_what_tasks_ask(page: Page, installation: Installation) -> None:
+def test_a_person_answers_the_questions_of_tasks(page: Page, installation: Installation) -> None:
     installation.cli("dags", "trigger", "review", "--run-id", "asked")
     page.goto("/dags/review/runs/asked/tasks/approve/-/details")
     page.locator(".note").get_by_role("button", name="Respond").click()
@@ -248,7 +248,7 @@ def test_a_person_gets_to_a_log_without_a_mouse(page: Page, installation: Instal
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_hidden_page_asks_nothing_and_catches_up(page: Page, installation: Installation) -> None:
+def test_a_hidden_page_sends_no_requests_and_catches_up(page: Page, installation: Installation) -> None:
     requests: list[str] = []
     page.goto("/runs")
     expect(page.locator("tbody tr").or_(page.get_by_text("No run fits"))).not_to_have_count(0)
@@ -413,7 +413,7 @@ def test_a_viewer_sees_runs_and_cannot_change_them(browser: Browser, installatio
     context.close()
 
 
-def test_the_page_of_what_does_not_exist_says_so(page: Page) -> None:
+def test_the_page_of_a_missing_thing_reports_it(page: Page) -> None:
     page.goto("/nowhere/at/all")
     expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
 

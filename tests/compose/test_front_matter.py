@@ -118,7 +118,7 @@ def test_flower_sees_neither_data_nor_logs_nor_dags() -> None:
     assert mounted == ["./config/paceline.toml:/opt/paceline/config/paceline.toml:ro"]
 
 
-def test_make_env_writes_what_is_missing_for_its_owner_alone(tmp_path: Path) -> None:
+def test_make_env_writes_missing_passwords_for_its_owner_only(tmp_path: Path) -> None:
     for name in (".make/env", "config/.env.example"):
         (tmp_path / name).parent.mkdir()
         shutil.copy(ROOT / name, tmp_path / name)

@@ -42,7 +42,7 @@ def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(whe
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
 
 
-def test_the_source_distribution_holds_what_the_pages_on_deployment_use(wheel: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_holds_the_files_that_the_deployment_pages_use(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(tmp_path), str(wheel.parent / "source")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (found,) = tmp_path.glob("paceline-*.tar.gz")

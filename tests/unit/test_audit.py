@@ -30,14 +30,14 @@ def report(**vulns: Any) -> str:
     })  # fmt: skip
 
 
-def test_a_known_hole_fails_the_check_and_is_named(audit: Any) -> None:
+def test_a_known_vulnerability_fails_the_check_and_is_named(audit: Any) -> None:
     lines, code = audit.judged(report(a=[], b=[HOLE]), "")
 
     assert code == 1
     assert lines == ["2 of 2 pinned packages were audited for known vulnerabilities.", "b 1: CVE-2030-1, fixed in 1.2"]
 
 
-def test_a_service_that_does_not_answer_is_said_and_fails_nothing(audit: Any) -> None:
+def test_a_service_that_does_not_respond_is_reported_and_fails_nothing(audit: Any) -> None:
     lines, code = audit.judged("", "Traceback ...\nConnectionError: no route")
 
     assert code == 0
@@ -46,14 +46,14 @@ def test_a_service_that_does_not_answer_is_said_and_fails_nothing(audit: Any) ->
     ]
 
 
-def test_an_index_that_knows_nothing_is_not_taken_for_no_holes(audit: Any) -> None:
+def test_an_empty_index_does_not_count_as_no_vulnerabilities(audit: Any) -> None:
     lines, code = audit.judged(report(a="not found on PyPI", b="not found on PyPI"), "No known vulnerabilities found")
 
     assert code == 0
     assert lines[0].startswith("NOT AUDITED for known vulnerabilities: the package index here knows none of the 2 pins")
 
 
-def test_what_was_left_out_is_named(audit: Any) -> None:
+def test_omitted_packages_are_named(audit: Any) -> None:
     lines, code = audit.judged(report(a=[], b="not found on PyPI"), "")
 
     assert code == 0

@@ -132,7 +132,7 @@ def test_nothing_answers_without_a_login(web: Web) -> None:
         assert http.get("/health").status_code in {200, 503}
 
 
-def test_lists_have_only_what_the_account_may_see(web: Web, world: World) -> None:
+def test_lists_have_only_rows_that_the_account_may_see(web: Web, world: World) -> None:
     with web.http(web.account("tim", tags={"nightly": "viewer"})) as http:
         get = lambda path: http.get(PREFIX + path).json()  # noqa: E731
         assert [one["dag_id"] for one in get("/dags")["dags"]] == ["etl"]

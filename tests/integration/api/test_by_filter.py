@@ -22,7 +22,7 @@ def post(http: httpx.Client, what: str, **body: Any) -> Any:
     return answer.json()
 
 
-def test_clear_by_filter_does_what_its_preview_says(http: httpx.Client, world: World) -> None:
+def test_clear_by_filter_matches_its_preview(http: httpx.Client, world: World) -> None:
     chosen = {"state": ["failed", "upstream_failed"], "dag_ids": ["etl"]}
 
     preview = post(http, "clear", filter=chosen)
@@ -50,7 +50,7 @@ def test_mark_by_filter(http: httpx.Client, world: World) -> None:
     assert world.states("bad")["load"] == "success"
 
 
-def test_delete_by_filter_leaves_what_runs(http: httpx.Client, world: World) -> None:
+def test_delete_by_filter_leaves_running_runs(http: httpx.Client, world: World) -> None:
     assert post(http, "delete", filter={"dag_ids": ["etl"]})["count"] == 3
 
     done = post(http, "delete", filter={"dag_ids": ["etl"]}, dry_run=False, expected=3)

@@ -56,7 +56,7 @@ def test_the_history_does_not_name_other_dags(web: Web, world: World) -> None:
         assert "in use by a task of another DAG" in text and "hourly" not in text and "theirs" not in text
 
 
-def test_the_one_that_holds_its_place_in_line_is_not_named(web: Web, world: World) -> None:
+def test_a_hidden_task_instance_that_holds_its_place_in_line_is_not_named(web: Web, world: World) -> None:
     wait_behind_another_dag(world, slots=3, needs=3)
     scenario = world.scenario
     scenario.sql("update task_instance set state = 'scheduled', rank = 1000000 where pool = 'db' and pool_slots = 3")
@@ -98,7 +98,7 @@ def test_the_audit_log_does_not_name_other_dags(web: Web, world: World) -> None:
         assert "hourly" not in json.dumps(found) + one and "theirs" not in json.dumps(found) + one
 
 
-def test_what_is_about_all_dags_is_refused(web: Web, world: World) -> None:
+def test_operations_on_all_dags_are_refused(web: Web, world: World) -> None:
     with web.http(web.account("tim", **LIMITED)) as tim:
         for path in (
             "/pools",
@@ -172,7 +172,7 @@ def test_waiting_for_a_run_ends_with_the_rights(web: Web, world: World, change: 
         assert last["state"] is None and last["detail"]
 
 
-def test_all_dags_are_paused_only_if_a_filter_says_so(web: Web, world: World) -> None:
+def test_all_dags_are_paused_only_by_an_explicit_filter(web: Web, world: World) -> None:
     with web.http(web.account("ada", "admin")) as http:
         for query in ("", "?limit=1", "?exclude_stale=false", "?dag_id_pattern=", "?dag_id_patern=etl"):
             answer = http.patch(f"{PREFIX}/dags{query}", json={"is_paused": True})

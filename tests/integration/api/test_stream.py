@@ -78,7 +78,7 @@ def test_changes_reach_a_page(web: Web, world: World) -> None:
         eventually(lambda: any(data.get("dags") for _, data in page.messages), timeout=20)
 
 
-def test_a_page_gets_only_what_its_account_may_see_and_what_it_asked_for(web: Web, world: World) -> None:
+def test_a_page_receives_only_requested_changes_that_its_account_may_see(web: Web, world: World) -> None:
     with listening(web, tags={"other": "admin"}) as stranger, listening(web, "?dag_id=etl&dag_run_id=now") as narrow:
         with listening(web) as page:
             world.scenario.trigger("etl", run_id="new")

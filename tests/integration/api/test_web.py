@@ -143,7 +143,7 @@ def test_a_read_only_server_is_read_and_refuses_changes(web: Web, world: World, 
         assert http.patch(f"{PREFIX}/dags/etl", json={"is_paused": True}).status_code == 200
 
 
-def test_without_postgresql_each_answer_says_so(make_web: Callable[..., Web], settings: Settings) -> None:
+def test_without_postgresql_each_response_reports_it(make_web: Callable[..., Web], settings: Settings) -> None:
     away = settings.model_copy(update={"database": settings.database.model_copy(update={"url": "postgresql://x@127.0.0.1:1/x"})})
     with make_web(away).http("pace_token") as http:
         assert http.get(f"{PREFIX}/dags").status_code == 503
@@ -190,7 +190,7 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
     assert done.exit_code == 3
 
 
-def test_a_redis_that_does_not_answer_holds_nobody_up(make_web: Callable[..., Web], settings: Settings, world: World) -> None:
+def test_a_redis_that_does_not_respond_delays_no_request(make_web: Callable[..., Web], settings: Settings, world: World) -> None:
     """It accepts connections and says nothing, as a stopped process does. All checks share one connection."""
     opened: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:

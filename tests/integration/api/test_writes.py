@@ -136,7 +136,7 @@ def test_wait_for_the_end_of_a_run(client: airflow.ApiClient, world: World) -> N
     assert refused(api.wait_dag_run_until_finished, "etl", "nothing", 1)[0] == 404
 
 
-def test_a_wait_says_why_it_has_no_state(
+def test_a_wait_explains_why_it_has_no_state(
     client: airflow.ApiClient, world: World, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is away for one look, and then the run is deleted."""
@@ -233,7 +233,7 @@ def test_pause_delete_and_favor_dags(client: airflow.ApiClient, world: World) ->
     assert refused(api.get_dag, "hourly")[0] == 404
 
 
-def test_pausing_by_filter_changes_what_the_same_filter_lists(client: airflow.ApiClient, world: World, web: Web) -> None:
+def test_pausing_by_filter_changes_the_dags_that_the_same_filter_lists(client: airflow.ApiClient, world: World, web: Web) -> None:
     airflow.DAGApi(client).favorite_dag("etl")
     with web.http(client.configuration.access_token) as http:
 

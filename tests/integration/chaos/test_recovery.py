@@ -30,7 +30,7 @@ def meter(scenario: Scenario) -> Meter:
     return Meter(scenario.settings.database_url)
 
 
-def test_a_message_that_was_sent_and_not_noted_is_owed_by_nobody(scenario: Scenario, meter: Meter, dead: str) -> None:
+def test_a_message_that_was_sent_but_not_noted_is_not_owed(scenario: Scenario, meter: Meter, dead: str) -> None:
     assert meter.all_sent(dead, time.time() - 60, lambda: contextlib.closing(client(scenario.settings))) == 0
 
 

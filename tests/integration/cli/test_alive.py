@@ -57,7 +57,7 @@ def test_machines_read_the_parts(cli: Cli) -> None:
     }  # fmt: skip
 
 
-def test_one_that_left_no_socket_is_asked_at_its_port(cli: Cli, settings: Settings) -> None:
+def test_a_process_without_a_socket_is_checked_at_its_port(cli: Cli, settings: Settings) -> None:
     port = free_port("127.0.0.1", 0)
     elsewhere = settings.home / "read-only" / "s.health"
     server = HealthServer(Health("scheduler", lambda: "s#1", {}), path=elsewhere, port=port)

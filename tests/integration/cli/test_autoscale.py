@@ -42,7 +42,7 @@ def test_the_backlog_of_a_queue_becomes_a_number_of_workers(cli: Cli, wide: Scen
     assert cli("autoscale", "--queue", "empty", "--min", "2").stdout == "2\n"
 
 
-def test_what_waits_for_a_pool_needs_no_worker(cli: Cli, scenario: Scenario) -> None:
+def test_tasks_that_wait_for_a_pool_need_no_worker(cli: Cli, scenario: Scenario) -> None:
     scenario.pool("narrow", 3)
     scenario.add(dag("d", {f"t{n}": [] for n in range(9)}, task={"queue": "q", "pool": "narrow"}))
     scenario.trigger("d")

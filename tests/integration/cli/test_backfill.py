@@ -55,7 +55,7 @@ def test_a_dry_run_lists_the_dates(cli: Cli, scenario: Scenario) -> None:
     assert "No backfills." in cli("backfill", "list").stderr
 
 
-def test_a_paused_dag_is_told(cli: Cli, scenario: Scenario) -> None:
+def test_a_paused_dag_is_reported(cli: Cli, scenario: Scenario) -> None:
     add(scenario)
     scenario.sql("update dag_schedule set is_paused = true")
 

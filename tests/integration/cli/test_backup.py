@@ -61,7 +61,9 @@ def test_a_backup_is_restored_into_an_empty_database_and_into_no_other(databases
     assert "permission denied" in paceline(as_worker, "pools", "set", "small", "9", ok=4)
 
 
-def test_what_is_no_backup_is_refused_and_leaves_the_database_empty(databases: list[dict[str, str]], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_backup_is_refused_and_leaves_the_database_empty(
+    databases: list[dict[str, str]], tmp_path: Path
+) -> None:
     file = tmp_path / "backup"
     file.write_text("no backup")
 

@@ -48,7 +48,7 @@ def test_trigger_works_without_a_broker(cli: Cli, scenario: Scenario) -> None:
     assert [run["run_id"] for run in cli.json("runs", "list")] == ["one"]
 
 
-def test_trigger_says_what_the_run_will_wait_for(cli: Cli, scenario: Scenario) -> None:
+def test_trigger_prints_the_conditions_that_the_run_waits_for(cli: Cli, scenario: Scenario) -> None:
     cli("dags", "pause", "pair")
     scenario.sql("update process set stopped_at = now() where kind = 'scheduler'")
 
@@ -171,7 +171,7 @@ def test_a_pool_shows_its_use_and_cannot_be_deleted_then(cli: Cli, scenario: Sce
     assert cli("pools", "delete", "default_pool").exit_code == 1
 
 
-def test_an_empty_database_names_the_command_and_migrate_mends_it(cli: Cli, empty_database_url: str) -> None:
+def test_an_empty_database_names_the_command_and_migrate_repairs_it(cli: Cli, empty_database_url: str) -> None:
     cli.env["PACELINE_DATABASE_URL"] = empty_database_url
 
     before = cli("dags", "list")
@@ -192,7 +192,7 @@ def test_a_newer_schema_is_refused_by_every_command(cli: Cli, scenario: Scenario
         assert "newer Paceline: upgrade" in done.stderr
 
 
-def test_wrong_credentials_are_exit_code_4_and_say_so(cli: Cli, scenario: Scenario) -> None:
+def test_wrong_credentials_are_exit_code_4_and_are_named(cli: Cli, scenario: Scenario) -> None:
     url = database_of_nobody(cli.env["PACELINE_DATABASE_URL"])
 
     done = cli("dags", "list", PACELINE_DATABASE_URL=url)
@@ -207,7 +207,7 @@ def database_of_nobody(url: str) -> str:
     return url.replace("postgres@", "nobody_here:secret@")
 
 
-def test_a_connection_that_is_lost_is_told_like_a_server_that_is_away(cli: Cli, scenario: Scenario) -> None:
+def test_a_lost_connection_is_reported_like_an_unreachable_server(cli: Cli, scenario: Scenario) -> None:
     engine = database.create(scenario.settings)
     with engine.connect() as connection:
         pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()

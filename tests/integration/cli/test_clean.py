@@ -12,7 +12,7 @@ from .conftest import Cli
 SOON = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 
 
-def test_a_dry_run_counts_what_the_next_one_deletes(cli: Cli, scenario: Scenario) -> None:
+def test_a_dry_run_counts_the_rows_that_the_next_run_deletes(cli: Cli, scenario: Scenario) -> None:
     keys = {run_id: scenario.trigger("pair", run_id=run_id) for run_id in ("one", "two")}
     scenario.run_to_end()
     keys["unfinished"] = scenario.trigger("pair", run_id="unfinished")
@@ -34,7 +34,7 @@ def test_a_dry_run_counts_what_the_next_one_deletes(cli: Cli, scenario: Scenario
     assert not any(cli.json("db", "clean", "--before", SOON)["deleted"].values())
 
 
-def test_a_person_reads_what_was_deleted(cli: Cli, scenario: Scenario) -> None:
+def test_the_output_for_people_lists_the_deleted_rows(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
 

@@ -11,7 +11,7 @@ from scheduler.services.invariants import Tools
 from .conftest import Cli
 
 
-def test_what_is_broken_is_named_until_it_is_repaired(cli: Cli, scenario: Scenario) -> None:
+def test_broken_rows_are_named_until_they_are_repaired(cli: Cli, scenario: Scenario) -> None:
     assert cli("doctor", "--deep").exit_code == 0
     scenario.trigger("pair", run_id="one")
     scenario.turn()

@@ -100,7 +100,7 @@ def test_a_schema_that_does_not_fit_names_the_command(cli: Cli, empty_database_u
     assert problem["fix"] == "Run `paceline db migrate`."
 
 
-def test_a_broker_that_refuses_the_password_says_so(cli: Cli, scenario: Scenario) -> None:
+def test_a_broker_that_refuses_the_password_is_reported(cli: Cli, scenario: Scenario) -> None:
     client = wakeups.client(scenario.settings)
     client.acl_setuser("picky", enabled=True, passwords=["+right"], commands=["+@all"])
     url = cli.env["PACELINE_BROKER_URL"].replace("redis+socket://", "redis+socket://picky:wrong@")

@@ -31,7 +31,7 @@ def moves(cli: Cli, run_id: str) -> Moves:
     return [(event["task_id"], event["from_state"], event["to_state"]) for event in events]
 
 
-def test_the_events_of_a_run_tell_its_whole_story(cli: Cli, scenario: Scenario) -> None:
+def test_the_events_of_a_run_are_complete(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
 
@@ -59,7 +59,7 @@ def test_a_task_ends_before_the_task_that_its_report_queues(cli: Cli, scenario: 
     assert in_order == [("t000", "scheduled"), *((task, state) for task in tasks for state in ("queued", "running", "success"))]
 
 
-def test_steps_of_a_dispatch_that_goes_on_are_told(cli: Cli, scenario: Scenario) -> None:
+def test_steps_of_a_continued_dispatch_are_recorded(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.turn()
     assert moves(cli, "one")[-1] == ("first", "scheduled", "queued")
@@ -85,7 +85,7 @@ def test_each_try_and_each_poke_has_its_own_steps(cli: Cli, scenario: Scenario) 
     ]  # fmt: skip
 
 
-def test_each_event_names_who_made_the_change_and_why(cli: Cli, scenario: Scenario) -> None:
+def test_each_event_names_the_cause_and_the_reason_of_the_change(cli: Cli, scenario: Scenario) -> None:
     database.act_as(scenario.engine, scenario.schedulers[0].scheduler_id)
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end(outcome=lambda claim: S.FAILED)

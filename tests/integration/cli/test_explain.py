@@ -58,7 +58,7 @@ def test_the_command_prints_a_line_for_each_step(scenario: Scenario, monkeypatch
     assert CliRunner().invoke(paceline, ["runs", "explain", "c", "none"]).exit_code == 3
 
 
-def test_a_story_tells_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
+def test_a_story_lists_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
     cli: Cli, make_scenario: Callable[..., Scenario]
 ) -> None:
     """`first` holds the only slot of the pool for 40 s. `second` fails once, is lost with its worker, and is cleared in the end."""

@@ -26,7 +26,7 @@ def log_of(scenario: Scenario) -> Callable[..., Path]:
     return path
 
 
-def test_the_newest_try_is_printed_unless_another_is_asked_for(cli: Cli, scenario: Scenario, log_of: Callable[..., Path]) -> None:
+def test_the_newest_try_is_printed_unless_another_is_requested(cli: Cli, scenario: Scenario, log_of: Callable[..., Path]) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
     scenario.sql("update task_instance set try_number = 2 where task_id = 'first'")
@@ -56,7 +56,7 @@ def test_a_big_log_comes_whole(cli: Cli, scenario: Scenario, log_of: Callable[..
     assert cli("tasks", "logs", "pair", "one", "first").stdout_bytes == big
 
 
-def test_why_there_is_no_log_is_told_with_exit_code_3(cli: Cli, scenario: Scenario) -> None:
+def test_a_missing_log_is_explained_with_exit_code_3(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     before = cli("tasks", "logs", "pair", "one", "first")
     scenario.run_to_end(outcome=lambda claim: TaskState.FAILED)
@@ -72,7 +72,7 @@ def test_why_there_is_no_log_is_told_with_exit_code_3(cli: Cli, scenario: Scenar
     assert "Try 9 of task 'first' of run 'one' has not begun" in no_such_try.stderr
 
 
-def test_following_prints_what_comes_until_the_try_ends(
+def test_following_prints_new_lines_until_the_try_ends(
     cli: Cli, scenario: Scenario, log_of: Callable[..., Path], background: Callable[..., None]
 ) -> None:
     scenario.trigger("pair", run_id="one")

@@ -52,7 +52,7 @@ def run(folder: Path, *options: str) -> tuple[int, Any, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_report_names_for_each_file_what_loads_and_what_does_not(folder: Path) -> None:
+def test_a_report_lists_for_each_file_the_dags_and_the_errors(folder: Path) -> None:
     code, text, _ = run(folder, "--json")
 
     report = json.loads(text)
@@ -122,7 +122,7 @@ def test_without_files_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert "Give a folder of DAG files, a file to import, or --shadow." in done.stderr
 
 
-def test_what_airflow_exports_is_imported(cli: Cli, scenario: Scenario, tmp_path: Path) -> None:
+def test_exports_of_airflow_are_imported(cli: Cli, scenario: Scenario, tmp_path: Path) -> None:
     exports = {
         # As `airflow connections export`, `variables export` and `pools export` of 3.3 write them.
         "connections": {

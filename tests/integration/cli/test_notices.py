@@ -10,7 +10,7 @@ from scheduler.store.upkeep import notices
 from .conftest import Cli
 
 
-def test_what_waits_and_what_failed_is_listed(cli: Cli, scenario: Scenario) -> None:
+def test_waiting_and_failed_notices_are_listed(cli: Cli, scenario: Scenario) -> None:
     scenario.schedulers[0].service(Notify).close()
     scenario.add(dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}))
     scenario.trigger("d", run_id="r")

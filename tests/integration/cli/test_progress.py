@@ -32,7 +32,7 @@ def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:
     assert "second" in shown
 
 
-def test_what_a_running_task_tells_of_itself_is_shown_and_goes_with_it(scenario: Scenario, background: Callable[..., None]) -> None:
+def test_the_progress_of_a_running_task_is_shown_until_it_ends(scenario: Scenario, background: Callable[..., None]) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.turn()
     claim = scenario.claim(*scenario.messages())
@@ -61,7 +61,7 @@ def test_what_a_running_task_tells_of_itself_is_shown_and_goes_with_it(scenario:
     assert scenario.rows("select count(*) from task_progress") == [(0,)]
 
 
-def test_each_change_is_one_line_and_said_once(scenario: Scenario, background: Callable[..., None]) -> None:
+def test_each_change_is_one_line_and_printed_once(scenario: Scenario, background: Callable[..., None]) -> None:
     scenario.trigger("pair", run_id="one")
     screen = Console(file=io.StringIO(), width=200)
     background(lambda: scenario.run_to_end(outcome=lambda claim: TaskState.FAILED))
@@ -83,7 +83,7 @@ def test_time_over_and_no_such_run_are_errors_of_their_own(scenario: Scenario) -
         progress.watch_run(scenario.engine, "pair", "two", console=screen)
 
 
-def test_only_what_ended_lately_is_read_again(scenario: Scenario) -> None:
+def test_only_recently_ended_task_instances_are_read_again(scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
     scenario.sql("update task_instance set ended_at = ended_at - interval '1 minute' where task_id = 'first'")

@@ -37,7 +37,7 @@ def test_a_run_is_shown_with_its_tasks_in_order(cli: Cli, scenario: Scenario) ->
     assert cli.json("runs", "watch", "pair", "one") == run
 
 
-def test_a_task_nobody_has_decided_has_the_state_null(cli: Cli, scenario: Scenario) -> None:
+def test_an_undecided_task_has_the_state_null(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
 
     assert [task["state"] for task in cli.json("tasks", "list", "pair", "one")] == [None, None]
@@ -87,7 +87,7 @@ def test_runs_are_listed_newest_first_and_filtered(cli: Cli, scenario: Scenario)
     assert all(set(run) >= RUN_KEYS for run in cli.json("runs", "list"))
 
 
-def test_a_long_list_is_whole_for_scripts_and_says_what_it_leaves_out_for_people(cli: Cli, scenario: Scenario) -> None:
+def test_a_long_list_is_complete_for_scripts_and_names_its_omissions_for_people(cli: Cli, scenario: Scenario) -> None:
     for number in range(51):
         scenario.trigger("pair", run_id=f"r{number}")
 
@@ -143,7 +143,7 @@ def test_import_errors_are_listed(cli: Cli, scenario: Scenario) -> None:
     assert "1 DAG files cannot be read" in cli("dags", "list").stderr
 
 
-def test_workers_are_listed_with_their_signs_of_life(cli: Cli, scenario: Scenario) -> None:
+def test_workers_are_listed_with_their_heartbeats(cli: Cli, scenario: Scenario) -> None:
     scenario.sql(
         "insert into process (id, kind, name, host, pid, queues, concurrency, heartbeat_at)"
         " values ('s#1', 'worker', 's', 'h', 2, '{spark}', 1, now() - interval '1 hour')"
@@ -159,7 +159,7 @@ def test_workers_are_listed_with_their_signs_of_life(cli: Cli, scenario: Scenari
     assert [row["name"] for row in cli.json("workers", "list", "--all")] == ["e", "s", "w"]
 
 
-def test_what_does_not_exist_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Scenario) -> None:
+def test_a_missing_thing_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     asked = {
         ("dags", "show", "pear"): "did you mean 'pair'?",

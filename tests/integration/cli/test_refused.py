@@ -43,7 +43,7 @@ def test_missing_grants_are_one_sentence(
 
 
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)
-def test_a_redis_that_asks_for_a_password_is_one_sentence(command: list[str], closed: str, environment: dict[str, str]) -> None:
+def test_a_redis_that_requires_a_password_is_one_sentence(command: list[str], closed: str, environment: dict[str, str]) -> None:
     code, text = said(environment | {"PACELINE_BROKER_URL": closed}, command)
 
     assert code == (1 if command == ["doctor"] else 4), text

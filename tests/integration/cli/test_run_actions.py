@@ -63,7 +63,7 @@ def test_people_read_a_table_and_a_sentence(cli: Cli, scenario: Scenario, failed
     assert "upstream_failed" in done.stdout
 
 
-def test_tasks_are_cleared_with_what_lies_around_them(cli: Cli, scenario: Scenario, failed: int) -> None:
+def test_tasks_are_cleared_with_their_neighbors(cli: Cli, scenario: Scenario, failed: int) -> None:
     assert becomes(cli.json("tasks", "clear", "pair", "one", "second", "--dry-run")) == BOTH[1:]
     assert becomes(cli.json("tasks", "clear", "pair", "one", "second", "--upstream", "--dry-run")) == BOTH
     assert becomes(cli.json("tasks", "clear", "pair", "one", "first", "second", "--only-running", "--dry-run")) == []
@@ -142,7 +142,7 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
         (("runs", "delete", "pair", "won"), 3, "did you mean 'one'"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_an_impossible_action_is_one_sentence(
     cli: Cli, scenario: Scenario, failed: int, arguments: tuple[str, ...], exit_code: int, said: str
 ) -> None:
     done = cli(*arguments)

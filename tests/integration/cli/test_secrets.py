@@ -56,7 +56,7 @@ def test_variables_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "words"), [("{hunter22", "is not JSON"), ("[1]", "must hold a JSON object"), ('{"a\\u0000": 1}', "no NUL")]
 )
-def test_a_wrong_file_is_told_without_its_contents(cli: Cli, scenario: Scenario, tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_file_is_reported_without_its_contents(cli: Cli, scenario: Scenario, tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
 
@@ -106,7 +106,7 @@ def test_connections_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Pa
     assert cli.json("connections", "get", "db", "--show")["uri"] == "postgres://ann:hunter22@db:1/x?a=b"
 
 
-def test_the_key_is_rotated_and_a_missing_one_is_told(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+def test_the_key_is_rotated_and_a_missing_key_is_reported(cli: Cli, scenario: Scenario, settings: Settings) -> None:
     cli("variables", "set", "a", "1")
     file = settings.home / "fernet.key"
     old, new = file.read_text().strip(), Fernet.generate_key().decode()
@@ -124,7 +124,7 @@ def test_the_key_is_rotated_and_a_missing_one_is_told(cli: Cli, scenario: Scenar
     assert new not in cli("config", "show", PACELINE_CORE_FERNET_KEY=new).output
 
 
-def test_no_key_is_made_beside_a_database_that_others_use_too(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+def test_no_key_is_generated_for_a_shared_database(cli: Cli, scenario: Scenario, settings: Settings) -> None:
     file = settings.home / "fernet.key"
     file.unlink()
     for command in (
@@ -137,7 +137,7 @@ def test_no_key_is_made_beside_a_database_that_others_use_too(cli: Cli, scenario
     assert scenario.rows("select 1 from variable union all select 1 from connection") == []
 
 
-def test_doctor_names_what_its_key_cannot_read(cli: Cli, scenario: Scenario, settings: Settings) -> None:
+def test_doctor_names_the_values_that_its_key_cannot_decrypt(cli: Cli, scenario: Scenario, settings: Settings) -> None:
     assert cli("variables", "set", "a", "1").exit_code == 0
     assert cli("connections", "add", "c", "--conn-uri", "http://u:p@h").exit_code == 0
     assert secrets(cli.doctor()) == [(True, "every variable and connection can be decrypted")]

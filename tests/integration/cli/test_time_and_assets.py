@@ -27,7 +27,7 @@ def test_the_next_runs_of_a_schedule(cli: Cli, scenario: Scenario) -> None:
     assert len(cli.json("dags", "next", "yearly")) == 1
 
 
-def test_a_schedule_that_makes_no_run_says_so(cli: Cli, scenario: Scenario) -> None:
+def test_a_schedule_that_makes_no_run_is_reported(cli: Cli, scenario: Scenario) -> None:
     assert cli.json("dags", "next", "pair") == []
     assert "creates no further runs" in cli("dags", "next", "pair").stderr
     assert cli("dags", "next", "nobody").exit_code == 3
@@ -71,7 +71,7 @@ def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) ->
     assert "No DAG uses the asset 's3://nowhere'; `paceline assets list` lists all." in done.stderr
 
 
-def test_a_schedule_that_nobody_understands_hides_no_other_dag(cli: Cli, scenario: Scenario) -> None:
+def test_an_unreadable_schedule_hides_no_other_dag(cli: Cli, scenario: Scenario) -> None:
     scenario.add(chain("odd", 1, schedule={"kind": "from the future"}))
 
     listed = {row["dag_id"]: row["schedule"] for row in cli.json("dags", "list")}

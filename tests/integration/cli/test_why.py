@@ -96,7 +96,7 @@ def test_the_json_has_the_state(cli: Cli, ask: Ask, run: int) -> None:
     assert cli.json("tasks", "why", "etl", "one", "right")["state"] is None
 
 
-def test_a_full_pool_and_who_holds_it(ask: Ask, run: int) -> None:
+def test_a_full_pool_and_the_tasks_that_hold_it(ask: Ask, run: int) -> None:
     ask.scenario.pool("db", 3)
     ask.set(run, "left", "running", pool="db", pool_slots=2)
     ask.set(run, "right", "scheduled", pool="db", pool_slots=2)
@@ -106,7 +106,7 @@ def test_a_full_pool_and_who_holds_it(ask: Ask, run: int) -> None:
     ]
 
 
-def test_deferred_ones_hold_slots_if_the_pool_says_so(ask: Ask, run: int) -> None:
+def test_deferred_task_instances_hold_slots_if_the_pool_counts_them(ask: Ask, run: int) -> None:
     ask.scenario.pool("db", 1)
     ask.set(run, "left", "deferred", pool="db")
     ask.set(run, "right", "scheduled", pool="db")
@@ -122,7 +122,7 @@ def test_a_missing_pool(ask: Ask, run: int) -> None:
     assert ask("left") == ["There is no pool 'nowhere': make it with `paceline pools set nowhere SLOTS`."]
 
 
-def test_one_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
+def test_a_task_instance_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
     ask.scenario.pool("db", 3)
     other = ask.scenario.trigger("pair", run_id="one")
     ask.run(other, "running")
@@ -136,7 +136,7 @@ def test_one_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
     ]
 
 
-def test_with_aging_the_older_one_comes_first(cli: Cli, ask: Ask, run: int) -> None:
+def test_with_aging_the_older_task_instance_comes_first(cli: Cli, ask: Ask, run: int) -> None:
     ask.scenario.pool("db", 3)
     ask.set(run, "left", "scheduled", pool="db", rank=5)
     ask.set(run, "right", "scheduled", pool="db", rank=1)
@@ -234,7 +234,7 @@ def test_a_run_of_a_backfill(ask: Ask, run: int) -> None:
     ]
 
 
-def test_what_holds_back_the_whole_dag(ask: Ask, run: int) -> None:
+def test_conditions_that_hold_back_the_whole_dag(ask: Ask, run: int) -> None:
     ask.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
     ask.scenario.sql("insert into import_error (file, line, message) values ('etl.py', 7, 'NameError: x')")
     ask.scenario.sql("update process set stopped_at = now() where kind = 'scheduler'")
@@ -286,7 +286,7 @@ def test_a_mapped_task_as_a_whole_and_one_instance(ask: Ask, run: int) -> None:
         (("etl", "one", "left", "--map-index", "4"), "is not mapped, or not expanded yet: remove --map-index"),
     ],
 )
-def test_what_is_not_there(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:
+def test_a_missing_task_instance(cli: Cli, run: int, arguments: tuple[str, ...], message: str) -> None:
     done = cli("tasks", "why", *arguments)
 
     assert done.exit_code == 3

@@ -138,7 +138,7 @@ def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:
     assert past.steps() == []
 
 
-def test_a_run_that_waited_for_another_one(scenario: Scenario) -> None:
+def test_a_run_that_waited_for_another_run(scenario: Scenario) -> None:
     scenario.add(dag("d", {"first": []}, max_active_runs=1))
     scenario.trigger("d", run_id="zero")
     scenario.trigger("d", run_id="one")

@@ -57,7 +57,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored(case: str, files: Files) -> None:
+def test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored(case: str, files: Files) -> None:
     source, line, message = BAD[case]
     files.write("bad.py", MARK.encode() + source if isinstance(source, bytes) else MARK + source)
     files.write("good.py", GOOD)
@@ -99,7 +99,7 @@ def test_a_traceback_shows_the_authors_frames_only(files: Files) -> None:
     ]
 
 
-def test_what_a_file_starts_ends_with_its_child(files: Files, tmp_path: Path) -> None:
+def test_processes_that_a_file_starts_end_with_its_child(files: Files, tmp_path: Path) -> None:
     files.write(
         "forks.py",
         MARK

@@ -11,7 +11,7 @@ from scheduler.store.db.database import transact
 from .conftest import MINUTE, NOW, Files, parsed
 
 
-def test_what_is_told_again_is_due_again(files: Files) -> None:
+def test_a_file_that_is_reported_again_is_due_again(files: Files) -> None:
     transact(files.engine, sync, {"a.py": NOW, "b.py": NOW}, complete=True, now=NOW)
     with files.engine.begin() as connection:
         connection.exec_driver_sql("update dag_file set next_parse_at = '2040-01-01', modules = array['m.py'] where path = 'b.py'")
@@ -121,7 +121,7 @@ def test_new_files_come_in_the_order_of_the_sort_mode(sort_mode: str, expected: 
         assert order("a") == orders["a"] and len({tuple(found) for found in orders.values()}) > 1
 
 
-def test_a_file_that_is_always_the_newest_does_not_starve_the_others(files: Files) -> None:
+def test_a_file_that_is_always_the_newest_does_not_starve_other_files(files: Files) -> None:
     transact(files.engine, sync, {"new.py": NOW - MINUTE, "old.py": NOW - 2 * MINUTE}, complete=True, now=NOW)
     read = []
     for turn in range(6):

@@ -122,7 +122,7 @@ DEEDS = {
 }
 
 
-def test_every_answer_but_a_good_one_is_an_import_error_of_its_file(files: Files) -> None:
+def test_every_answer_but_a_valid_one_is_an_import_error_of_its_file(files: Files) -> None:
     for name, data in ANSWERS.items():
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()
         files.write(f"{name}.py", f"{ANSWER}answer({raw!r})\n")
@@ -169,7 +169,7 @@ raise ValueError("tried")
 
 
 @pytest.mark.parametrize("is_problem_storable", [True, False])
-def test_an_error_of_storing_one_file_releases_it_and_the_others_go_on(files: Files, is_problem_storable: bool) -> None:
+def test_an_error_of_storing_one_file_releases_it_and_other_files_continue(files: Files, is_problem_storable: bool) -> None:
     """A constraint stands in for whatever nobody has thought of: it is raised in the middle of storing."""
     with files.engine.begin() as connection:
         connection.exec_driver_sql("alter table dag_version add constraint odd check (dag_id <> 'cursed')")
@@ -187,7 +187,7 @@ def test_an_error_of_storing_one_file_releases_it_and_the_others_go_on(files: Fi
     assert files.errors().keys() == ({"cursed.py"} if is_problem_storable else set())
 
 
-def test_a_file_that_postgresql_gives_up_each_time_does_not_hold_up_the_others(files: Files) -> None:
+def test_a_file_that_postgresql_rejects_each_time_does_not_delay_other_files(files: Files) -> None:
     with files.engine.begin() as connection:
         connection.exec_driver_sql(
             "create function slow() returns trigger language plpgsql as $$ begin"
@@ -229,7 +229,7 @@ def complaint(manager: DagFileManager, *, in_s: float) -> str | None:
     return manager.complaint(time.monotonic() + in_s)
 
 
-def test_health_says_that_no_file_is_read(files: Files) -> None:
+def test_health_reports_that_no_file_is_read(files: Files) -> None:
     manager = files.manager()
     assert complaint(manager, in_s=20) is None
     with files.engine.begin() as connection:

@@ -54,7 +54,7 @@ def test_a_file_is_read_again_when_a_module_that_it_imports_changes(files: Files
     assert [turn.stored for turn in turns if turn.stored] == [("imports.py",)]
 
 
-def test_what_is_written_while_it_is_read_is_read_again_even_if_its_time_stays_the_same(files: Files) -> None:
+def test_a_file_written_while_it_is_read_is_read_again_even_if_its_time_stays_the_same(files: Files) -> None:
     files.write("d.py", source())
     manager = files.manager()
     files.turn_until(manager, lambda: manager._claimed, now=NOW)

@@ -70,7 +70,7 @@ def is_gone(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("then", ["", KILLS_PARENT], ids=["it is read", "it kills its keeper"])
-def test_what_leaves_its_group_and_session_ends_with_the_file(files: Files, tmp_path: Path, then: str) -> None:
+def test_a_process_that_leaves_its_group_and_session_ends_with_the_file(files: Files, tmp_path: Path, then: str) -> None:
     pid = tmp_path / "pid"
     files.write("escapes.py", f"{MARK}{ESCAPES}escape({str(pid)!r})\n{then}")
     files.write("good.py", GOOD)
@@ -82,7 +82,7 @@ def test_what_leaves_its_group_and_session_ends_with_the_file(files: Files, tmp_
     assert files.errors().keys() == ({"escapes.py"} if then else set())
 
 
-def test_the_scheduler_ends_what_is_left_of_a_template_process_that_was_killed(files: Files, tmp_path: Path) -> None:
+def test_the_scheduler_ends_the_children_of_a_killed_template_process(files: Files, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     files.write("escapes.py", f"{MARK}{ESCAPES}escape({str(pid)!r})\n{KILLS_TEMPLATE}")
     reader = subprocess.Popen(

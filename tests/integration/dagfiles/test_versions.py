@@ -13,7 +13,7 @@ from scheduler.dagfiles.supervise import DagFileManager
 from .conftest import MINUTE, NOW, Files, source
 
 
-def test_an_unchanged_file_has_one_version_and_an_edited_one_two(files: Files) -> None:
+def test_an_unchanged_file_has_one_version_and_an_edited_file_two(files: Files) -> None:
     files.write("d.py", source())
     manager = files.manager(settled_file_process_interval=30)
     files.read_all(manager, now=NOW)
@@ -74,7 +74,7 @@ def test_a_removed_file_makes_its_dags_inactive_and_a_file_that_comes_back_activ
     files.turn_until(manager, lambda: files.dags()["d"] == ("d.py", True, 1))
 
 
-def test_a_dag_that_leaves_its_file_becomes_inactive_and_one_that_moves_does_not(files: Files) -> None:
+def test_a_dag_that_leaves_its_file_becomes_inactive_and_a_dag_that_moves_does_not(files: Files) -> None:
     files.write("d.py", source("stays") + source("leaves"))
     manager = files.manager()
     files.read_all(manager)
@@ -147,7 +147,7 @@ def test_500_dags_in_one_file_are_stored_in_a_few_statements(files: Files) -> No
 @pytest.mark.parametrize(
     ("own", "setting", "expected"), [(None, False, False), (None, True, True), (True, False, True), (False, True, False)]
 )
-def test_a_new_dag_starts_paused_as_it_or_the_setting_says_and_keeps_what_a_person_set(
+def test_a_new_dag_starts_paused_by_its_argument_or_the_setting_and_keeps_a_change_by_a_person(
     own: bool | None, setting: bool, expected: bool, files: Files
 ) -> None:
     files.write("d.py", source(paused=own))

@@ -47,7 +47,7 @@ def test_a_home_is_free_again_after_its_owner(tmp_path):
             assert os.fstat(children).st_nlink == 1
 
 
-def test_the_next_owner_waits_for_children_of_a_killed_one(tmp_path):
+def test_the_next_owner_waits_for_children_of_a_killed_owner(tmp_path):
     # The owner starts a child that inherits the lock as a guardian does, tells its id and is killed; the child ends at SIGTERM.
     source = """
         import subprocess, sys, time
@@ -123,7 +123,7 @@ def reads(path, uid):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
 @pytest.mark.parametrize("mode", [0o700, 0o750, 0o770])
-def test_one_user_may_pass_a_closed_folder_and_no_other(short_folder, mode):
+def test_a_closed_folder_lets_one_user_pass_and_no_other(short_folder, mode):
     inner = short_folder / "closed" / "inner"
     inner.mkdir(parents=True)
     file = inner / "file"
@@ -159,7 +159,7 @@ def test_program_files_installed_under_a_closed_umask_become_readable_for_the_se
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
-def test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it(short_folder):
+def test_an_entry_for_one_user_gives_other_users_no_rights_that_the_mask_withheld(short_folder):
     other = (NOBODY[0] - 1, NOBODY[1] - 1)
     access_lists.grant(short_folder, other[0], 7)
     short_folder.chmod(0o700)  # of a folder with a list, these bits are the mask

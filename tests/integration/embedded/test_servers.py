@@ -105,7 +105,7 @@ def _command_of(process):
         return []
 
 
-def test_a_home_with_blanks_and_signs_works(short_folder):
+def test_a_home_with_blanks_and_special_characters_works(short_folder):
     settings = settings_of(short_folder / "a home 100% \"mine\" + 'yours'")
     with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
@@ -204,7 +204,7 @@ def test_an_initdb_that_was_killed_is_done_again(short_folder):
         assert not unfinished.exists()
 
 
-def test_a_data_folder_that_is_none_is_named_with_what_to_do(short_folder):
+def test_a_wrong_data_folder_is_named_with_the_fix(short_folder):
     (short_folder / "postgres").mkdir()
 
     message = r"postgres is not a database of PostgreSQL 16, 18: move it away, or set PACELINE_HOME"

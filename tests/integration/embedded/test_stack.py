@@ -187,7 +187,7 @@ def _answers(base):
         return False
 
 
-def test_the_environment_of_each_process_is_without_what_is_of_others(tmp_path):
+def test_the_environment_of_each_process_has_no_secrets_of_other_processes(tmp_path):
     own = {"PACELINE_WORKER_DATABASE_URL": "postgresql://w:1@h/d"}
     key = {"PACELINE_CORE_FERNET_KEY": "k"}
     of_web = {"PACELINE_WEB_DATABASE_URL": "postgresql://w:4@h/d", "PACELINE_OIDC_CLIENT_SECRET": "5"}
@@ -236,7 +236,7 @@ def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
     assert "no such airport" in said
 
 
-def test_a_demo_whose_dag_file_is_broken_says_so_at_once(short_folder):
+def test_a_demo_whose_dag_file_is_broken_reports_it_immediately(short_folder):
     write(short_folder / "dags", "flights.py", "from scheduler import dag\n\ndef broken(:\n")
     environment = environment_of(short_folder / "home", short_folder / "dags")
 

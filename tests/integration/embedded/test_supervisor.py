@@ -66,7 +66,7 @@ def supervisor(tmp_path, said, monkeypatch):
         yield supervisor
 
 
-def test_a_child_that_fails_is_started_again_and_one_line_says_why(supervisor, said, tmp_path):
+def test_a_child_that_fails_is_restarted_and_one_line_states_the_reason(supervisor, said, tmp_path):
     first = supervisor.start(Command(name="part", argv=python("import time; print('up', flush=True); time.sleep(600)")))
 
     os.kill(supervisor.pid("part"), signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_the_same_name_twice_is_refused(supervisor):
         supervisor.start(Command(name="part", argv=("sleep", "600")))
 
 
-def test_higher_stages_have_ended_before_lower_ones_are_told(supervisor, tmp_path):
+def test_higher_stages_have_ended_before_lower_stages_get_a_signal(supervisor, tmp_path):
     order = tmp_path / "order"
     for name, stage in (("servers", 0), ("schedulers", 2), ("flower", 1), ("workers", 3)):
         supervisor.start(Command(name=name, argv=python(POLITE, name, order), stage=stage))
@@ -130,7 +130,7 @@ def test_a_child_deaf_to_sigterm_is_killed_after_its_grace(supervisor, tmp_path)
     assert supervisor.names() == []
 
 
-def test_what_a_crashed_child_leaves_behind_is_gone_before_it_runs_again(supervisor, tmp_path):
+def test_processes_of_a_crashed_child_are_gone_before_it_restarts(supervisor, tmp_path):
     supervisor.start(Command(name="part", argv=python(PARENT_OF_A_STRAY, tmp_path / "pids")))
     parent, stray = pids_in(tmp_path / "pids")
 

@@ -60,7 +60,7 @@ def comparable(envelope: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_it_is_what_celery_would_send(settings: Settings) -> None:
+def test_the_envelope_equals_that_of_celery(settings: Settings) -> None:
     publisher = Publisher(settings)
     cases = [
         (message(1), "r1"),

@@ -55,7 +55,7 @@ def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_on
     assert 0 < scenario.broker.pttl(listener.KEY) / 1000 <= limit_s
 
 
-def test_a_scheduler_that_stops_lets_another_one_listen(scenario: Scenario) -> None:
+def test_after_a_scheduler_stops_another_scheduler_listens(scenario: Scenario) -> None:
     first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
     first._listener.listen(4)  # type: ignore[union-attr]
     second.wake("run:7")
@@ -79,7 +79,7 @@ def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_
     assert [one.listen(4) == 0 for one in both] == [not one.is_other for one in both]
 
 
-def test_a_listener_whose_lock_became_something_else_listens_again(scenario: Scenario) -> None:
+def test_a_listener_whose_lock_key_was_replaced_listens_again(scenario: Scenario) -> None:
     wakeups = Wakeups(scenario.settings)
     wakeups._listener.listen(4)  # type: ignore[union-attr]
     scenario.broker.delete(listener.KEY)
@@ -160,7 +160,7 @@ def test_a_key_of_another_type_is_moved_out_of_the_way(scenario: Scenario, key: 
     eventually(lambda: heard.update(wakeups.wait(1) or ()) or heard == {"queue", "run:7"})
 
 
-def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: Scenario) -> None:
+def test_a_queue_whose_key_is_no_list_still_gets_its_messages(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.broker.set("default:6", "x")
     scenario.trigger("c", run_id="r")
@@ -172,7 +172,7 @@ def test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same(scenario: S
     assert 6 * 86_400 < scenario.broker.ttl("paceline:aside:default:6") <= 7 * 86_400
 
 
-def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scenario: Scenario) -> None:
+def test_lost_messages_are_found_although_a_foreign_key_holds_the_turn_forever(scenario: Scenario) -> None:
     scenario.broker.set(LOCK_KEY, "x")
     rescue = scenario.schedulers[0].service(Rescue)
 
@@ -184,14 +184,14 @@ def test_lost_messages_are_found_although_somebody_holds_the_turn_for_ever(scena
     assert scenario.broker.get(LOCK_KEY) is None
 
 
-def test_a_list_of_the_wrong_type_keeps_nobody_from_looking_into_the_others(scenario: Scenario) -> None:
+def test_a_key_of_the_wrong_type_does_not_prevent_reading_the_other_lists(scenario: Scenario) -> None:
     scenario.broker.hset("other", "a", "b")
     scenario.broker.lpush("default:6", hostile.raw(hostile.message()))
 
     assert dispatch_ids_in_broker(scenario.broker, ["other", "default"]) == {hostile.DISPATCH}
 
 
-def test_the_report_of_queues_is_written_although_somebody_holds_its_turn_for_ever_and_garbage_is_no_report(
+def test_the_report_of_queues_is_written_although_a_foreign_key_holds_its_turn_forever_and_garbage_is_no_report(
     scenario: Scenario,
 ) -> None:
     report = queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)

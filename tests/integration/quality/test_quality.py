@@ -49,9 +49,7 @@ def by_promise(report: Report) -> dict[str, tuple[str, int, str]]:
     return {one.promise: (one.status, one.failing, one.note) for one in report.results}
 
 
-def test_checks_that_pass_are_one_job_whatever_they_tolerate(
-    spark: "SparkSession", people: "DataFrame", countries: "DataFrame"
-) -> None:
+def test_checks_that_pass_are_one_job_at_any_tolerance(spark: "SparkSession", people: "DataFrame", countries: "DataFrame") -> None:
     suite = expect(people, "people").rows(1, 4).not_null("id").not_null("name", tolerate=1).unique("id", "name")
     both = suite.foreign_key("country", countries, "code", tolerate=1), expect(countries, "countries").unique("code", tolerate=1)
 
@@ -62,7 +60,7 @@ def test_checks_that_pass_are_one_job_whatever_they_tolerate(
     assert not any(one.sample for one in report.results)
 
 
-def test_all_checks_of_several_dataframes_are_one_job_and_one_more_tells_what_breaks_them(
+def test_all_checks_of_several_dataframes_are_one_job_and_one_more_finds_the_failing_rows(
     spark: "SparkSession", people: "DataFrame", countries: "DataFrame"
 ) -> None:
     suite = (
@@ -112,7 +110,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_one_more_tells_what_br
     assert spark.conf.get("spark.sql.autoBroadcastJoinThreshold") != "-1"
 
 
-def test_of_many_failing_rows_a_few_are_kept_and_long_ones_are_cut(spark: "SparkSession") -> None:
+def test_of_many_failing_rows_a_few_are_kept_and_long_rows_are_cut(spark: "SparkSession") -> None:
     frame = spark.range(10_000).selectExpr("id", "repeat('x', 5000) as text")
 
     report = expect(frame).satisfies("id < 0").check(fail=False)
@@ -132,9 +130,7 @@ def test_a_dataframe_without_rows_keeps_every_promise_but_that_of_rows(spark: "S
     assert [one.status for one in report.results] == ["failed", "passed", "passed", "passed"]
 
 
-def test_a_column_that_is_missing_fails_its_checks_without_a_job_and_leaves_the_others(
-    spark: "SparkSession", people: "DataFrame"
-) -> None:
+def test_a_missing_column_fails_its_checks_without_a_job_and_no_others(spark: "SparkSession", people: "DataFrame") -> None:
     suite = expect(people).not_null("nmae").columns({"id": "string", "x": "int"}, exact=True)
 
     report, count = jobs(spark, lambda: suite.check(fail=False), "missing")

@@ -109,7 +109,7 @@ def test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alon
         assert not callable_by_role, f"{name} could be made a trigger of a table of the role's own"
 
 
-def test_what_it_calls_itself_does_not_become_the_name_of_another_in_events(scenario: Scenario, attacker: Any) -> None:
+def test_its_application_name_does_not_put_the_name_of_another_process_into_events(scenario: Scenario, attacker: Any) -> None:
     ti = queued(scenario)
     scheduler = scenario.rows("select id from process where kind = 'scheduler'")[0][0]
     for name in ("cli:root", scheduler, "nobody"):
@@ -157,7 +157,7 @@ def test_a_task_instance_it_makes_has_no_state_of_its_choice(scenario: Scenario,
 
 
 @pytest.mark.parametrize("column", ["queued_by", "worker"])
-def test_who_queued_and_who_ran_is_one_of_its_own_processes(scenario: Scenario, attacker: Any, column: str) -> None:
+def test_events_of_the_role_name_only_its_own_processes(scenario: Scenario, attacker: Any, column: str) -> None:
     ti = queued(scenario)
     scheduler = scenario.rows("select id from process where kind = 'scheduler'")[0][0]
     attacker.execute("update task_instance set queued_by = queued_by where id = %s", (ti,))
@@ -205,7 +205,7 @@ def test_a_process_of_the_version_before_keeps_its_name(scenario: Scenario, atta
     assert events(scenario, "actor, worker")[-1] == (own, own)
 
 
-def test_events_are_off_for_workers_when_the_schedulers_say_so(scenario: Scenario, attacker: Any, settings: Settings) -> None:
+def test_events_are_off_for_workers_when_a_scheduler_turned_them_off(scenario: Scenario, attacker: Any, settings: Settings) -> None:
     ti = queued(scenario)
     scenario.sql("update paceline_schema set record_events = false")
     before = len(events(scenario, "1"))

@@ -93,7 +93,7 @@ def test_a_role_may_not(role: str, server: RedisServer) -> None:
     assert [words for words, answer in said.items() if "permission" not in answer] == []
 
 
-def test_a_key_of_another_type_is_deleted_by_who_may_not_rename_it(server: RedisServer) -> None:
+def test_a_user_without_the_right_to_rename_deletes_a_key_of_another_type(server: RedisServer) -> None:
     with admin(server) as client, contextlib.closing(redis.Redis(
         unix_socket_path=str(server.embedded.socket), username="paceline_worker", password=PASSWORD
     )) as worker:  # fmt: skip

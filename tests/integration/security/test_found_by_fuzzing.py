@@ -58,7 +58,7 @@ def test_a_run_id_that_names_another_folder_is_refused(scenario: Scenario, run_i
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-def test_what_cannot_be_sent_to_the_database_is_said(scenario: Scenario, text: str) -> None:
+def test_a_value_that_the_database_cannot_store_is_named(scenario: Scenario, text: str) -> None:
     with pytest.raises(PacelineError, match="NUL character or half of a surrogate"):
         transact(scenario.engine, reads.dag, text)
 

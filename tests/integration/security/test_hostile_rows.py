@@ -65,7 +65,7 @@ def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
     made.close()
 
 
-def test_whatever_a_worker_wrote_processes_start_runs_go_on_and_commands_say_a_sentence(
+def test_after_hostile_writes_of_a_worker_processes_start_runs_continue_and_commands_print_one_sentence(
     scenario: Scenario, role: str, settings: Settings
 ) -> None:
     environment = {"PACELINE_HOME": str(settings.home), "PACELINE_DATABASE_URL": settings.database_url,

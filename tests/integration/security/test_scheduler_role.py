@@ -120,7 +120,7 @@ def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) 
         migrate.migrate(engine, scheduler_role=roles.Wanted(role))
 
 
-def test_doctor_tells_what_only_the_owner_of_the_database_can_take_away(
+def test_doctor_names_the_rights_that_only_the_owner_of_the_database_can_revoke(
     role: str, engine: Any, settings: Settings, postgres_server: PostgresServer
 ) -> None:
     transact(engine, roles.grant_worker, ROLE)

@@ -184,7 +184,7 @@ FORBIDDEN = [
 ]  # fmt: skip
 
 
-def test_it_cannot_do_what_it_need_not(role: str, engine: Any) -> None:
+def test_the_role_has_no_rights_that_it_does_not_need(role: str, engine: Any) -> None:
     transact(engine, roles.grant_worker, ROLE)
     allowed = []
     with as_role(role) as connection, connection.cursor() as cursor:
@@ -308,7 +308,9 @@ def test_migrating_makes_the_role_of_the_url_with_its_password(
         assert connection.exec_driver_sql(query).one() == stored, "and its password"
 
 
-def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role: str, settings: Settings, engine: Any) -> None:
+def test_without_the_right_to_create_roles_the_error_names_the_role_to_create(
+    role: str, missing_role: str, settings: Settings, engine: Any
+) -> None:
     transact(engine, roles.grant_worker, ROLE)
     without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
 
@@ -317,7 +319,7 @@ def test_who_may_not_make_roles_is_told_to_have_it_made(role: str, missing_role:
     without_right.dispose()
 
 
-def test_a_url_without_a_user_and_one_of_the_owner_name_no_role(settings: Settings, engine: Any) -> None:
+def test_a_url_without_a_user_and_a_url_of_the_owner_name_no_role(settings: Settings, engine: Any) -> None:
     with pytest.raises(PacelineError, match="has no user"):
         migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "")))
     with pytest.raises(PacelineError, match="superuser or owns"):
@@ -325,7 +327,7 @@ def test_a_url_without_a_user_and_one_of_the_owner_name_no_role(settings: Settin
     assert transact(engine, roles.granted) == []
 
 
-def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engine: Any) -> None:
+def test_a_superuser_is_no_role_for_a_worker(settings: Settings, engine: Any) -> None:
     with pytest.raises(PacelineError, match="superuser or owns"):
         transact(engine, roles.grant_worker, "postgres")
     with pytest.raises(NotFoundError, match="There is no database role 'nobody here'"):
@@ -338,7 +340,7 @@ def test_who_can_do_everything_is_no_role_for_a_worker(settings: Settings, engin
         ("superuser", "superuser or owns"), (None, "is a member of pg_write_all_data"),
     ],
 )  # fmt: skip
-def test_no_role_that_reaches_past_its_grants_is_one_for_a_worker(
+def test_a_role_that_reaches_past_its_grants_is_no_role_for_a_worker(
     role: str, postgres_server: PostgresServer, engine: Any, unfit: str | None, why: str
 ) -> None:
     quoted = ROLE.replace('"', '""')
@@ -347,7 +349,7 @@ def test_no_role_that_reaches_past_its_grants_is_one_for_a_worker(
         transact(engine, roles.grant_worker, ROLE)
 
 
-def test_the_command_says_what_it_did(role: str, cli_environment: dict[str, str]) -> None:
+def test_the_command_prints_its_changes(role: str, cli_environment: dict[str, str]) -> None:
     done = CliRunner().invoke(paceline, ["db", "grant-worker", ROLE], env=cli_environment)
     missing = CliRunner().invoke(paceline, ["db", "grant-worker", "nobody here"], env=cli_environment)
 

@@ -65,7 +65,7 @@ def test_a_run_is_made_once_the_condition_is_true(
     assert triggered(scenario, "d") == runs
 
 
-def test_a_task_that_succeeds_updates_its_outlets_and_tells_who_did_it(scenario: Scenario) -> None:
+def test_a_task_that_succeeds_updates_its_outlets_and_is_named_as_the_source(scenario: Scenario) -> None:
     scenario.add(updates("maker", A, B))
     scenario.add(waits("user", A & B))
     maker = scenario.trigger("maker", run_id="m1")
@@ -110,7 +110,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     assert scenario.rows("select uri, extra from asset_event order by uri") == [("s3://a", {"rows": 7}), ("s3://b", {})]
 
 
-def test_a_run_consumes_every_update_so_far_and_the_next_one_starts_anew(scenario: Scenario) -> None:
+def test_a_run_consumes_every_update_so_far_and_the_next_run_waits_for_new_ones(scenario: Scenario) -> None:
     scenario.add(waits("d", A & B))
     for one in (A, A, B):
         transact(scenario.engine, assets.update, one.uri)
@@ -257,7 +257,7 @@ def test_a_dag_that_cannot_be_run_stops_no_other(scenario: Scenario) -> None:
     assert triggered(scenario, "good") == 1
 
 
-def test_an_update_names_the_asset_by_uri_or_name_and_an_unknown_one_is_refused(scenario: Scenario) -> None:
+def test_an_update_names_the_asset_by_uri_or_name_and_an_unknown_asset_is_refused(scenario: Scenario) -> None:
     scenario.add(waits("d", A & B))
     scenario.add(updates("maker", A))
 

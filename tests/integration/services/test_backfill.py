@@ -64,7 +64,7 @@ def test_runs_start_in_the_order_of_the_backfill(scenario: Scenario) -> None:
     assert scenario.rows("select logical_date from dag_run where state = 'running'") == [(hour(2),)]
 
 
-def test_its_runs_rank_below_all_others(scenario: Scenario) -> None:
+def test_its_runs_rank_below_all_other_runs(scenario: Scenario) -> None:
     add(scenario)
     transact(scenario.engine, backfills.create, wanted(hours=1))
     scenario.turn()
@@ -107,7 +107,7 @@ def test_depends_on_past_holds_inside_and_not_for_the_first_run(scenario: Scenar
     assert scenario.rows("select count(*) from task_instance where state is null") == [(2,)]
 
 
-def test_one_that_cannot_go_on_stops_no_other(scenario: Scenario) -> None:
+def test_a_backfill_that_cannot_continue_stops_no_other(scenario: Scenario) -> None:
     add(scenario, "bad")
     add(scenario, "good")
     transact(scenario.engine, backfills.create, wanted("bad", hours=1))

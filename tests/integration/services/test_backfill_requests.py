@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("of_dag", "of_backfill", "sentence"), REFUSED)
-def test_it_refuses_what_makes_no_sense_in_one_sentence(
+def test_it_refuses_invalid_requests_in_one_sentence(
     scenario: Scenario,
     monkeypatch: pytest.MonkeyPatch,
     of_dag: dict[str, Any],
@@ -59,7 +59,7 @@ def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario) -> 
     assert made["total"] in (2, 3)  # the hour may turn meanwhile
 
 
-def test_it_refuses_a_second_one_and_one_without_anything_to_do(scenario: Scenario) -> None:
+def test_it_refuses_a_second_backfill_and_an_empty_one(scenario: Scenario) -> None:
     add(scenario)
     add(scenario, "other")
     transact(scenario.engine, backfills.create, wanted(hours=2))
@@ -111,7 +111,7 @@ def existing_runs(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(("reprocess", "again"), [("none", []), ("failed", ["r1"]), ("completed", ["r0", "r1"])])
-def test_reprocess_says_which_runs_run_again(scenario: Scenario, reprocess: str, again: list[str]) -> None:
+def test_reprocess_chooses_the_runs_that_run_again(scenario: Scenario, reprocess: str, again: list[str]) -> None:
     add(scenario, max_active_runs=10)
     existing_runs(scenario)
 
@@ -139,7 +139,7 @@ def test_reprocess_says_which_runs_run_again(scenario: Scenario, reprocess: str,
     assert transact(scenario.engine, backfills.backfill, 1)["state"] == "completed"
 
 
-def test_after_a_cancelled_one_another_repeats_its_failed_runs(scenario: Scenario) -> None:
+def test_after_a_cancelled_backfill_another_repeats_its_failed_runs(scenario: Scenario) -> None:
     add(scenario, length=2)
     transact(scenario.engine, backfills.create, wanted(hours=2, max_active_runs=1))
     scenario.turn()

@@ -9,7 +9,7 @@ from scheduler.store.actions import backfills
 from scheduler.store.db.database import transact
 
 
-def test_a_run_that_others_make_meanwhile_is_left_alone(scenario: Scenario) -> None:
+def test_a_run_that_another_source_creates_meanwhile_is_left_alone(scenario: Scenario) -> None:
     add(scenario)
     transact(scenario.engine, backfills.create, wanted(hours=3, max_active_runs=1))
     scenario.trigger("c", run_id="mine", logical_date=hour(1))
@@ -59,7 +59,7 @@ def test_a_paused_dag_keeps_its_backfill_waiting(scenario: Scenario) -> None:
     assert counts(scenario) == {"success": 2}
 
 
-def test_cancelled_its_queued_runs_fail_and_running_ones_go_on(scenario: Scenario) -> None:
+def test_queued_runs_of_a_cancelled_backfill_fail_and_running_runs_continue(scenario: Scenario) -> None:
     add(scenario)
     transact(scenario.engine, backfills.create, wanted(max_active_runs=2))
     scenario.turn()

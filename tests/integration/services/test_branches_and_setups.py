@@ -26,7 +26,9 @@ def choosing(*skip: str) -> Callable[[Claim], Ending]:
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_what_a_branch_does_not_choose_is_skipped_all_the_way_down(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+def test_tasks_that_a_branch_does_not_choose_are_skipped_all_the_way_down(
+    make_scenario: Callable[..., Scenario], follow: bool
+) -> None:
     scenario = make_scenario(follow=follow)
     scenario.add(branching())
     run = scenario.trigger("b")
@@ -41,7 +43,7 @@ def test_what_a_branch_does_not_choose_is_skipped_all_the_way_down(make_scenario
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_a_short_circuit_skips_whatever_the_trigger_rules_say(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+def test_a_short_circuit_skips_regardless_of_trigger_rules(make_scenario: Callable[..., Scenario], follow: bool) -> None:
     scenario = make_scenario(follow=follow)
     scenario.add(branching())
     run = scenario.trigger("b")
@@ -152,7 +154,7 @@ def test_a_task_that_would_run_anyway_still_needs_a_setup_further_up_unless_its_
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_a_setup_directly_above_counts_as_the_trigger_rule_says(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+def test_a_setup_directly_above_counts_for_the_trigger_rule(make_scenario: Callable[..., Scenario], follow: bool) -> None:
     scenario = make_scenario(follow=follow)
     edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"]}
     own = {"up": {"is_setup": True}, "work": {"setups": ("up",), "trigger_rule": "all_done"}, "late": {"setups": ("up",)}}

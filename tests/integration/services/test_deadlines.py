@@ -96,7 +96,7 @@ def test_a_missed_sla_is_noted_once_with_one_notice_and_one_mail(make_scenario: 
     assert noted(scenario) == [("email_sla", "a"), ("sla_miss", "a"), ("email_sla", "b"), ("sla_miss", "b")]
 
 
-def test_what_made_it_is_no_miss_even_if_nobody_looked_in_time(scenario: Scenario) -> None:
+def test_a_met_deadline_is_no_miss_even_if_no_service_checked_in_time(scenario: Scenario) -> None:
     make_run(scenario, slas())
     scenario.run_to_end()
     scenario.sql("update task_instance set ended_at = ended_at - interval '2 h'")
@@ -107,7 +107,7 @@ def test_what_made_it_is_no_miss_even_if_nobody_looked_in_time(scenario: Scenari
     assert rows(scenario) == [] and noted(scenario) == []
 
 
-def test_what_came_too_late_is_a_miss_even_if_nobody_looked_in_time(scenario: Scenario) -> None:
+def test_a_late_end_is_a_miss_even_if_no_service_checked_in_time(scenario: Scenario) -> None:
     make_run(scenario, slas())
     scenario.run_to_end()
     due(scenario, ago_s=3600)
@@ -209,7 +209,7 @@ def test_a_run_makes_its_deadline_if_it_succeeds_by_then(scenario: Scenario, end
     assert noted(scenario) == [("deadline", None)] * misses
 
 
-def test_a_cleared_run_is_counted_anew_from_when_it_was_queued_again(scenario: Scenario) -> None:
+def test_the_deadline_of_a_cleared_run_starts_when_it_is_queued_again(scenario: Scenario) -> None:
     new = dag("d", {"a": []}, deadlines=(spec("dagrun_queued_at", 3600), spec("fixed_datetime", at=START.isoformat())), task=SLA)
     run = make_run(scenario, new)
     due(scenario)
@@ -236,7 +236,7 @@ def test_clearing_a_run_of_a_dag_without_any_does_nothing(scenario: Scenario) ->
     assert rows(scenario) == []
 
 
-def test_the_callbacks_of_a_miss_get_what_they_need(scenario: Scenario) -> None:
+def test_the_callbacks_of_a_miss_get_their_context(scenario: Scenario) -> None:
     folder = scenario.settings.dags_folder
     (folder / "d.py").write_text(
         """

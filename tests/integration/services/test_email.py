@@ -121,7 +121,7 @@ def test_a_success_gives_none(scenario: Scenario, inbox: Inbox) -> None:
     assert notices(scenario) == []
 
 
-def test_a_busy_server_is_asked_again_with_the_same_message_id(scenario: Scenario, inbox: Inbox) -> None:
+def test_an_email_is_repeated_to_a_busy_server_with_the_same_message_id(scenario: Scenario, inbox: Inbox) -> None:
     inbox.refusals = ["451 try later", "451 try later"]
     fail(scenario, TaskState.FAILED)
 
@@ -147,7 +147,7 @@ def test_a_server_that_never_takes_it_is_given_up(scenario: Scenario, inbox: Inb
     assert notices(scenario) == [("email_failure", 5, True, "451 try later")]
 
 
-def test_a_server_that_is_away_is_asked_again(scenario: Scenario, server: Controller, inbox: Inbox) -> None:
+def test_an_email_is_repeated_to_an_unreachable_server(scenario: Scenario, server: Controller, inbox: Inbox) -> None:
     server.stop()
     fail(scenario, TaskState.FAILED)
 
@@ -156,7 +156,7 @@ def test_a_server_that_is_away_is_asked_again(scenario: Scenario, server: Contro
     assert notices(scenario) == [("email_failure", 1, False, None)]
 
 
-def test_a_refusal_is_recorded_and_not_asked_again(scenario: Scenario, inbox: Inbox) -> None:
+def test_a_refusal_is_recorded_and_not_repeated(scenario: Scenario, inbox: Inbox) -> None:
     inbox.refusals = ["554 no such list"]
     fail(scenario, TaskState.FAILED)
 
@@ -187,7 +187,7 @@ def test_a_login_is_made_if_there_is_a_user(
     assert error is None or str(notices(scenario)[0][3]).startswith(error)
 
 
-def test_without_a_host_the_notice_says_so_and_the_log_once(
+def test_without_a_host_the_notice_fails_with_the_reason_and_one_log_line(
     make_scenario: Callable[..., Scenario], caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario = make_scenario()

@@ -58,7 +58,7 @@ with DAG("{}", schedule=None):
 """
 
 
-def test_each_is_the_failure_of_its_callback_and_a_good_one_is_called_once(scenario: Scenario) -> None:
+def test_each_is_the_failure_of_its_callback_and_a_good_callback_is_called_once(scenario: Scenario) -> None:
     for name, data in ANSWERS.items():
         write(scenario, ANSWER + CALL.format(data) + DAG.format(name, "bad"), name)
     for name, deed in DEEDS.items():
@@ -112,7 +112,7 @@ def test_an_error_with_a_nul_or_half_a_surrogate_is_noted(scenario: Scenario) ->
     assert sorted(map(str, errors(scenario))) == ["Odd", "ValueError: \\ud800", "ValueError: a\\x00b"]
 
 
-def test_what_a_callback_leaves_behind_ends_with_its_file(scenario: Scenario, tmp_path: Path) -> None:
+def test_processes_that_a_callback_leaves_behind_end_with_its_file(scenario: Scenario, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     write(
         scenario,

@@ -44,7 +44,7 @@ def test_a_big_task_holds_its_place_until_there_is_room(make_scenario: Callable[
     assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (1, 0)
 
 
-def test_without_reservation_small_ones_pass(make_scenario: Callable[..., Scenario]) -> None:
+def test_without_reservation_small_tasks_pass(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"pool_reservation": False})
     scenario.pool("p", 4)
     scenario.add(wide("small", 3, task={"pool": "p"}))
@@ -72,7 +72,7 @@ def test_a_task_larger_than_its_pool_holds_no_place(scenario: Scenario) -> None:
     assert (active(scenario, "r.dag_id = 'huge'"), active(scenario, "r.dag_id = 'many'")) == (0, 4)
 
 
-def test_rank_rises_with_age_if_asked(make_scenario: Callable[..., Scenario]) -> None:
+def test_rank_rises_with_age_if_configured(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"priority_aging": 60})
     scenario.pool("p", 1)
     scenario.add(chain("holder", 2, task={"pool": "p", "priority_weight": 100}))
@@ -129,7 +129,7 @@ def test_max_active_tis_per_dagrun_counts_within_each_run(scenario: Scenario) ->
     assert scenario.run_state(runs[0]) == "success"
 
 
-def test_a_task_at_its_own_limit_hides_nobody(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_task_at_its_own_limit_hides_no_other_task(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"max_tis_per_query": 32, "queue_headroom": 100})
     spec = {"expand": {"kind": "product", "inputs": [{"literal": 500}]}, "max_active_tis_per_dag": 1, "priority_weight": 9}
     scenario.add(dag("limited", {"a": []}, options={"a": spec}))
@@ -158,7 +158,7 @@ def test_a_pool_called_as_the_connection_of_a_cluster_holds_the_tasks_that_go_th
 
 
 @pytest.mark.parametrize(("counted", "queued"), [(True, 0), (False, 2)])
-def test_deferred_tasks_hold_slots_only_of_pools_that_say_so(scenario: Scenario, counted: bool, queued: int) -> None:
+def test_deferred_tasks_hold_slots_only_of_pools_that_count_them(scenario: Scenario, counted: bool, queued: int) -> None:
     scenario.pool("p", 2)
     scenario.sql("update pool set include_deferred = %s where name = 'p'", counted)
     scenario.add(wide("d", 4, task={"pool": "p"}))
@@ -173,7 +173,7 @@ def test_deferred_tasks_hold_slots_only_of_pools_that_say_so(scenario: Scenario,
     scenario.run_to_end()
 
 
-def test_what_waits_without_a_worker_goes_on_with_the_same_try(scenario: Scenario) -> None:
+def test_a_task_instance_that_waits_without_a_worker_continues_with_the_same_try(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     run = scenario.trigger("d")
     seen: list[tuple[int, object, str]] = []

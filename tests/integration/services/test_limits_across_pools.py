@@ -103,7 +103,7 @@ def test_two_schedulers_with_different_pools_stay_within_parallelism(make_scenar
 
 
 @pytest.mark.parametrize(("parallelism", "took"), [(24, [8, 8, 8]), (20, [8, 8, 4]), (8, [8, 0, 0])])
-def test_a_pass_leaves_others_what_they_may_take_and_no_more(
+def test_a_pass_leaves_other_passes_their_share_and_no_more(
     make_scenario: Callable[..., Scenario], parallelism: int, took: list[int]
 ) -> None:
     """Pools that nothing waits for, and how much a pass might have found, do not matter."""

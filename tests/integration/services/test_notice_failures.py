@@ -57,7 +57,7 @@ def test_a_callback_that_raises_is_ended_with_its_error_and_stops_no_other(
     ]
 
 
-def test_a_callback_whose_process_dies_is_called_again_and_told_so(scenario: Scenario) -> None:
+def test_a_callback_whose_process_dies_is_repeated_and_finds_that_in_its_context(scenario: Scenario) -> None:
     write_calling(
         scenario,
         "[tell('before'), dies_once, tell('after')]",
@@ -128,7 +128,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
         ("with DAG('d'): EmptyOperator(task_id='a')", "has no on_success callback any more"),
     ],
 )
-def test_a_file_that_has_changed_is_said_to_have(scenario: Scenario, change: str, complaint: str) -> None:
+def test_a_file_that_has_changed_is_named_in_the_error(scenario: Scenario, change: str, complaint: str) -> None:
     write_calling(scenario, "tell('on_success')")
     scenario.trigger("d")
     scenario.run_to_end()
@@ -174,7 +174,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     assert errors(scenario) == [None]
 
 
-def test_a_claim_that_was_lost_says_nothing_any_more(scenario: Scenario) -> None:
+def test_a_lost_claim_stores_no_result(scenario: Scenario) -> None:
     write_calling(scenario, "tell('on_success')")
     scenario.schedulers[0].service(Notify).close()
     scenario.trigger("d")
@@ -190,7 +190,7 @@ def test_a_claim_that_was_lost_says_nothing_any_more(scenario: Scenario) -> None
     assert transact(scenario.engine, notices.begin, one.id, "second", lease_s=60) == 1
 
 
-def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2)
     write_calling(
         scenario,
@@ -219,7 +219,7 @@ def test_a_scheduler_that_stops_gives_back_what_it_had_not_begun(make_scenario: 
     assert seen == [("r0", 1), ("r1", 1), ("r2", 1)]
 
 
-def test_what_a_dead_worker_loses_gives_one_retry_notice_a_try(make_scenario: Callable[..., Scenario]) -> None:
+def test_each_try_that_a_dead_worker_loses_gives_one_retry_notice(make_scenario: Callable[..., Scenario]) -> None:
     """A slow callback is no reason to find the same dead try again."""
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     write(

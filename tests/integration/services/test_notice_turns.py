@@ -25,7 +25,7 @@ def test_the_loop_goes_on_while_a_callback_hangs(scenario: Scenario) -> None:
     notify(scenario)
 
 
-def test_two_schedulers_tell_each_notice_once(make_scenario: Callable[..., Scenario]) -> None:
+def test_two_schedulers_deliver_each_notice_once(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2, scheduler={"max_callbacks_per_loop": 3})
     source = """
         with DAG({dag!r}, schedule=None, max_active_runs=50):
@@ -77,7 +77,7 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
     notify(scenario)
 
 
-def test_a_file_with_many_slow_callbacks_makes_way_for_others(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_file_with_many_slow_callbacks_lets_other_files_run(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"callback_processes": 1})
     source = """
         with DAG({dag!r}, schedule=None, max_active_runs=50):

@@ -34,7 +34,7 @@ def test_each_event_of_a_task_and_its_run_calls_its_callback_once(scenario: Scen
     assert errors(scenario) == [None] * 5
 
 
-def test_a_failure_tells_why(scenario: Scenario) -> None:
+def test_a_failure_has_its_reason(scenario: Scenario) -> None:
     write(
         scenario,
         """
@@ -56,7 +56,7 @@ def test_a_failure_tells_why(scenario: Scenario) -> None:
     ]  # fmt: skip
 
 
-def test_what_a_callback_masks_is_masked_in_its_log_and_in_its_error(scenario: Scenario) -> None:
+def test_values_that_a_callback_masks_are_masked_in_its_log_and_in_its_error(scenario: Scenario) -> None:
     write_calling(
         scenario,
         "[leaks, lambda context: print('afterwards')]",
@@ -157,7 +157,7 @@ def test_callbacks_get_the_params_even_those_that_made_the_task_fail(scenario: S
     assert sorted(one["what"] for one in told(scenario)) == ["5 7", "5 7", "no number 2", "no number 2"]
 
 
-def test_a_run_that_timed_out_says_so(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_run_that_timed_out_has_its_reason(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario()
     write(
         scenario,

@@ -74,7 +74,9 @@ def test_a_run_for_each_partition_of_all_assets(scenario: Scenario) -> None:
     ]  # fmt: skip
 
 
-def test_updates_with_a_key_are_only_for_schedules_of_partitions_and_the_others_only_for_the_rest(scenario: Scenario) -> None:
+def test_only_schedules_of_partitions_use_updates_with_a_key_and_only_other_schedules_use_updates_without(
+    scenario: Scenario,
+) -> None:
     scenario.add(waits("plain", timetable.WhenUpdated(A)))
     scenario.add(waits("each", by_partition()))
 
@@ -87,7 +89,7 @@ def test_updates_with_a_key_are_only_for_schedules_of_partitions_and_the_others_
     assert partitions(scenario, "plain") == [(None, None)] and len(partitions(scenario, "each")) == 1
 
 
-def test_a_roll_up_waits_for_its_window_and_knows_its_date(scenario: Scenario) -> None:
+def test_a_roll_up_waits_for_its_window_and_has_its_date(scenario: Scenario) -> None:
     regions = RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=SegmentWindow(["us", "eu"]))
     scenario.add(waits("regions", by_partition(regions)))
     scenario.add(waits("days", by_partition(StartOfDayMapper())))
@@ -102,7 +104,7 @@ def test_a_roll_up_waits_for_its_window_and_knows_its_date(scenario: Scenario) -
     assert partitions(scenario, "days") == [("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC))]
 
 
-def test_a_key_that_a_mapper_does_not_know_is_logged_and_makes_no_run(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_that_a_mapper_cannot_map_is_logged_and_makes_no_run(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
     scenario.add(waits("some", by_partition(AllowedKeyMapper(["us"]))))
     scenario.add(waits("each", by_partition()))
 
@@ -113,7 +115,7 @@ def test_a_key_that_a_mapper_does_not_know_is_logged_and_makes_no_run(scenario: 
     assert "'mars' of asset 's3://a' creates no run of DAG some: it is not one of the allowed keys" in caplog.text
 
 
-def test_a_run_passes_its_partition_to_its_updates_unless_its_task_names_others(scenario: Scenario) -> None:
+def test_a_run_passes_its_partition_to_its_updates_unless_its_task_names_partitions(scenario: Scenario) -> None:
     outlets = {"outlets": (A.uri, B.uri), "notify": ("asset",)}
     scenario.add(chain("maker", 1, task=outlets))
     scenario.add(waits("user", by_partition(condition=A | B)))

@@ -45,7 +45,7 @@ def test_a_task_waits_for_itself_in_the_run_before(make_scenario: Callable[..., 
     assert scenario.states(third) == {"a": "success", "b": "success"}
 
 
-def test_a_failure_before_stops_the_later_ones_and_does_not_end_them(scenario: Scenario) -> None:
+def test_a_failure_in_an_earlier_run_stops_later_runs_and_does_not_end_them(scenario: Scenario) -> None:
     scenario.add(two())
     first, second = runs(scenario, 2)
 
@@ -66,7 +66,7 @@ def test_a_skip_before_is_as_good_as_a_success(scenario: Scenario) -> None:
     assert scenario.run_state(second) == "success"
 
 
-def test_wait_for_downstream_waits_for_what_comes_directly_after_too(scenario: Scenario) -> None:
+def test_wait_for_downstream_waits_for_direct_downstream_tasks_too(scenario: Scenario) -> None:
     scenario.add(two(own={"a": {"depends_on_past": True, "wait_for_downstream": True}}))
     first, second = runs(scenario, 2)
     scenario.turn()
@@ -81,7 +81,7 @@ def test_wait_for_downstream_waits_for_what_comes_directly_after_too(scenario: S
     assert scenario.states(second)["a"] == "queued"
 
 
-def test_a_worker_leaves_what_depends_on_the_past_to_the_scheduler(scenario: Scenario) -> None:
+def test_a_worker_leaves_tasks_that_depend_on_the_past_to_the_scheduler(scenario: Scenario) -> None:
     """Row 19b of the known failures: a worker's follow must not overlook the run before."""
     scenario.add(two(own={"b": {"depends_on_past": True}}))
     first, second = runs(scenario, 2)
@@ -99,7 +99,7 @@ def test_a_worker_leaves_what_depends_on_the_past_to_the_scheduler(scenario: Sce
 
 
 @pytest.mark.parametrize(("ignore", "expected"), [(True, "queued"), (False, "none")])
-def test_a_task_that_is_new_in_this_run_runs_unless_told_otherwise(scenario: Scenario, ignore: bool, expected: str) -> None:
+def test_a_task_that_is_new_in_this_run_runs_by_default(scenario: Scenario, ignore: bool, expected: str) -> None:
     scenario.add(dag("p", {"b": []}))
     runs(scenario, 1)
     scenario.run_to_end()

@@ -75,14 +75,14 @@ def test_nothing_is_pending_where_all_has_ended(still: Scenario) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_a_service_would_find_is_pending(cause: str, still: Scenario) -> None:
+def test_work_that_a_service_would_find_is_pending(cause: str, still: Scenario) -> None:
     for statement in CAUSES[cause]:
         still.sql(statement)
 
     assert cause.partition(",")[0] in look(still)
 
 
-def test_a_pass_without_pending_work_asks_once(still: Scenario) -> None:
+def test_a_pass_without_pending_work_sends_one_query(still: Scenario) -> None:
     (scheduler,) = still.schedulers
     statements: list[str] = []
     event.listen(scheduler.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -111,7 +111,7 @@ def pass_of(scheduler: SchedulerLoop) -> list[str]:
     return [service.name for service in scheduler.services if scheduler.timers[service.name]._ran_at != before[service.name]]
 
 
-def test_a_scheduler_beside_one_that_listens_leaves_shared_polls_to_it_for_a_while(still: Scenario) -> None:
+def test_a_scheduler_leaves_shared_polls_to_the_listening_scheduler_for_a_while(still: Scenario) -> None:
     (scheduler,) = still.schedulers
     other = Wakeups(still.settings)
 
@@ -136,7 +136,7 @@ def test_a_scheduler_beside_one_that_listens_leaves_shared_polls_to_it_for_a_whi
     assert turn() == ["sweep", "queue"]
 
 
-def test_a_scheduler_without_its_database_lets_another_one_listen(still: Scenario) -> None:
+def test_a_scheduler_without_its_database_lets_another_scheduler_listen(still: Scenario) -> None:
     (scheduler,) = still.schedulers
     other, stop = Wakeups(still.settings), threading.Event()
     stop.set()
@@ -152,7 +152,7 @@ def test_a_scheduler_without_its_database_lets_another_one_listen(still: Scenari
     assert "queue" in (other.wait(0.001) or ())
 
 
-def test_a_service_runs_now_and_then_whatever_is_pending(still: Scenario) -> None:
+def test_a_service_runs_at_times_even_if_nothing_is_pending(still: Scenario) -> None:
     (scheduler,) = still.schedulers
     for timer in scheduler.timers.values():
         timer.ran()

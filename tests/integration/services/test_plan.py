@@ -44,7 +44,7 @@ def test_without_catchup_only_the_latest_run_is_made(scenario: Scenario) -> None
     assert [made.run_id for made in planned.runs] == ["scheduled__2026-03-01T10:00:00+00:00"]
 
 
-def test_the_schedule_goes_on_from_what_was_planned(scenario: Scenario) -> None:
+def test_the_schedule_continues_after_the_last_planned_run(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     service = plan(scenario)
     for minutes in range(0, 240, 20):
@@ -64,7 +64,7 @@ def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
     assert dates(scenario) == [START, START + timedelta(hours=1)]
 
 
-def test_a_new_version_with_another_schedule_plans_anew_and_never_stalls(scenario: Scenario) -> None:
+def test_a_new_version_with_another_schedule_is_planned_again_and_never_stalls(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     service = plan(scenario)
     service.plan(START + timedelta(hours=3))

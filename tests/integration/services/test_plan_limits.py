@@ -53,7 +53,7 @@ def other_run(scenario: Scenario, run_type: str, state: str = "running", *, back
 
 @pytest.mark.parametrize("state", ["queued", "running"])
 @pytest.mark.parametrize("run_type", ["manual", "asset_triggered", "backfill"])
-def test_every_open_run_takes_room_but_those_of_backfills(scenario: Scenario, run_type: str, state: str) -> None:
+def test_every_open_run_counts_towards_the_limit_but_those_of_backfills(scenario: Scenario, run_type: str, state: str) -> None:
     scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
     other = other_run(scenario, run_type, state, backfill=run_type == "backfill")
 
@@ -66,7 +66,7 @@ def test_every_open_run_takes_room_but_those_of_backfills(scenario: Scenario, ru
 
 
 @pytest.mark.parametrize("last", ["scheduled", "manual", "asset_triggered", "backfill"])
-def test_with_room_for_one_run_the_next_starts_within_two_turns_of_the_end_of_any(scenario: Scenario, last: str) -> None:
+def test_with_max_active_runs_1_the_next_run_starts_within_two_turns_of_the_end_of_any(scenario: Scenario, last: str) -> None:
     scenario.add(chain("c", 1, **hourly(max_active_runs=1, catchup=True)))
     if last == "scheduled":
         scenario.turn()
@@ -90,7 +90,7 @@ def test_with_room_for_one_run_the_next_starts_within_two_turns_of_the_end_of_an
     assert len(after) == 1 and after[0][0] > before[0][0] and after[0][1] == "scheduled"
 
 
-def test_what_a_backfill_or_a_person_made_already_is_passed_over(scenario: Scenario) -> None:
+def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(catchup=True, max_active_runs=2)))
     for number in range(60):
         made = scenario.trigger("c", logical_date=START + number * HOUR)
@@ -113,7 +113,7 @@ def test_without_catchup_a_dag_that_was_paused_goes_on_with_the_newest_run_only(
     assert dates(scenario) == [START, START + 9 * HOUR]
 
 
-def test_with_catchup_a_dag_that_was_paused_makes_up_for_it(scenario: Scenario) -> None:
+def test_with_catchup_a_dag_that_was_paused_gets_its_missed_runs(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(catchup=True)))
     plan(scenario, START)
     transact(scenario.engine, dags.pause, "c")
@@ -179,7 +179,7 @@ def test_a_continuous_dag_runs_again_as_soon_as_its_run_has_ended(scenario: Scen
     assert scenario.rows("select count(distinct logical_date) from dag_run") == [(len(rows),)]
 
 
-def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scenario) -> None:
+def test_a_manual_run_between_takes_the_place_of_a_continuous_run(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, schedule=timetable.Continuous().to_spec(), start_date=START.isoformat(), max_active_runs=1))
     manual = transact(scenario.engine, manual_runs.trigger, "c").id
 
@@ -192,7 +192,7 @@ def test_a_manual_run_between_takes_the_place_of_a_continuous_one(scenario: Scen
     assert scenario.rows("select run_type from dag_run where state = 'running'") == [("scheduled",)]
 
 
-def test_a_run_by_hand_covers_the_last_interval_that_is_over(scenario: Scenario) -> None:
+def test_a_manual_run_covers_the_last_complete_interval(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
 
     scenario.trigger("c", logical_date=START + timedelta(minutes=90))
@@ -224,7 +224,7 @@ grant select, update on all tables in schema public to pg_read_all_data;
 WAITS = "select count(*) from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
 
 
-def test_room_is_counted_after_the_lock_is_held(scenario: Scenario) -> None:
+def test_free_runs_are_counted_after_the_lock_is_held(scenario: Scenario) -> None:
     """A scheduler that reads slowly does not overlook the run that another makes meanwhile."""
     scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
     scenario.sql(PAUSE)

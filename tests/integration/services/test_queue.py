@@ -92,7 +92,7 @@ def test_parallelism_is_a_limit_over_all(make_scenario: Callable[..., Scenario])
     assert queued(scenario, "w") == 7
 
 
-def test_a_missing_pool_leaves_its_tasks_waiting_and_others_going(scenario: Scenario) -> None:
+def test_a_missing_pool_leaves_its_tasks_waiting_and_delays_no_others(scenario: Scenario) -> None:
     scenario.add(chain("lost", 1, task={"pool": "nowhere"}))
     scenario.add(chain("fine", 1))
     scenario.trigger("lost")
@@ -145,7 +145,7 @@ def test_dispatched_at_is_stamped_once_the_broker_has_the_message(scenario: Scen
     assert scenario.rows("select dispatched_at >= queued_at from task_instance") == [(True,)]
 
 
-def test_a_message_says_what_it_is_in_flower(scenario: Scenario) -> None:
+def test_a_message_has_a_readable_name_in_flower(scenario: Scenario) -> None:
     import base64
     import json
 

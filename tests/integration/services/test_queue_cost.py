@@ -31,7 +31,7 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
     return asked
 
 
-def test_a_pass_that_fills_a_queue_asks_few_questions(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"queue_headroom": 8})
     scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.trigger("w")
@@ -43,11 +43,11 @@ def test_a_pass_that_fills_a_queue_asks_few_questions(make_scenario: Callable[..
     assert asked.total() <= MOST_STATEMENTS, asked
 
 
-def test_a_pass_with_nothing_to_do_asks_one(scenario: Scenario) -> None:
+def test_a_pass_with_nothing_to_do_sends_one_query(scenario: Scenario) -> None:
     assert statements_of_a_pass(scenario).total() == 1
 
 
-def test_a_count_is_as_long_as_the_runs_that_it_is_asked_for(scenario: Scenario) -> None:
+def test_a_count_has_an_entry_for_each_requested_run(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7, max_active_runs=20))
     for number in range(20):
         scenario.trigger("d", run_id=f"r{number}")

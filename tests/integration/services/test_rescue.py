@@ -88,7 +88,7 @@ def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(make_sce
     assert len(second._send_lost()) == len(queued) == 10, "the turn was given back"
 
 
-def test_a_lost_message_is_found_behind_any_number_of_older_ones_that_wait(
+def test_a_lost_message_is_found_behind_any_number_of_older_waiting_messages(
     make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rescue, "BATCH", 5)
@@ -122,7 +122,7 @@ def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scen
     assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
 
 
-def test_what_a_dead_worker_ran_is_tried_again_at_once_or_fails(make_scenario: Callable[..., Scenario]) -> None:
+def test_tasks_of_a_dead_worker_are_retried_immediately_or_fail(make_scenario: Callable[..., Scenario]) -> None:
     scenario = fresh(make_scenario)
     scenario.add(chain("again", 1, task={"retries": 1, "retry_delay_s": 300.0}))
     scenario.add(chain("never", 1))
@@ -155,7 +155,7 @@ def test_a_dead_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Sce
     assert scenario.run_state(run) == "success"
 
 
-def test_a_process_taken_for_dead_registers_anew(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_process_that_was_declared_lost_registers_again(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario()
     first = scenario.schedulers[0].scheduler_id
     scenario.sql("update process set stopped_at = now() where id = %s", first)
@@ -165,7 +165,7 @@ def test_a_process_taken_for_dead_registers_anew(make_scenario: Callable[..., Sc
     assert scenario.schedulers[0].scheduler_id != first
 
 
-def test_a_run_that_another_scheduler_holds_is_looked_at_again_and_one_that_ended_is_not(scenario: Scenario) -> None:
+def test_a_run_that_another_scheduler_holds_is_examined_again_and_an_ended_run_is_not(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     held, ended = scenario.trigger("c", run_id="held"), scenario.trigger("c", run_id="ended")
     scenario.turn()

@@ -73,7 +73,7 @@ def test_an_old_run_goes_with_all_of_its_rows(scenario: Scenario) -> None:
         " update dag_run set backfill_id = b.id from b",
     ],
 )
-def test_a_run_that_somebody_needs_stays(scenario: Scenario, keeps_it: str) -> None:
+def test_a_run_that_is_still_needed_stays(scenario: Scenario, keeps_it: str) -> None:
     scenario.add(chain("d", 1))
     ended(scenario, "d", "old")
     scenario.sql(keeps_it)
@@ -82,7 +82,7 @@ def test_a_run_that_somebody_needs_stays(scenario: Scenario, keeps_it: str) -> N
     assert transact(scenario.engine, retention.count, before())["runs"] == 0
 
 
-def test_the_last_run_that_nobody_made_by_hand_stays(scenario: Scenario) -> None:
+def test_the_last_scheduled_run_stays(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     for day, run_type in enumerate(("scheduled", "scheduled", "manual"), 1):
         ended(scenario, "d", f"{run_type}{day}", day=day, run_type=run_type)
@@ -92,7 +92,7 @@ def test_the_last_run_that_nobody_made_by_hand_stays(scenario: Scenario) -> None
     assert runs(scenario) == {"scheduled2"}
 
 
-def test_what_a_later_run_looks_back_at_stays(scenario: Scenario) -> None:
+def test_runs_that_a_later_run_depends_on_stay(scenario: Scenario) -> None:
     scenario.add(chain("d", 1, task={"depends_on_past": True}))
     for day in (1, 2, 4):
         ended(scenario, "d", f"day{day}", day=day)
@@ -103,7 +103,7 @@ def test_what_a_later_run_looks_back_at_stays(scenario: Scenario) -> None:
     assert runs(scenario) == {"day2", "unfinished", "day4"}, "the run before an unfinished one, and the last"
 
 
-def test_a_run_that_somebody_holds_is_passed_over_without_waiting(scenario: Scenario) -> None:
+def test_a_locked_run_is_skipped_without_waiting(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     held, free = ended(scenario, "d", "held", day=1), ended(scenario, "d", "free", day=2)
     with scenario.engine.begin() as other:
@@ -144,7 +144,7 @@ def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> No
     assert scenario.rows("select number from dag_version order by 1") == [(3,), (4,)]
 
 
-def test_updates_of_assets_go_once_nobody_waits_for_them(scenario: Scenario) -> None:
+def test_updates_of_assets_are_deleted_once_no_schedule_waits_for_them(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     run = scenario.trigger("d")
     scenario.sql("insert into asset (uri, name) values ('a', 'a')")
@@ -157,7 +157,7 @@ def test_updates_of_assets_go_once_nobody_waits_for_them(scenario: Scenario) -> 
     assert scenario.rows("select created_by from asset_event order by 1") == [("1",), ("2",), ("5",)]
 
 
-def test_stopped_processes_told_notices_and_stray_import_errors_go(scenario: Scenario) -> None:
+def test_stopped_processes_delivered_notices_and_stray_import_errors_are_deleted(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     run = scenario.trigger("d")
     old = "now() - interval '1 year'"
@@ -211,7 +211,7 @@ def test_a_scheduler_deletes_by_its_settings(make_scenario: Callable[..., Scenar
     assert (old.exists(), young.exists()) == (False, True)
 
 
-def test_by_default_runs_stay_and_the_events_of_old_ones_go(scenario: Scenario) -> None:
+def test_by_default_runs_stay_and_the_events_of_old_runs_are_deleted(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     young = ended(scenario, "d", "young", ago=timedelta(days=10))
     old = ended(scenario, "d", "old", day=2)

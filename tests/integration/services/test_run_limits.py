@@ -42,7 +42,7 @@ def test_500_queued_runs_of_one_dag_do_not_delay_another(scenario: Scenario) -> 
     assert running(scenario, "busy") == 1
 
 
-def test_starting_costs_the_same_whatever_waits(scenario: Scenario) -> None:
+def test_starting_costs_the_same_for_any_number_of_waiting_runs(scenario: Scenario) -> None:
     scenario.add(chain("busy", 1, max_active_runs=1))
 
     def pages(queued: int) -> int:
@@ -82,7 +82,7 @@ def test_an_older_run_gets_the_place_before_newer_ones(scenario: Scenario) -> No
 
 
 @pytest.mark.parametrize("kind", ["scheduled", "manual", "asset_triggered"])
-def test_whatever_run_ends_last_the_next_one_starts(scenario: Scenario, kind: str) -> None:
+def test_the_next_run_starts_after_the_end_of_any_run(scenario: Scenario, kind: str) -> None:
     scenario.add(chain("c", 1, max_active_runs=1))
     queue_runs(scenario, "c", 2)
     scenario.turn()
@@ -173,7 +173,7 @@ def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Sce
     assert scenario.rows("select ended_at, state from dag_run") == [(ended_at, "failed")]
 
 
-def test_a_run_that_began_anew_has_its_whole_time_again(scenario: Scenario) -> None:
+def test_a_run_that_started_again_has_its_whole_timeout_again(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, dagrun_timeout_s=60))
     run = scenario.trigger("c")
     scenario.turn()

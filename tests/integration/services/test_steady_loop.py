@@ -34,7 +34,7 @@ def running(scenario: Scenario) -> Iterator[None]:
         thread.join(30)
 
 
-def test_1000_task_instances_that_become_ready_at_once_do_not_delay_a_sign_of_life(make_scenario: MakeScenario) -> None:
+def test_1000_task_instances_that_become_ready_at_once_do_not_delay_a_heartbeat(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(follow=False, worker={"heartbeat_timeout": 300})  # its worker has no heartbeat
     interval_s = scenario.settings.scheduler.scheduler_heartbeat_sec
     scenario.add(dag("fan", {"root": [], **{f"leaf{number}": ["root"] for number in range(1000)}}))
@@ -88,7 +88,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
         assert {scenario.run_state(run) for run in runs} == {"success"}
 
 
-def test_a_scheduler_that_was_away_does_no_harm_with_what_it_remembers(make_scenario: MakeScenario) -> None:
+def test_a_scheduler_that_was_away_does_no_harm_with_stale_data(make_scenario: MakeScenario) -> None:
     """Runs it had hinted at have ended or are gone, its connections are cut, and it was taken for dead."""
     scenario = make_scenario(schedulers=2)
     away, other = scenario.schedulers
@@ -124,7 +124,7 @@ def test_a_scheduler_that_was_away_does_no_harm_with_what_it_remembers(make_scen
     assert away.service(Promote).hints == {}
 
 
-def test_a_scheduler_that_was_taken_for_dead_claims_its_files_anew(make_scenario: MakeScenario) -> None:
+def test_a_scheduler_that_was_declared_lost_claims_its_files_again(make_scenario: MakeScenario) -> None:
     scenario = make_scenario()
     (scenario.settings.dags_folder / "one.py").write_text(ONE_DAG)
     manager = DagFileManager(scenario.engine, scenario.settings, "s#1")
@@ -145,7 +145,7 @@ def test_a_scheduler_that_was_taken_for_dead_claims_its_files_anew(make_scenario
     assert scenario.rows("select count(*) from dag_version") == [(1,)]
 
 
-def test_what_runs_under_the_name_of_a_worker_that_has_ended_is_lost_at_once(make_scenario: MakeScenario) -> None:
+def test_tasks_under_the_name_of_an_ended_worker_are_lost_immediately(make_scenario: MakeScenario) -> None:
     scenario = make_scenario()
     scenario.add(chain("c", 1, task={"retries": 1}))
     scenario.trigger("c")

@@ -62,7 +62,7 @@ def sweep(scenario: Scenario) -> int:
     return len(asked)
 
 
-def test_of_1000_open_runs_the_undecided_one_is_found_by_the_next_sweep(scenario: Scenario) -> None:
+def test_of_1000_open_runs_the_undecided_run_is_found_by_the_next_sweep(scenario: Scenario) -> None:
     every = open_runs(scenario, OPEN_RUNS)
     sweep(scenario)
     idle = sweep(scenario)
@@ -75,7 +75,7 @@ def test_of_1000_open_runs_the_undecided_one_is_found_by_the_next_sweep(scenario
     assert busy < idle + 25
 
 
-def test_a_scheduler_that_has_just_started_looks_at_all(scenario: Scenario) -> None:
+def test_a_scheduler_that_has_just_started_examines_all_runs(scenario: Scenario) -> None:
     every = open_runs(scenario, OPEN_RUNS)
     end(scenario, every[0])
     scenario.sql("update task_instance set ended_at = ended_at - interval '1 hour'")
@@ -85,7 +85,7 @@ def test_a_scheduler_that_has_just_started_looks_at_all(scenario: Scenario) -> N
     assert scenario.states(every[0])["join"] == "scheduled"
 
 
-def test_what_one_sweep_does_not_get_to_comes_first_in_the_next(
+def test_runs_that_one_sweep_does_not_reach_come_first_in_the_next(
     make_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = make_scenario(scheduler={"max_dagruns_per_loop_to_schedule": 1})
@@ -127,7 +127,7 @@ def test_a_task_that_waits_for_the_run_before_is_found_although_the_wake_up_was_
     assert scenario.states(second)["t"] == "scheduled"
 
 
-def test_runs_in_which_nothing_moves_do_not_keep_the_others_from_their_turn(make_scenario: Callable[..., Scenario]) -> None:
+def test_runs_in_which_nothing_moves_do_not_delay_other_runs(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario()
     every = open_runs(scenario, 60)
     scenario.sql("update task_instance set state = null where dag_run_id <> %s", every[0])

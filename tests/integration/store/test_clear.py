@@ -57,7 +57,7 @@ def test_a_dry_run_lists_the_same_and_changes_nothing(scenario: Scenario) -> Non
     assert brief(planned) == [("a", -1, "success", "none"), ("b", -1, "failed", "none")]
 
 
-def test_what_was_never_decided_stays(scenario: Scenario) -> None:
+def test_undecided_task_instances_stay(scenario: Scenario) -> None:
     scenario.add(chain("d", 2))
     scenario.trigger("d", run_id="r")
 
@@ -100,7 +100,7 @@ def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> 
     assert scenario.rows("select try_number from task_instance") == [(2,)]
 
 
-def test_clearing_what_is_being_stopped_changes_what_was_asked(scenario: Scenario) -> None:
+def test_clearing_a_task_that_is_being_stopped_replaces_the_earlier_request(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     scenario.trigger("d", run_id="r")
     claim = running(scenario)
@@ -128,7 +128,7 @@ def test_a_queued_task_loses_its_message(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("state", ["up_for_retry", "up_for_reschedule", "deferred"])
-def test_what_waits_is_cleared_with_all_it_waits_for(scenario: Scenario, state: str) -> None:
+def test_a_waiting_task_is_cleared_with_all_that_it_waits_for(scenario: Scenario, state: str) -> None:
     scenario.add(chain("d", 1))
     run = scenario.trigger("d", run_id="r")
     running(scenario)
@@ -234,7 +234,7 @@ def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> Non
     assert scenario.rows("select try_number from task_instance where task_id = 'no'") == [(0,)]
 
 
-def test_a_cleared_branch_forgets_what_it_decided(scenario: Scenario) -> None:
+def test_a_cleared_branch_loses_its_decision(scenario: Scenario) -> None:
     scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
     scenario.trigger("d", run_id="r")
     assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",)))
@@ -247,7 +247,7 @@ def test_a_cleared_branch_forgets_what_it_decided(scenario: Scenario) -> None:
     assert scenario.states() == {"branch": "success", "yes": "skipped", "no": "success"}
 
 
-def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_one_that_waits_for_it(scenario: Scenario) -> None:
+def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_run_that_waits_for_it(scenario: Scenario) -> None:
     scenario.add(chain("d", 2, max_active_runs=1, task={"depends_on_past": True}))
     older = scenario.trigger("d", run_id="older")
     scenario.run_to_end()
@@ -310,7 +310,7 @@ def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> Non
     assert scenario.run_state(run) == "success"
 
 
-def test_a_cleared_run_has_its_deadlines_anew(scenario: Scenario) -> None:
+def test_a_cleared_run_has_new_deadlines(scenario: Scenario) -> None:
     deadline = {"reference": "dagrun_queued_at", "interval_s": 3600.0}
     scenario.add(chain("d", 1, deadlines=(deadline,)))
     run = scenario.trigger("d", run_id="r")

@@ -36,7 +36,7 @@ def test_one_map_index_is_cleared_alone(scenario: Scenario) -> None:
     assert tries == [(0, 1), (1, 2), (2, 1)]
 
 
-def test_a_mapped_task_cleared_with_its_source_is_expanded_anew(scenario: Scenario) -> None:
+def test_a_mapped_task_cleared_with_its_source_is_expanded_again(scenario: Scenario) -> None:
     mapped(scenario, "[1, 2, 3]")
 
     changes = clear_(scenario, Tasks(task_ids=("source",), downstream=True))
@@ -93,7 +93,7 @@ def test_an_instance_is_removed_if_there_is_nothing_at_its_index_any_more(scenar
     assert each(scenario) == {0: "success", 1: "success", 2: "removed"}
 
 
-def test_instances_that_run_are_stopped_before_a_mapped_task_is_expanded_anew(scenario: Scenario) -> None:
+def test_instances_that_run_are_stopped_before_a_mapped_task_is_expanded_again(scenario: Scenario) -> None:
     scenario.add(MAPPED)
     scenario.trigger("d", run_id="r")
     push(scenario, running(scenario), "[1, 2, 3, 4]")

@@ -95,7 +95,7 @@ def report_in_fan_in(scenario: Scenario, dag_id: str, width: int) -> tuple[int, 
     return cost
 
 
-def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scenario) -> None:
+def test_a_fan_in_of_10000_costs_each_task_as_much_as_a_fan_in_of_100(scenario: Scenario) -> None:
     small = report_in_fan_in(scenario, "small", 120)
     fan_in(scenario, "large", 10_000)
     large = cost_of_one_report(scenario)
@@ -104,7 +104,7 @@ def test_a_fan_in_of_10000_costs_each_task_as_much_as_one_of_100(scenario: Scena
     assert large[1] <= small[1] * ALLOWED + 4
 
 
-def test_statistics_of_an_emptied_table_mislead_nobody(scenario: Scenario) -> None:
+def test_statistics_of_an_emptied_table_mislead_no_plan(scenario: Scenario) -> None:
     small = report_in_fan_in(scenario, "small", 120)
     fan_in(scenario, "large", 10_000)
     # What a vacuum leaves that comes just after the delete: a table of many pages and no row.
@@ -164,7 +164,7 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
     hot.close()
 
 
-def test_what_has_left_the_partial_indexes_costs_nothing(scenario: Scenario) -> None:
+def test_rows_that_have_left_the_partial_indexes_cost_nothing(scenario: Scenario) -> None:
     before = report_in_fan_in(scenario, "d", 100)
     version = scenario.rows("select version_id from dag limit 1")[0][0]
     scenario.sql(

@@ -29,7 +29,7 @@ def test_every_connection_has_its_limits(
     assert scenario.hot.read(f"show {limit}", ()) == [(child_has,)]
 
 
-def test_a_statement_that_takes_too_long_is_given_up_and_said_so(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_statement_that_takes_too_long_is_ended_and_logged(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(database={"statement_timeout": 0.05})
 
     with pytest.raises(OperationalError) as given_up:

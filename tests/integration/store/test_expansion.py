@@ -62,7 +62,7 @@ def test_literal_lists_expand_before_anything_runs_and_multiply(scenario: Scenar
         ("[1,2,3,4,5,6]", "upstream_failed", "upstream_failed", "would have 6 instances; core.max_map_length allows 5"),
     ],
 )
-def test_what_cannot_be_mapped_over_says_so(
+def test_a_value_that_cannot_be_mapped_over_is_named(
     make_scenario: Callable[..., Scenario], result: str | None, b: str, c: str, why: str
 ) -> None:
     scenario = make_scenario(core={"max_map_length": 5})
@@ -113,7 +113,7 @@ def test_nothing_to_map_over_hides_no_failure(scenario: Scenario, ref: dict[str,
         ("one_done", S.FAILED, "upstream_failed"),
     ],
 )
-def test_a_task_mapped_over_a_result_needs_it_whatever_its_trigger_rule(
+def test_a_task_mapped_over_a_result_needs_it_with_any_trigger_rule(
     scenario: Scenario, rule: str, outcome: TaskState, state: str
 ) -> None:
     scenario.add(mapped(b={"trigger_rule": rule}))
@@ -135,7 +135,7 @@ def test_below_a_source_that_could_not_run_it_is_upstream_failed_and_not_skipped
     assert scenario.run_state(run) == "failed"
 
 
-def test_one_failed_instance_fails_what_comes_after_all(scenario: Scenario) -> None:
+def test_one_failed_instance_fails_the_tasks_after_all_instances(scenario: Scenario) -> None:
     scenario.add(mapped())
     run = scenario.trigger("m")
 

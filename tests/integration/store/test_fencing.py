@@ -48,7 +48,7 @@ def expire(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeo
     )[0]
 
 
-def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: Make) -> None:
+def test_a_scheduler_that_was_away_gives_other_processes_time(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     rescue.rescue(now)
@@ -64,7 +64,7 @@ def test_a_scheduler_that_was_away_itself_gives_the_others_time(make_scenario: M
     assert stopped(scenario, "worker")
 
 
-def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_the_others_time(make_scenario: Make) -> None:
+def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_other_processes_time(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue_of(scenario)
     minute_ago, now = time.monotonic() - 60, datetime(2030, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_the_others_
     assert stopped(scenario, "worker")
 
 
-def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_the_others_time_both_times(make_scenario: Make) -> None:
+def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_other_processes_time_both_times(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 0.1})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; nobody is silent
@@ -94,7 +94,7 @@ def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_the_others_time_b
     assert stopped(scenario, "worker")
 
 
-def test_a_clock_of_the_database_that_is_set_forward_makes_nobody_dead(make_scenario: Make) -> None:
+def test_after_the_clock_of_the_database_is_set_forward_no_process_is_declared_lost(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 1.0})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     rescue.rescue(now)
@@ -119,7 +119,7 @@ def test_a_scheduler_that_is_always_slow_expires_workers_nevertheless(make_scena
     assert stopped(scenario, "worker")
 
 
-def test_nobody_is_dead_right_after_a_restart_of_the_database(make_scenario: Make) -> None:
+def test_right_after_a_restart_of_the_database_no_process_is_declared_lost(make_scenario: Make) -> None:
     """The session's PostgreSQL has been up for less than an hour, and for more than a tenth of a second."""
     scenario = make_scenario()
     scenario.sql("update process set heartbeat_at = clock_timestamp() - interval '1 day'")
@@ -169,7 +169,7 @@ def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> Non
     assert held == [(f"{others}/1",)]
 
 
-def test_two_dispatches_of_a_task_instance_never_name_one_result(make_scenario: Make) -> None:
+def test_two_dispatches_of_a_task_instance_never_share_a_result(make_scenario: Make) -> None:
     """What the one that lost its task pushes and returns is refused, before and after the other has succeeded."""
     scenario = make_scenario()
     scenario.add(chain("c", 1))

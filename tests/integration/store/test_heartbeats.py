@@ -53,7 +53,7 @@ def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> 
 
 
 @pytest.mark.parametrize("requests", [True, False])
-def test_a_connection_that_swallows_what_is_sent_is_replaced(
+def test_a_half_open_connection_is_replaced(
     scenario: Scenario, settings: Settings, link: tuple[Proxy, Link], requests: bool
 ) -> None:
     proxy, wire = link
@@ -98,7 +98,7 @@ def test_an_attempt_that_was_given_up_ends_no_lease(scenario: Scenario, settings
     assert max(gaps) < lease_s(timeout_s)
 
 
-def test_a_process_that_was_declared_dead_is_told(scenario: Scenario, settings: Settings) -> None:
+def test_a_process_that_was_declared_lost_learns_it_from_its_heartbeat(scenario: Scenario, settings: Settings) -> None:
     made, heard = renewing(settings, scenario.worker_id)
     eventually(lambda: heard.sent)
     assert not made.is_refused(scenario.worker_id)
@@ -110,7 +110,7 @@ def test_a_process_that_was_declared_dead_is_told(scenario: Scenario, settings: 
     assert set(heard.refused) == {scenario.worker_id}
 
 
-def test_it_tells_which_running_dispatches_the_database_does_not_have(scenario: Scenario, settings: Settings) -> None:
+def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scenario: Scenario, settings: Settings) -> None:
     scenario.add(chain("c", 1))
     for name in ("held", "elsewhere", "undone", "ended"):
         scenario.trigger("c", run_id=name)

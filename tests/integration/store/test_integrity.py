@@ -87,7 +87,7 @@ def test_a_task_that_comes_back_is_decided_again(scenario: Scenario) -> None:
     assert scenario.states() == {"a": "success", "b": "success"}
 
 
-def test_what_a_worker_has_is_left_to_end(scenario: Scenario) -> None:
+def test_tasks_that_a_worker_has_are_left_to_end(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
@@ -117,7 +117,7 @@ def test_a_branch_that_is_gone_when_it_ends_skips_nothing(scenario: Scenario) ->
     assert scenario.states() == {"branch": "success", "other": "success", "b": "success"}
 
 
-def test_a_new_task_outside_its_dates_is_not_made(scenario: Scenario) -> None:
+def test_a_new_task_outside_its_dates_is_not_created(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": []}, **FREE))
     run = scenario.trigger("d", run_id="r", logical_date=datetime(2025, 1, 10, tzinfo=UTC))
     dates = {
@@ -132,7 +132,7 @@ def test_a_new_task_outside_its_dates_is_not_made(scenario: Scenario) -> None:
     assert set(scenario.states()) == {"a", "now"}
 
 
-def test_what_waits_takes_over_queue_pool_priority_limits_and_retries(scenario: Scenario) -> None:
+def test_a_waiting_task_takes_over_queue_pool_priority_limits_and_retries(scenario: Scenario) -> None:
     scenario.pool("other", 4, queue="theirs")
     scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
@@ -169,7 +169,7 @@ def test_a_literal_map_shrinks_and_grows(scenario: Scenario) -> None:
     assert scenario.rows("select sum(try_number) from task_instance where map_index = 0") == [(1,)]
 
 
-def test_a_mapped_task_becomes_a_plain_one_and_back(scenario: Scenario) -> None:
+def test_a_mapped_task_becomes_a_plain_task_and_back(scenario: Scenario) -> None:
     scenario.add(literal(3, **FREE))
     run = scenario.trigger("d", run_id="r")
     scenario.turn()
@@ -202,7 +202,7 @@ def test_deadlines_go_along_with_their_tasks(scenario: Scenario) -> None:
     assert scenario.rows("select task_no, number from deadline order by 1") == [(0, 1), (1, 0)]
 
 
-def test_clear_runs_the_version_of_the_run_unless_told(scenario: Scenario) -> None:
+def test_clear_runs_the_version_of_the_run_by_default(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": []}))
     scenario.trigger("d", run_id="r")
     scenario.run_to_end()
@@ -223,7 +223,7 @@ def test_clear_runs_the_version_of_the_run_unless_told(scenario: Scenario) -> No
     assert scenario.rows("select try_number from task_instance order by id") == [(2,), (1,)]
 
 
-def test_the_dag_and_then_the_settings_say_which_version_clear_runs(make_scenario: Any) -> None:
+def test_the_dag_and_then_the_settings_choose_the_version_that_clear_runs(make_scenario: Any) -> None:
     scenario = make_scenario(core={"rerun_with_latest_version": True})
     for dag_id, option in (("yes", True), ("no", False), ("unset", None)):
         scenario.add(dag(dag_id, {"a": []}))

@@ -103,7 +103,7 @@ def test_a_task_of_a_dead_worker_runs_again(scenario: Scenario, tools: Tools, ki
     scenario.sql("update process set stopped_at = null where kind = 'worker'")
 
 
-def test_a_worker_is_dead_once_it_was_silent_for_its_timeout(scenario: Scenario, tools: Tools) -> None:
+def test_a_worker_is_lost_once_it_was_silent_for_its_timeout(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
     scenario.sql(f"update process set heartbeat_at = now() - {AGED} where kind = 'worker'")
     assert named(tools) == [], "PostgreSQL started after that: nobody could give a sign of life"
@@ -127,7 +127,7 @@ def test_a_queued_task_without_a_message_is_sent_again(scenario: Scenario, tools
 
 
 @pytest.mark.usefixtures("ends")
-def test_what_is_open_in_a_finished_run_is_ended(scenario: Scenario, tools: Tools) -> None:
+def test_open_task_instances_of_a_finished_run_are_ended(scenario: Scenario, tools: Tools) -> None:
     run = start(scenario)
     scenario.messages()
     scenario.sql("update dag_run set state = 'failed', ended_at = now() where id = %s", run)
@@ -179,7 +179,7 @@ def test_a_join_that_can_be_decided_is(scenario: Scenario, tools: Tools) -> None
 
 
 @pytest.mark.usefixtures("ends")
-def test_a_deferred_task_whose_trigger_is_gone_is_told_so(scenario: Scenario, tools: Tools) -> None:
+def test_a_deferred_task_whose_trigger_is_gone_fails_with_the_reason(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
     scenario.sql("update task_instance set state = 'deferred', resume = '{}' where state = 'running'")
     age(scenario)
@@ -191,7 +191,7 @@ def test_a_deferred_task_whose_trigger_is_gone_is_told_so(scenario: Scenario, to
 
 
 @pytest.mark.usefixtures("ends")
-def test_a_trigger_nobody_waits_for_goes(scenario: Scenario, tools: Tools) -> None:
+def test_a_trigger_without_a_waiting_task_is_deleted(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
     scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath, created_at) select id, dispatch_id, 'c',"
                  " now() - interval '1 hour' from task_instance where state = 'running'")  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_trigger_of_a_waiter_that_is_gone_is_free_again(scenario: Scenario, to
 
 
 @pytest.mark.usefixtures("ends")
-def test_what_is_overdue_goes_on(scenario: Scenario, tools: Tools) -> None:
+def test_overdue_task_instances_continue(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
     scenario.sql("update task_instance set state = 'up_for_reschedule', due_at = now() where state = 'running'")
     age(scenario)
@@ -262,7 +262,7 @@ def test_a_backfill_with_nothing_left_is_ended(scenario: Scenario, tools: Tools)
         ("update dag_version set data = data || '{\"max_active_tasks\": 1}'", "run over max_active_tasks"),
     ],
 )
-def test_what_runs_over_a_limit_is_named_and_left_to_end(scenario: Scenario, tools: Tools, limit: str, name: str) -> None:
+def test_task_instances_over_a_limit_are_named_and_left_to_end(scenario: Scenario, tools: Tools, limit: str, name: str) -> None:
     scenario.add(dag("m", {"each": []}, options=MAPPED))
     start(scenario, "m")
     for message in scenario.messages():
@@ -276,7 +276,7 @@ def test_what_runs_over_a_limit_is_named_and_left_to_end(scenario: Scenario, too
     assert named(tools) == []
 
 
-def test_slots_count_and_what_is_deferred_if_the_pool_says_so(scenario: Scenario, tools: Tools) -> None:
+def test_slots_count_and_deferred_ones_if_the_pool_includes_them(scenario: Scenario, tools: Tools) -> None:
     each = {"expand": {"kind": "product", "inputs": [{"literal": 4}]}, "pool_slots": 2}
     scenario.add(dag("m", {"each": []}, options={"each": each}))
     start(scenario, "m")

@@ -81,7 +81,7 @@ def settled_beside_a_join(scenario: Scenario) -> tuple[Claim, int, int]:
 
 
 @pytest.mark.parametrize("make", [added_above, settled_beside_a_join])
-def test_a_report_waits_for_a_lower_row_before_it_takes_a_higher_one(
+def test_a_report_waits_for_a_lower_row_before_it_locks_a_higher_row(
     scenario: Scenario, make: Callable[[Scenario], tuple[Claim, int, int]]
 ) -> None:
     claim, lower, higher = make(scenario)
@@ -104,7 +104,7 @@ def deadlocks(scenario: Scenario) -> Any:
     return scenario.rows("select deadlocks from pg_stat_database where datname = current_database()")[0][0]
 
 
-def test_a_mapped_task_that_ends_settles_what_comes_after_it_without_another_round_trip(scenario: Scenario) -> None:
+def test_a_mapped_task_that_ends_settles_downstream_tasks_without_another_round_trip(scenario: Scenario) -> None:
     """Its instances have higher ids than the join; the report itself takes them in order."""
     mapped = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
     scenario.add(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}))

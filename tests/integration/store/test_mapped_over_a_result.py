@@ -58,7 +58,7 @@ def test_an_edit_of_an_unpinned_dag_lets_its_open_run_go_on(scenario: Scenario, 
 
 
 @pytest.mark.parametrize("ref", REFS, ids=["result", "zip", "zip_longest", "concat"])
-def test_clearing_with_the_latest_version_after_an_edit_keeps_what_was_mapped(scenario: Scenario, ref: dict[str, Any]) -> None:
+def test_clearing_with_the_latest_version_after_an_edit_keeps_the_mapped_result(scenario: Scenario, ref: dict[str, Any]) -> None:
     scenario.add(mapped(ref))
     run = scenario.trigger("d", run_id="r")
     scenario.run_to_end(outcome=returning("[1, 2]"))
@@ -95,7 +95,7 @@ def test_a_process_splits_a_result_once_until_it_changes(scenario: Scenario) -> 
     assert entries() is None
 
 
-def test_an_instance_does_not_see_what_another_changed_in_its_entry(scenario: Scenario) -> None:
+def test_an_instance_does_not_see_changes_of_another_to_its_entry(scenario: Scenario) -> None:
     scenario.add(mapped())
     scenario.trigger("d", run_id="r")
     source = running(scenario)

@@ -21,7 +21,7 @@ def failing(*names: str) -> Callable[[Claim], S]:
     return lambda claim: S.FAILED if claim.task_id in names else S.SUCCESS
 
 
-def test_what_waits_takes_the_state_and_the_run_goes_on(scenario: Scenario) -> None:
+def test_a_waiting_task_instance_takes_the_state_and_the_run_continues(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}))
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
@@ -34,7 +34,7 @@ def test_what_waits_takes_the_state_and_the_run_goes_on(scenario: Scenario) -> N
     assert scenario.rows("select try_number from task_instance order by id") == [(1,), (0,), (1,)]
 
 
-def test_a_queued_one_loses_its_message(scenario: Scenario) -> None:
+def test_the_message_of_a_queued_task_instance_is_dropped(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     scenario.trigger("d", run_id="r")
     scenario.turn()
@@ -48,7 +48,7 @@ def test_a_queued_one_loses_its_message(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("state", mark.STATES)
-def test_a_running_one_is_stopped_first(scenario: Scenario, state: S) -> None:
+def test_a_running_task_instance_is_stopped_first(scenario: Scenario, state: S) -> None:
     scenario.add(chain("d", 1))
     scenario.trigger("d", run_id="r")
     claim = running(scenario)
@@ -60,7 +60,7 @@ def test_a_running_one_is_stopped_first(scenario: Scenario, state: S) -> None:
     assert scenario.states() == {"t000": state.value}
 
 
-def test_clearing_and_marking_one_after_the_other_the_last_word_counts(scenario: Scenario) -> None:
+def test_of_a_clear_and_a_mark_the_last_counts(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
@@ -75,7 +75,7 @@ def test_clearing_and_marking_one_after_the_other_the_last_word_counts(scenario:
     assert scenario.run_state(run) == "success"
 
 
-def test_a_run_that_ended_stays_as_it_ended_unless_what_failed_below_is_cleared(scenario: Scenario) -> None:
+def test_a_run_that_ended_keeps_its_state_unless_its_failed_tasks_are_cleared(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}))
     run = scenario.trigger("d", run_id="r")
     scenario.run_to_end(outcome=failing("a"))
@@ -154,7 +154,7 @@ def test_marking_a_run_gives_its_place_to_the_next(scenario: Scenario) -> None:
     assert scenario.run_state(following) == "running"
 
 
-def test_states_nobody_can_mark_are_refused(scenario: Scenario) -> None:
+def test_states_that_cannot_be_marked_are_refused(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     scenario.trigger("d", run_id="r")
 

@@ -85,7 +85,7 @@ def test_a_newer_schema_that_does_not_serve_this_version_is_refused(scenario: Sc
             refused(scenario.engine)
 
 
-def test_no_migration_is_made_under_processes_that_it_would_break(scenario: Scenario, future: Future) -> None:
+def test_no_migration_runs_under_processes_that_it_would_break(scenario: Scenario, future: Future) -> None:
     future.begins(compatible_from="9000")
 
     with pytest.raises(
@@ -181,11 +181,11 @@ def test_no_migration_builds_an_index_of_an_existing_table_while_it_locks_the_ta
     assert [one for one in broken if one > "0019"] == ["0020_web.py: dag_version"]  # a small table, locked anyway
 
 
-def test_the_marker_of_this_version_names_a_revision_it_knows() -> None:
+def test_the_marker_of_this_version_names_an_existing_revision() -> None:
     assert migrate.compatible_from() in migrate.known()
 
 
-def test_the_chain_of_revisions_is_the_one_that_alembic_reads() -> None:
+def test_the_chain_of_revisions_equals_that_of_alembic() -> None:
     assert migrate.known() == tuple(script.revision for script in ScriptDirectory(migrate.FOLDER).walk_revisions())
 
 

@@ -39,7 +39,9 @@ def claimed(scenario: Scenario) -> Claim:
     return claim
 
 
-def test_what_a_read_only_server_refuses_a_worker_may_ask_again(scenario: Scenario, claimed: Claim, read_only: Switch) -> None:
+def test_a_worker_may_repeat_statements_that_a_read_only_server_refused(
+    scenario: Scenario, claimed: Claim, read_only: Switch
+) -> None:
     ending = Ending(TaskState.SUCCESS)
     read_only(True)
 
@@ -122,7 +124,7 @@ def test_a_refused_write_closes_its_pooled_connection_which_may_lead_to_a_former
     assert backend() != before
 
 
-def test_a_session_that_the_server_ended_in_its_transaction_is_asked_again(scenario: Scenario, claimed: Claim) -> None:
+def test_a_transaction_whose_session_the_server_ended_is_repeated(scenario: Scenario, claimed: Claim) -> None:
     """As of a worker that was stopped while it held joins: 25P03, or a closed socket."""
     idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()"
 

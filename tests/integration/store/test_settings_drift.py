@@ -37,7 +37,7 @@ def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.
     loop.close()
 
 
-def test_the_one_that_differs_says_which_keys_in_log_and_health(
+def test_a_process_with_different_settings_names_the_keys_in_log_and_health(
     scenario: Scenario, odd: SchedulerLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = scenario.schedulers[0]
@@ -52,7 +52,7 @@ def test_the_one_that_differs_says_which_keys_in_log_and_health(
     assert sentence in str(first.heartbeat.drift(0.0)), "and so does the other"
 
 
-def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: SchedulerLoop) -> None:
+def test_doctor_names_the_differences_until_they_are_gone(scenario: Scenario, odd: SchedulerLoop) -> None:
     found = [one for one in checks.running(scenario.engine, scenario.settings) if one.check == "settings"]
     assert [one.message for one in found] == [
         f"core.parallelism is 256 for {scenario.schedulers[0].scheduler_id} and 7 for {odd.scheduler_id}."
@@ -62,7 +62,7 @@ def test_doctor_names_what_differs_until_it_is_gone(scenario: Scenario, odd: Sch
     assert [one for one in checks.running(scenario.engine, scenario.settings) if one.check == "settings"] == []
 
 
-def test_agreement_is_said_too(scenario: Scenario, odd: SchedulerLoop) -> None:
+def test_agreement_is_logged_too(scenario: Scenario, odd: SchedulerLoop) -> None:
     said: list[str] = []
     settings_drift = SettingsDrift(scenario.engine, other(scenario.settings, parallelism=9), said.append, 60)
     settings_drift.enter(odd.scheduler_id)

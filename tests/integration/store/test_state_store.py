@@ -49,7 +49,7 @@ def test_the_values_of_a_task_outlive_a_clear_and_those_of_an_asset_its_run(scen
     assert get(other, URI) == {"id": 7}
 
 
-def test_a_value_that_has_expired_is_not_read_and_a_new_one_replaces_it(scenario: Scenario) -> None:
+def test_a_value_that_has_expired_is_not_read_and_a_new_value_replaces_it(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r1")
     claim = claimed(scenario)

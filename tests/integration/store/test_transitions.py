@@ -177,7 +177,7 @@ MOVES: dict[str, tuple[Actor, Move]] = {
 }  # fmt: skip
 
 
-def test_every_pair_of_states_is_allowed_or_refused_as_the_table_says(scenario: Scenario) -> None:
+def test_every_pair_of_states_is_allowed_or_refused_as_in_the_table(scenario: Scenario) -> None:
     scenario.add(chain("d", 1))
     seen: set[tuple[S, S, Actor]] = set()
     for number, ((name, (actor, move)), source) in enumerate(itertools.product(MOVES.items(), S)):
@@ -199,7 +199,7 @@ def test_every_pair_of_states_is_allowed_or_refused_as_the_table_says(scenario: 
     assert table - seen == set(), "rows of the table that no named transition makes"
 
 
-def test_the_database_knows_the_same_states(scenario: Scenario) -> None:
+def test_the_database_has_the_same_states(scenario: Scenario) -> None:
     assert set(_required_by_the_database(scenario)) == set(S) - {S.NONE}
 
 
@@ -213,7 +213,7 @@ def test_an_impossible_value_is_refused_by_the_database(scenario: Scenario, chan
 
 
 @pytest.mark.parametrize(("state", "column"), [(state, column) for state, columns in REQUIRES.items() for column in columns])
-def test_a_state_without_what_it_requires_is_refused_by_the_database(scenario: Scenario, state: S, column: str) -> None:
+def test_a_state_without_its_required_columns_is_refused_by_the_database(scenario: Scenario, state: S, column: str) -> None:
     scenario.add(chain("d", 1))
     _put(scenario, scenario.trigger("d"), state)
 

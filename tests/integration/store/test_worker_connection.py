@@ -137,7 +137,7 @@ def test_a_fork_waits_for_a_statement_of_another_thread(scenario: Scenario, make
     sleeping.join()
 
 
-def test_what_user_code_does_to_the_environment_does_not_reach_a_connection(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_user_code_to_the_environment_do_not_reach_a_connection(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGTZ", "Europe/Paris")
     hot = make(0)
     before = hot.read(SESSION, ())

@@ -246,7 +246,7 @@ def test_a_late_try_does_not_hold_the_application_of_its_task_instance(scenario:
     assert not external_jobs.held_by(scenario.hot.dicts, first.writer, job)
 
 
-def test_a_reaper_takes_only_what_nobody_follows_at_that_moment(scenario: Scenario, first: Claim) -> None:
+def test_a_reaper_takes_only_applications_that_no_try_follows_at_that_moment(scenario: Scenario, first: Claim) -> None:
     assert WRITES["report a success"](scenario, first)
     (job,) = external_jobs.abandoned(scenario.hot.dicts, ["default"])
     clear_(scenario, dag_id="c", run_id="r")
@@ -268,7 +268,7 @@ def test_taking_an_application_over_twice_is_once(scenario: Scenario, first: Cla
     assert external_jobs.take_over(scenario.hot.dicts, second.writer, asked_first) is not None
 
 
-def test_an_answer_that_was_lost_makes_no_second_run(scenario: Scenario, first: Claim) -> None:
+def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -> None:
     """The run is made and its commit's answer lost: the same call is made again."""
 
     def twice(ask: Callable[[], Any]) -> Any:

@@ -21,7 +21,7 @@ def test_each_database_starts_with_the_schema_and_without_rows(database_url):
         assert cursor.fetchone() == (0,)
 
 
-def test_what_a_killed_session_left_in_memory_is_removed(tmp_path, monkeypatch):
+def test_folders_that_a_killed_session_left_in_memory_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "MEMORY", tmp_path)
     with subprocess.Popen(["true"]) as ended:
         pass

@@ -44,7 +44,7 @@ def ended(scenario: Scenario) -> Scenario:
     return scenario
 
 
-def test_what_ran_once_is_in_order(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
+def test_a_task_that_ran_once_is_correct(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, 1)
 
     verdict = ledger.check(ended.settings.database_url)
@@ -60,7 +60,7 @@ def test_a_success_that_never_ran_or_did_not_end_is_lost(ended: Scenario, ledger
     assert ledger.check(ended.settings.database_url).lost == ["d.t (run r): try 1 is a success that ran 0 times"]
 
 
-def test_what_the_database_does_not_know_is_lost(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
+def test_a_task_that_the_database_does_not_have_is_lost(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, 1)
     ledger.rows("update ledger set task_id = 'other'")
 
@@ -93,14 +93,14 @@ def test_two_tries_at_a_time_are_double_running_unless_the_first_was_declared_lo
     assert (verdict.double_running, verdict.overtaken) == ([], [text])
 
 
-def test_tries_one_after_the_other_are_in_order(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
+def test_tries_one_after_the_other_are_correct(ended: Scenario, ledger: Ledger, enter: Enter) -> None:
     enter(1, 0, 2)
     enter(2, 2, 4)
 
     assert ledger.check(ended.settings.database_url).double_running == []
 
 
-def test_a_run_that_goes_on_is_stuck(scenario: Scenario, ledger: Ledger) -> None:
+def test_a_run_that_has_not_ended_is_stuck(scenario: Scenario, ledger: Ledger) -> None:
     scenario.add(dag("d", {"t": []}))
     scenario.trigger("d", run_id="r")
     scenario.turn()

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def test_an_instance_of_a_mapped_task_knows_how_many_there_are(bench: Any) -> None:
+def test_an_instance_of_a_mapped_task_has_the_number_of_instances(bench: Any) -> None:
     bench.worker()
 
     bench.run("""

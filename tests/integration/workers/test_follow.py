@@ -60,7 +60,7 @@ def test_the_last_of_two_siblings_queues_the_join(scenario: Scenario) -> None:
     assert scenario.states()["join"] == "queued"
 
 
-def test_an_error_while_following_leaves_the_report_and_wakes_whoever_must_follow(scenario: Scenario, tmp_path: Path) -> None:
+def test_an_error_while_following_leaves_the_report_and_wakes_a_scheduler(scenario: Scenario, tmp_path: Path) -> None:
     scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
     run = scenario.trigger("j")
     scenario.turn()
@@ -109,7 +109,7 @@ def test_two_last_siblings_at_once_queue_the_join_exactly_once(scenario: Scenari
         assert scenario.states(run)["join"] == "success"
 
 
-def test_an_heir_needs_the_same_pool_and_no_more_slots(scenario: Scenario) -> None:
+def test_a_successor_needs_the_same_pool_and_no_more_slots(scenario: Scenario) -> None:
     scenario.pool("other", 10)
     big = chain("big", 2)
     scenario.add(big)
@@ -128,7 +128,7 @@ def test_an_heir_needs_the_same_pool_and_no_more_slots(scenario: Scenario) -> No
     assert set(queued_by(scenario)) == {"s0"}
 
 
-def test_a_waiting_task_of_the_pool_that_outranks_the_heir_goes_first(scenario: Scenario) -> None:
+def test_a_waiting_task_of_the_pool_that_outranks_the_successor_goes_first(scenario: Scenario) -> None:
     scenario.pool("narrow", 1)
     scenario.add(chain("first", 3, task={"pool": "narrow", "priority_weight": 1}))
     scenario.add(chain("urgent", 1, task={"pool": "narrow", "priority_weight": 9}))
@@ -144,7 +144,7 @@ def test_a_waiting_task_of_the_pool_that_outranks_the_heir_goes_first(scenario: 
     assert scenario.rows("select state from task_instance where task_id = 't001'") == [("scheduled",)]
 
 
-def test_a_lower_ranked_waiting_task_does_not_stop_the_heir(scenario: Scenario) -> None:
+def test_a_lower_ranked_waiting_task_does_not_stop_the_successor(scenario: Scenario) -> None:
     scenario.pool("narrow", 1)
     scenario.add(chain("first", 2, task={"pool": "narrow", "priority_weight": 5}))
     scenario.add(chain("later", 1, task={"pool": "narrow", "priority_weight": 5}))
@@ -219,7 +219,7 @@ def test_the_duplicate_of_a_message_finds_nothing_to_claim(scenario: Scenario) -
     assert scenario.claim(message) is None
 
 
-def test_a_fan_in_asks_the_index_once_and_decides_only_at_its_end(scenario: Scenario) -> None:
+def test_a_fan_in_reads_the_index_once_and_decides_only_at_its_end(scenario: Scenario) -> None:
     width = 300
     names = [f"m{number:04}" for number in range(width)]
     scenario.add(dag("fan", {**{name: [] for name in names}, "join": names}, max_active_tasks=2000))
@@ -245,7 +245,7 @@ def test_a_task_that_its_runs_new_version_has_not_is_reported_and_followed_by_no
 
 
 @pytest.mark.parametrize("below", [{"join": ["a", "b"]}, {}])
-def test_the_report_that_is_stored_last_wakes_the_scheduler_if_no_other_could_know(
+def test_the_report_that_is_stored_last_wakes_the_scheduler_if_no_other_report_could(
     scenario: Scenario, below: dict[str, list[str]]
 ) -> None:
     """Task b starts and ends between the beginning of the report of a and its commit. Each takes the other for unfinished."""

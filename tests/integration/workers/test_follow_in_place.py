@@ -45,7 +45,7 @@ def claimed_as(scenario: Scenario, claim: Claim) -> Claim:
     return again
 
 
-def test_the_report_returns_what_a_claim_of_the_successor_would(scenario: Scenario) -> None:
+def test_the_report_returns_the_claim_of_the_successor(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3), conf={"a": 1})
     next_one = continuation()
 
@@ -87,7 +87,7 @@ def test_a_join_runs_in_place_after_the_last_task_above_it(scenario: Scenario) -
     assert last.claim.task_id == "join"
 
 
-def test_who_queued_it_and_its_events_are_those_of_a_task_that_went_by_message(scenario: Scenario) -> None:
+def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_went_by_message(scenario: Scenario) -> None:
     def trail(dag_id: str, next_one: Continuation | None) -> list[tuple[Any, ...]]:
         first = start(scenario, chain(dag_id, 2))
         scenario.follower.report(first, SUCCESS, next_one)
@@ -115,7 +115,7 @@ def test_an_execution_in_place_has_its_notice(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
-def test_what_a_report_decides_keeps_its_reason(scenario: Scenario, state: TaskState) -> None:
+def test_decisions_of_a_report_keep_their_reasons(scenario: Scenario, state: TaskState) -> None:
     edges, rules = {"a": [], "failed": ["a"], "succeeded": ["a"]}, {"failed": "all_failed"}
     by_message, in_place = (start(scenario, dag(dag_id, edges, rules=rules)) for dag_id in ("sent", "continued"))
 
@@ -131,7 +131,7 @@ def test_what_a_report_decides_keeps_its_reason(scenario: Scenario, state: TaskS
     assert found and all(reason for _, reason in found)
 
 
-def test_a_report_whose_answer_was_lost_finds_what_it_continues_with(scenario: Scenario) -> None:
+def test_a_repeated_report_after_a_lost_response_returns_the_task_to_continue_with(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
     stored, asked = continuation(), continuation()
     asked.dispatch_id = stored.dispatch_id
@@ -155,7 +155,7 @@ def test_a_lost_answer_is_found_even_if_the_task_that_ended_was_marked_in_betwee
     assert asked.claim == stored.claim
 
 
-def test_a_lost_answer_does_not_take_what_went_by_message(scenario: Scenario) -> None:
+def test_a_report_after_a_lost_response_does_not_take_a_task_that_went_by_message(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
     scenario.follower.report(first, SUCCESS, None)
     asked = continuation()
@@ -309,7 +309,7 @@ def test_a_task_of_another_run_that_outranks_a_successor_goes_first(
 
 
 @pytest.mark.parametrize("resume", [None, "{}"])
-def test_what_resumes_an_earlier_dispatch_goes_by_message(scenario: Scenario, resume: str | None) -> None:
+def test_a_task_that_resumes_an_earlier_dispatch_goes_by_message(scenario: Scenario, resume: str | None) -> None:
     scenario.pool("p", 1)
     first = start(scenario, dag("d", {"a": [], "b": []}, task={"pool": "p"}))
     scenario.sql("update task_instance set resume = %s where task_id = 'b'", resume)

@@ -45,7 +45,7 @@ def claims(scenario: Scenario) -> dict[tuple[str, int], Claim]:
     return {(one.task_id, one.map_index): one for one in found if one is not None}
 
 
-def test_upstream_tasks_that_are_not_below_the_one_that_ended_are_seen(scenario: Scenario) -> None:
+def test_upstream_tasks_that_are_not_below_the_ended_task_are_seen(scenario: Scenario) -> None:
     rules = {"any": "one_success", "fine": "none_failed", "one": "one_done"}
     scenario.add(dag("d", {"a": [], "b": [], "any": ["a", "b"], "fine": ["a", "b"], "one": ["a", "b"]}, rules=rules))
     scenario.trigger("d")
@@ -75,7 +75,7 @@ def test_every_instance_of_a_mapped_task_is_seen(scenario: Scenario) -> None:
     assert scenario.states()["after"] == "queued"
 
 
-def test_following_waits_for_nobody_who_looks_at_the_run(scenario: Scenario) -> None:
+def test_following_does_not_wait_for_a_reader_of_the_run(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
     run = scenario.trigger("d")
     scenario.turn()
@@ -90,7 +90,7 @@ def test_following_waits_for_nobody_who_looks_at_the_run(scenario: Scenario) -> 
         assert scenario.states()["join"] == "queued"
 
 
-def test_a_file_has_one_version_whatever_the_order_of_its_sets(tmp_path: Path) -> None:
+def test_a_file_has_one_version_with_any_order_of_its_sets(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(FILE.format(schedule='[Asset("b"), Asset("a")]'), encoding="utf-8")
 
     def parse(_: int) -> str:

@@ -190,7 +190,7 @@ def test_every_reader_finds_the_values_that_spark_wrote(
     assert different == {}
 
 
-def test_spark_reads_back_what_it_wrote(spark: Any, reference: DataFrameReference) -> None:
+def test_spark_reads_back_its_own_values(spark: Any, reference: DataFrameReference) -> None:
     def rows(frame: Any) -> list[Any]:
         return [tuple(row) for row in frame.selectExpr(*(f"cast({name} as string)" for name in frame.columns)).collect()]
 
@@ -219,7 +219,7 @@ def test_an_empty_dataframe_keeps_its_columns_and_types(spark: Any, tmp_path: Pa
     assert pl.read_parquet(f"{reference.path}/*.parquet").shape == (0, len(COLUMNS) + 1)
 
 
-def test_only_some_columns_are_read_in_the_order_asked_for(reference: DataFrameReference) -> None:
+def test_only_the_requested_columns_are_read_in_their_order(reference: DataFrameReference) -> None:
     assert list(reference.to_pandas(columns=["time", "int"]).columns) == ["time", "int"]
 
 

@@ -198,7 +198,7 @@ d()
 
 
 @pytest.mark.on_demand
-def test_a_dispatch_that_lost_its_task_neither_touches_nor_replaces_what_the_next_one_wrote(bench: Any) -> None:
+def test_a_stale_dispatch_neither_touches_nor_replaces_the_result_of_the_next_dispatch(bench: Any) -> None:
     home = Path(bench.settings.home)
     first = bench.worker(queues="default,spark")
     bench.dag(HELD)

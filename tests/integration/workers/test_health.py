@@ -69,7 +69,7 @@ def deaf_worker(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int, what: st
     return worker, file
 
 
-def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
+def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     bench: Any, monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
     worker, file = deaf_worker(bench, monkeypatch, port, CANCELLED)
@@ -96,7 +96,7 @@ def test_a_deaf_worker_turns_unhealthy_starts_again_and_takes_what_waits(
     assert doctor(bench).returncode == 0
 
 
-def test_a_worker_whose_event_loop_stands_still_starts_again_too(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+def test_a_worker_whose_event_loop_hangs_restarts_too(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     worker, file = deaf_worker(bench, monkeypatch, port, STANDING)
     file.touch()
     eventually(lambda: "stands still" in worker.said)
@@ -128,7 +128,7 @@ def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
     assert not list(bench.settings.run_folder.glob("worker-*"))
 
 
-def test_what_a_killed_worker_ran_goes_on_as_soon_as_it_starts_again(bench: Any) -> None:
+def test_tasks_of_a_killed_worker_are_retried_as_soon_as_it_starts_again(bench: Any) -> None:
     """The kernel says that it is dead: nobody has to wait for its signs of life."""
     bench.dag("""
         import os, time
@@ -156,7 +156,7 @@ def test_what_a_killed_worker_ran_goes_on_as_soon_as_it_starts_again(bench: Any)
     assert reason.endswith("is gone from its machine")
 
 
-def test_a_worker_that_was_declared_dead_claims_nothing_until_it_has_registered_anew(bench: Any) -> None:
+def test_a_worker_that_was_declared_lost_claims_nothing_until_it_has_registered_again(bench: Any) -> None:
     scenario = bench.scenario
     bench.dag(ONE_TASK)
     scenario.trigger("d", run_id="r1")

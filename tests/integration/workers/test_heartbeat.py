@@ -19,7 +19,7 @@ from workers.heartbeat import HeartbeatThread, Identity
 from workers.running_tasks import InPlace, Running, RunningTasks
 
 
-def test_a_heartbeat_thread_without_a_database_says_so_once_and_has_no_answer_until_there_is_one(
+def test_a_heartbeat_thread_without_a_database_logs_it_once_and_has_no_answer_until_it_is_back(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "paceline.worker")
@@ -45,9 +45,7 @@ def test_a_heartbeat_thread_without_a_database_says_so_once_and_has_no_answer_un
     scenario.close()
 
 
-def test_what_stands_as_running_here_although_no_child_runs_it_is_tried_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_recorded_as_running_here_that_no_child_runs_is_retried(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim got through, its answer was lost with the connection, and the child dropped the message as a duplicate."""
     monkeypatch.setattr(heartbeat, "UNKNOWN_S", 0.2)
     scenario = Scenario(settings)

@@ -33,7 +33,7 @@ def scenario(settings: Settings) -> Iterator[Scenario]:
     made.close()
 
 
-def test_a_worker_refuses_hostile_messages_and_goes_on_working(bench: Any, tmp_path: Path) -> None:
+def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: Path) -> None:
     broker: Any = client(bench.settings)
     bomb = tmp_path / "unpickled"
     items = hostile.items(str(bomb))
@@ -89,7 +89,7 @@ def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture) 
     assert [one.getMessage() for one in caplog.records[100:]] == ["refused 900 more messages", "refused a message: x"]
 
 
-def test_what_we_publish_is_taken(scenario: Scenario) -> None:
+def test_messages_of_the_publisher_are_accepted(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r" * 250)
     scenario.turn()
@@ -106,7 +106,7 @@ def test_a_message_of_the_release_before_has_no_version_and_is_taken() -> None:
     assert (message_filter.envelope_fault(message) or message_filter.dispatch_fault(message)) is None
 
 
-def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_one_that_its_worker_reads(
+def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_a_readable_message(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.dag(ONE_TASK)
@@ -133,7 +133,7 @@ def settled(scenario: Scenario) -> bool:
         return crashes.settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
 
 
-def test_rescue_looks_past_what_is_no_message(scenario: Scenario) -> None:
+def test_rescue_ignores_entries_that_are_no_messages(scenario: Scenario) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r")
     scenario.turn()

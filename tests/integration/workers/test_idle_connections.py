@@ -128,7 +128,7 @@ def another_process_waits(lock: ReportLock) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-def test_a_connection_that_opens_for_a_report_closes_at_once_if_others_wait_for_theirs(
+def test_a_connection_that_opens_for_a_report_closes_immediately_if_other_processes_wait_for_theirs(
     scenario: Scenario, others_wait: bool
 ) -> None:
     scenario.add(chain("d", 1))

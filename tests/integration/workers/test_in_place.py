@@ -113,7 +113,7 @@ def test_a_death_is_that_of_the_task_that_ran(bench: Any, first: str, second: st
     ("point", "retried"),
     [("continue.before", "first"), ("report.after", "second"), ("continue.after", "second"), ("report.before", "first")],
 )
-def test_a_death_between_two_tasks_is_that_of_the_one_that_stands_as_running(
+def test_a_death_between_two_tasks_is_that_of_the_task_recorded_as_running(
     bench: Any, tmp_path: Path, point: str, retried: str
 ) -> None:
     (tmp_path / "plan").write_text(f"{point}=kill@1")
@@ -127,7 +127,7 @@ def test_a_death_between_two_tasks_is_that_of_the_one_that_stands_as_running(
     assert "SIGKILL" in why
 
 
-def test_an_error_after_the_report_does_not_lose_what_it_continues_with(bench: Any, tmp_path: Path) -> None:
+def test_an_error_after_the_report_does_not_lose_the_task_that_continues(bench: Any, tmp_path: Path) -> None:
     (tmp_path / "plan").write_text("report.after=raise@1,follow.published=raise@2")
     bench.worker(**LONG, **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)})
     before = published(bench)
@@ -176,7 +176,7 @@ def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
     assert "ZeroDivisionError" in why
 
 
-def test_a_task_that_closes_all_files_of_its_process_ends_it_without_the_next_one(bench: Any) -> None:
+def test_a_task_that_closes_all_files_of_its_process_ends_it_before_the_next_task(bench: Any) -> None:
     bench.worker(**LONG)
 
     run = bench.run(row("os.closerange(3, 1000)").replace('"retries": 1', '"retries": 0'))
@@ -184,7 +184,7 @@ def test_a_task_that_closes_all_files_of_its_process_ends_it_without_the_next_on
     assert bench.scenario.states(run) == {"first": "success", "second": "success", "third": "success"}
 
 
-def test_what_a_task_did_to_the_conf_of_its_run_is_not_seen_by_the_next_one(bench: Any) -> None:
+def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(bench: Any) -> None:
     bench.worker(**LONG)
     bench.dag("""
     with DAG("d", schedule=None):

@@ -107,7 +107,7 @@ def test_values_of_other_tasks_are_no_templates_and_map_may_skip(bench: Any) -> 
     assert values(bench, "show") == ["1 {{ ds }}"]
 
 
-def test_a_task_that_others_are_mapped_over_fails_for_what_cannot_be_mapped(bench: Any) -> None:
+def test_a_task_with_a_result_that_cannot_be_mapped_over_fails(bench: Any) -> None:
     bench.worker(PACELINE_CORE_MAX_MAP_LENGTH="2")
 
     bench.run("""
@@ -162,7 +162,7 @@ def test_the_label_of_an_instance_comes_from_its_context(bench: Any) -> None:
     assert {one["map_label"] for one in listed} == {"item 1 of 1", "item 2 of 2", None}
 
 
-def test_setups_teardowns_and_groups_end_as_told(bench: Any) -> None:
+def test_setups_teardowns_and_groups_end_as_configured(bench: Any) -> None:
     bench.worker(concurrency=2)
 
     run = bench.run("""

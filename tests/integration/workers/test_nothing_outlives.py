@@ -120,7 +120,7 @@ def program(bench: Any, source: str, argument: str) -> Iterator[tuple["subproces
             process.terminate()
 
 
-def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
+def test_processes_of_tasks_die_with_their_killed_worker(bench: Any) -> None:
     pids = bench.folder / "pids"
     worker = bench.worker(concurrency=2)
     bench.dag(STARTING.format(pids=str(pids)))
@@ -140,7 +140,7 @@ def test_what_a_killed_worker_ran_dies_with_it(bench: Any) -> None:
     eventually(lambda: not any(runs(pid) for pid in {*below, *started()}))
 
 
-def test_what_a_task_forked_just_before_its_worker_was_killed_dies_with_it(bench: Any) -> None:
+def test_a_process_forked_just_before_its_worker_was_killed_dies_with_it(bench: Any) -> None:
     """Before anything looked at the processes below the worker."""
     pids = bench.folder / "pids"
     worker = bench.worker(concurrency=1)

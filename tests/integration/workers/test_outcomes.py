@@ -27,7 +27,7 @@ def one_task(body: str, arguments: str = "") -> str:
     return ONE_TASK.format(body=body, arguments=arguments)
 
 
-def test_a_task_that_returns_a_value_succeeds_and_hands_it_on(bench: Any) -> None:
+def test_a_task_that_returns_a_value_succeeds_and_passes_it_on(bench: Any) -> None:
     bench.worker()
 
     bench.run("""
@@ -58,7 +58,7 @@ def test_multiple_outputs_are_stored_one_by_one(bench: Any) -> None:
     assert values == {"a": 1, "b": [2], "return_value": {"a": 1, "b": [2]}}
 
 
-def test_a_failed_try_is_followed_by_another_and_the_first_ones_xcoms_are_gone(bench: Any) -> None:
+def test_a_failed_try_is_followed_by_another_and_the_xcoms_of_the_first_are_gone(bench: Any) -> None:
     bench.worker()
 
     bench.run(
@@ -95,7 +95,7 @@ def test_a_task_fails_when_its_retries_are_used_up(bench: Any) -> None:
         ("return 'x' * 2_000_000", "failed", "2,000,002 bytes"),
     ],
 )
-def test_some_endings_are_final_whatever_retries_remain(bench: Any, body: str, state: str, reason: str) -> None:
+def test_some_endings_are_final_even_if_retries_remain(bench: Any, body: str, state: str, reason: str) -> None:
     bench.worker()
 
     bench.run(one_task(body, "retries=3"))
@@ -120,7 +120,7 @@ def test_some_endings_are_final_whatever_retries_remain(bench: Any, body: str, s
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", "its process received SIGTERM"),
     ],
 )
-def test_whatever_user_code_does_to_its_process_fails_the_task_and_not_the_worker(bench: Any, body: str, reason: str) -> None:
+def test_damage_by_user_code_to_its_process_fails_the_task_and_not_the_worker(bench: Any, body: str, reason: str) -> None:
     worker = bench.worker()
 
     bench.run(one_task(f"ti.try_number == 1 and exec({body!r}, globals())", "retries=1, retry_delay=0.1"))
@@ -216,7 +216,7 @@ def test_a_message_delivered_twice_runs_once(bench: Any) -> None:
     assert (bench.folder / "ran").read_text() == "x"
 
 
-def test_a_report_that_comes_too_late_is_refused_and_the_log_says_so(bench: Any) -> None:
+def test_a_report_that_comes_too_late_is_refused_and_logged(bench: Any) -> None:
     bench.worker(PACELINE_WORKER_HEARTBEAT_SEC="30", PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
     bench.dag(one_task(f"[time.sleep(0.05) for _ in range(400) if not os.path.exists({str(bench.folder / 'go')!r})]"))
     run = bench.scenario.trigger("d", run_id="r1")
@@ -230,7 +230,7 @@ def test_a_report_that_comes_too_late_is_refused_and_the_log_says_so(bench: Any)
     assert bench.column("t", "reason") == "by hand"
 
 
-def test_a_task_whose_try_was_taken_away_is_stopped_and_its_child_goes_on(bench: Any) -> None:
+def test_a_task_that_lost_its_try_is_stopped_and_its_child_continues(bench: Any) -> None:
     bench.worker()
     bench.dag(one_task(f"time.sleep(60 if not os.path.exists({str(bench.folder / 'go')!r}) else 0)"))
     run = bench.scenario.trigger("d", run_id="r1")
@@ -247,7 +247,7 @@ def test_a_task_whose_try_was_taken_away_is_stopped_and_its_child_goes_on(bench:
     assert "this try is no longer the current one" in bench.log("t", 1)
 
 
-def test_templates_and_functions_know_the_last_successful_run(bench: Any) -> None:
+def test_templates_and_functions_have_the_last_successful_run(bench: Any) -> None:
     bench.worker()
     bench.dag("""
         def name_it(prev_start_date_success):

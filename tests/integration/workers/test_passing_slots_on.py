@@ -85,7 +85,7 @@ def test_a_wide_run_is_queued_by_its_worker_once_it_is_under_way(scenario: Scena
     assert scenario.rows("select distinct try_number from task_instance") == [(1,)]
 
 
-def test_a_retry_hands_its_slots_on_too(scenario: Scenario) -> None:
+def test_a_retry_passes_its_slots_on_too(scenario: Scenario) -> None:
     claim = start(scenario, wide(task={"retries": 1}))[0]
 
     scenario.follower.report(claim, Ending(S.UP_FOR_RETRY, delay_s=60.0))
@@ -102,7 +102,7 @@ def test_a_retry_hands_its_slots_on_too(scenario: Scenario) -> None:
         pytest.param({"max_active_tis_per_dagrun": 9}, id="counted in its run"),
     ],
 )
-def test_one_that_may_not_have_them_keeps_those_behind_it_from_getting_them(scenario: Scenario, options: dict[str, Any]) -> None:
+def test_a_task_that_may_not_have_the_slots_keeps_them_from_lower_ranked_tasks(scenario: Scenario, options: dict[str, Any]) -> None:
     claim = start(scenario, wide(options={"t0002": options}))[0]
     wakeups_of(scenario)
 
@@ -128,7 +128,7 @@ def test_the_first_in_line_of_another_run_is_left_to_the_scheduler(scenario: Sce
     assert not waits(scenario, "t0000", "urgent")
 
 
-def test_one_that_becomes_ready_and_outranks_the_line_is_not_passed_by(scenario: Scenario) -> None:
+def test_a_newly_ready_task_that_outranks_the_line_is_not_passed_by(scenario: Scenario) -> None:
     plan = dag(
         "w",
         {**{f"t{number:04}": [] for number in range(4)}, "heavy": ["t0000"]},
@@ -146,7 +146,7 @@ def test_one_that_becomes_ready_and_outranks_the_line_is_not_passed_by(scenario:
     assert wakeups_of(scenario) == {"queue"}
 
 
-def test_an_older_one_that_waits_goes_before_the_heir(scenario: Scenario) -> None:
+def test_an_older_waiting_task_instance_goes_before_the_successor(scenario: Scenario) -> None:
     plan = dag("w", {"a": [], "b": [], "c": [], "after": ["a"]}, task={"pool": "p", "priority_weight": 1})
     first, _ = start(scenario, plan)
     assert first.task_id == "a"
@@ -196,7 +196,7 @@ def test_no_slots_are_passed_on_with_following_off_or_rank_by_age(
     assert "queue" in wakeups_of(scenario)
 
 
-def test_a_failure_that_ends_its_run_hands_nothing_on(scenario: Scenario) -> None:
+def test_a_failure_that_ends_its_run_passes_nothing_on(scenario: Scenario) -> None:
     claim = start(scenario, wide(fail_fast=True))[0]
 
     scenario.follower.report(claim, Ending(S.FAILED))
@@ -243,7 +243,7 @@ def test_a_task_of_another_pool_that_waits_for_a_place_in_the_queue_gets_it(make
     assert scenario.rows("select count(*) from task_instance where queued_by = %s", scenario.worker_id) == [(1,)]
 
 
-def test_a_full_pool_beside_it_stops_nobody_from_handing_on(scenario: Scenario) -> None:
+def test_a_full_pool_beside_it_does_not_prevent_passing_slots_on(scenario: Scenario) -> None:
     scenario.pool("full", 1)
     scenario.add(dag("other", {"a": [], "b": []}, task={"pool": "full"}))
     scenario.trigger("other")
@@ -258,7 +258,7 @@ def test_a_full_pool_beside_it_stops_nobody_from_handing_on(scenario: Scenario) 
     assert wakeups_of(scenario) == set()
 
 
-def test_children_that_end_at_once_hand_on_to_different_ones_and_keep_the_limits(scenario: Scenario) -> None:
+def test_children_that_end_together_pass_slots_to_different_tasks_and_keep_the_limits(scenario: Scenario) -> None:
     children, width = 4, 200
     held = start(scenario, wide(width=width, max_active_tasks=children), slots=children)
     hots = [HotPath(scenario.settings, scenario.worker_id) for _ in range(children)]
@@ -301,7 +301,7 @@ def test_children_that_end_at_once_hand_on_to_different_ones_and_keep_the_limits
 
 
 @pytest.mark.parametrize(("place", "taken"), [(0, "t0002"), (1, "t0009"), (2, "t0008"), (7, "t0003"), (8, "t0002")])
-def test_the_processes_of_a_worker_prefer_different_ones_of_equal_rank(scenario: Scenario, place: int, taken: str) -> None:
+def test_the_processes_of_a_worker_prefer_different_tasks_of_equal_rank(scenario: Scenario, place: int, taken: str) -> None:
     claim = start(scenario, wide(width=20))[0]
     hot = HotPath(scenario.settings, scenario.worker_id, place)
 
@@ -322,7 +322,7 @@ def test_a_process_at_any_place_takes_the_highest_rank_first(scenario: Scenario)
     assert [task for task, state in scenario.states().items() if state == "queued"] == ["t0005"]
 
 
-def test_one_held_by_somebody_is_passed_over_without_waiting(scenario: Scenario) -> None:
+def test_a_locked_task_instance_is_skipped_without_waiting(scenario: Scenario) -> None:
     claim = start(scenario, wide())[0]
     with scenario.engine.begin() as somebody:
         somebody.exec_driver_sql("select from task_instance where task_id = 't0002' for no key update")
@@ -360,7 +360,7 @@ def take(worker: Connection, ti_id: int) -> None:
     )
 
 
-def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> None:
+def test_a_pass_that_lost_a_task_to_a_worker_chooses_again(scenario: Scenario) -> None:
     """That worker may have made others ready without a wakeup, because the one it took waited before them."""
     scenario.pool("p", 8)
     scenario.add(wide(width=2))
@@ -374,7 +374,7 @@ def test_a_pass_that_lost_one_to_a_worker_looks_again(scenario: Scenario) -> Non
     assert found.lost
 
 
-def test_a_pass_that_lost_its_only_choice_does_not_choose_what_a_worker_takes_at_that_moment(scenario: Scenario) -> None:
+def test_a_pass_that_lost_its_only_choice_does_not_choose_a_task_that_a_worker_takes_meanwhile(scenario: Scenario) -> None:
     start(scenario, wide(width=6), slots=2)
     ended, _, _, held, free, _ = [row[0] for row in scenario.rows("select id from task_instance order by id")]
     scenario.sql("update pool set slots = 3 where name = 'p'")

@@ -80,7 +80,7 @@ def worker(bench: Any) -> Any:
     return bench.worker(concurrency=1)
 
 
-def test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in_order(bench: Any, worker: Any) -> None:
+def test_a_worker_answers_inspections_refuses_commands_survives_garbage_and_shuts_down_cleanly(bench: Any, worker: Any) -> None:
     broker: Any = client(bench.settings)
     app = celery_app(bench.settings)
     channel = f"/{broker.connection_pool.connection_kwargs.get('db', 0)}.celery.pidbox"
@@ -111,7 +111,7 @@ def test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in
     assert worker.wait() == 0
 
 
-def test_it_obeys_what_flower_sends_and_answers_about_one_task(worker: Any, bench: Any) -> None:
+def test_it_executes_commands_of_flower_and_answers_about_one_task(worker: Any, bench: Any) -> None:
     app = celery_app(bench.settings)
     for name in ("disable_events", "enable_events"):
         assert "ok" in asked(worker, app.control, name), name
@@ -119,7 +119,7 @@ def test_it_obeys_what_flower_sends_and_answers_about_one_task(worker: Any, benc
     assert asked(worker, app.control, "query_task", ids=[str(uuid.uuid4())]) == {}
 
 
-def test_what_is_no_request_or_wants_its_answer_elsewhere_is_refused_before_celery_sees_it() -> None:
+def test_a_malformed_request_or_a_foreign_reply_address_is_refused_before_celery_sees_it() -> None:
     taken = []
     for item in garbage():
         try:
@@ -133,7 +133,7 @@ def test_what_is_no_request_or_wants_its_answer_elsewhere_is_refused_before_cele
     assert [(one["method"], "reply_to" in one) for one in taken] == [("ping", True), ("__class__", False)]
 
 
-def test_what_was_to_be_revoked_runs(bench: Any, worker: Any) -> None:
+def test_a_task_that_celery_should_revoke_runs(bench: Any, worker: Any) -> None:
     app = celery_app(bench.settings)
     bench.dag(ONE_TASK)
     run = bench.scenario.trigger("d", run_id="r1")
@@ -182,6 +182,6 @@ def test_active_shows_the_task_that_runs_in_place(bench: Any) -> None:
     eventually(lambda: asked(worker, app.control, "active") == [])
 
 
-def test_every_refusal_names_what_to_do(bench: Any) -> None:
+def test_every_refusal_names_the_alternative(bench: Any) -> None:
     words = [remote_control.refusal(name) for name in remote_control.REFUSED]
     assert all(len(one) < 300 and one.endswith(".") for one in words)

@@ -52,7 +52,7 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
     assert "refused" not in bench.said
 
 
-def test_what_a_task_did_while_the_server_took_no_writes_is_stored_once_it_does(
+def test_the_end_of_a_task_on_a_read_only_server_is_stored_once_it_takes_writes(
     bench: Any, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
@@ -104,7 +104,7 @@ def logs_on_full_disk(bench: Any) -> None:
         log.symlink_to("/dev/full")
 
 
-def test_a_full_log_disk_changes_no_outcome_and_is_told(bench: Any) -> None:
+def test_a_full_log_disk_changes_no_outcome_and_is_reported(bench: Any) -> None:
     logs_on_full_disk(bench)
     worker = bench.worker(PACELINE_VAR_PASSWORD="hunter2")
 

@@ -94,7 +94,7 @@ def sent(bench: Any) -> str:
     return "\n".join(str(read[kind](key)) for key in broker.keys("*") if (kind := broker.type(key)) in read)
 
 
-def test_the_environment_comes_before_the_store_and_is_not_handed_to_programs(bench: Any) -> None:
+def test_the_environment_comes_before_the_store_and_is_not_passed_to_programs(bench: Any) -> None:
     stored(bench.settings, bench.scenario.engine)
     uri = "http://u:from-the-environment@web:80/?a=b"
     bench.worker(PACELINE_VAR_PLAIN="overridden", PACELINE_CONN_DB=uri, PACELINE_CONN_OTHER='{"conn_type": "x", "host": "o"}')
@@ -115,7 +115,7 @@ def test_the_environment_comes_before_the_store_and_is_not_handed_to_programs(be
     assert bench.scenario.rows("select value from xcom") == [([],)]
 
 
-def test_what_is_not_there_is_told_in_a_sentence(bench: Any) -> None:
+def test_a_missing_variable_or_connection_is_one_sentence(bench: Any) -> None:
     stored(bench.settings, bench.scenario.engine)
     bench.worker()
 

@@ -160,7 +160,7 @@ d()
 
 @pytest.mark.on_demand
 @pytest.mark.spark
-def test_an_executor_that_is_killed_mid_stage_is_replaced_and_told(bench: Any) -> None:
+def test_an_executor_that_is_killed_mid_stage_is_replaced_and_counted(bench: Any) -> None:
     bench.worker(queues="default,spark")
 
     run = bench.run(LOSES_AN_EXECUTOR, timeout_s=150)
@@ -216,7 +216,7 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
         ),
     ],
 )
-def test_a_conf_that_no_jvm_can_have_is_told_in_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:
+def test_a_conf_that_no_jvm_accepts_is_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:
     bench.worker(queues="default,spark")
 
     bench.run(f"""

@@ -89,7 +89,7 @@ def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any) ->
     assert "cds" not in jvm.jvm.recent_output()
 
 
-def test_a_rehearsal_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_rehearsal_that_fails_states_the_reason_and_leaves_nothing(tmp_path: Path) -> None:
     def play(spark: Any, folder: Path) -> None:
         spark.read.parquet(f"{folder}/nothing").count()
 

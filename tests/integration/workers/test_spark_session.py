@@ -150,7 +150,7 @@ def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: WarmJvm, own: d
     assert words.strip("'") in str(caught.value)
 
 
-def test_keys_of_others_are_let_through(jvm: WarmJvm) -> None:
+def test_keys_of_other_packages_are_accepted(jvm: WarmJvm) -> None:
     jvm.check({"spark.hadoop.fs.x.impl": "org.x", "spark.of.mine": "1", "spark.executor.memory": "2g"})
 
 
@@ -232,7 +232,7 @@ def test_a_stream_stops_with_its_task(jvm: WarmJvm) -> None:
     assert seen(jvm)["streams"] == 0
 
 
-def test_progress_counts_what_began_since(jvm: WarmJvm) -> None:
+def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
     with session.opened(jvm, {}, name="before") as spark:
         spark.range(10, numPartitions=7).count()
     ended = time.time()

@@ -79,7 +79,7 @@ def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
     ("deaf_s", "lasts_60_s"),
     [(0.0, False), pytest.param(30.0, False, marks=pytest.mark.on_demand), pytest.param(0.0, True, marks=pytest.mark.on_demand)],
 )
-def test_a_retry_after_a_killed_worker_attaches_and_a_deaf_master_is_asked_again(
+def test_a_retry_after_a_killed_worker_attaches_and_a_silent_master_is_queried_again(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, deaf_s: float, lasts_60_s: bool
 ) -> None:
     first = start()
@@ -176,7 +176,7 @@ def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_wo
 
 
 @pytest.mark.on_demand
-def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_says_why(bench: Any) -> None:
+def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_states_the_reason(bench: Any) -> None:
     bench.worker(queues="default,spark")
     bench.dag("""
         with DAG("d", schedule=None):
@@ -193,7 +193,7 @@ def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_says_why(bench:
 
 
 @pytest.mark.on_demand
-def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
+def test_an_application_of_a_dead_worker_is_ended_if_no_try_takes_it_over(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
     first = start()
@@ -219,7 +219,7 @@ def test_what_a_dead_worker_left_is_ended_if_no_try_comes_for_it(
         ({"master": "spark://127.0.0.1:1"}, "The Spark master spark://127.0.0.1:1 did not answer within 1 s"),
     ],
 )
-def test_what_cannot_be_submitted_fails_at_once_with_one_sentence(
+def test_an_application_that_cannot_be_submitted_fails_immediately_with_one_sentence(
     bench: Any, application: Path, given: dict[str, Any], sentence: str
 ) -> None:
     bench.worker(queues="default,spark", PACELINE_SPARK_SUBMIT_TIMEOUT="1")
@@ -232,7 +232,7 @@ def test_what_cannot_be_submitted_fails_at_once_with_one_sentence(
 
 
 @pytest.mark.parametrize("password", [None, "another" * 8])
-def test_the_master_takes_nothing_that_its_password_did_not_sign(cluster: SparkCluster, password: str | None) -> None:
+def test_the_master_refuses_requests_that_its_password_did_not_sign(cluster: SparkCluster, password: str | None) -> None:
     base = f"http://127.0.0.1:{cluster.rest_port}/v1/submissions"
 
     for path, body in (("create", {"action": "CreateSubmissionRequest"}), ("kill/driver-1", {}), ("status/driver-1", None)):
@@ -275,7 +275,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
 
 
 @pytest.mark.on_demand
-def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
+def test_an_application_that_a_frozen_worker_submits_after_the_next_try_began_is_ended(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
     with between(cluster.rest_port) as proxy:
@@ -313,7 +313,7 @@ def test_what_a_frozen_worker_submits_after_the_next_try_ruled_it_out_is_ended(
 
 @pytest.mark.on_demand
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT_OFF, Fault.TWICE, Fault.GATEWAY])
-def test_an_application_whose_submission_was_answered_badly_is_found_by_its_tag_and_followed(
+def test_an_application_whose_submission_got_a_bad_response_is_found_by_its_tag_and_followed(
     bench: Any, cluster: SparkCluster, application: Path, start: Any, fault: Fault
 ) -> None:
     with between(cluster.rest_port) as answers, between(cluster.ui_port) as page:
@@ -336,7 +336,7 @@ def test_an_application_whose_submission_was_answered_badly_is_found_by_its_tag_
 
 
 @pytest.mark.on_demand
-def test_after_a_master_forgot_an_application_the_next_try_submits_it_anew(
+def test_after_a_master_lost_an_application_the_next_try_submits_it_again(
     bench: Any, application: Path, start: Any, tmp_path: Path
 ) -> None:
     with running_cluster(tmp_path / "spark") as cluster:

@@ -50,7 +50,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_worker_told_to_stop_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
+def test_a_worker_with_sigterm_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
     worker, run = started(bench, wait_for(bench.folder / "go"))
 
     worker.signal(signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_task_that_will_not_stop_is_killed(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
-def test_a_second_signal_ends_it_at_once_and_says_what_became_of_its_task(bench: Any, number: int) -> None:
+def test_a_second_signal_ends_it_immediately_and_records_the_end_of_its_task(bench: Any, number: int) -> None:
     worker, _ = started(bench, "time.sleep(120)")
     left = children(worker.process.pid)
 
@@ -146,7 +146,7 @@ def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any)
     eventually(lambda: "PostgreSQL answers again" in worker.said)
 
 
-def test_a_worker_declared_dead_registers_anew(bench: Any) -> None:
+def test_a_worker_that_was_declared_lost_registers_again(bench: Any) -> None:
     worker = bench.worker()
 
     bench.scenario.sql("update process set stopped_at = now() where name like 'w0@%%'")
@@ -184,7 +184,7 @@ def test_a_worker_waits_for_database_and_broker_and_then_works(bench: Any) -> No
     assert worker.said.count("does not answer") == 2
 
 
-def test_a_worker_whose_broker_connections_were_cut_works_on(bench: Any) -> None:
+def test_a_worker_whose_broker_connections_were_cut_continues(bench: Any) -> None:
     bench.worker()
     bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
 
@@ -240,7 +240,7 @@ def test_an_old_schema_stops_the_worker_with_the_command_to_run(bench: Any, empt
     assert "paceline db migrate" in worker.said
 
 
-def test_a_worker_that_a_person_asked_to_drain_lets_its_task_end(bench: Any) -> None:
+def test_a_worker_that_drains_lets_its_task_end(bench: Any) -> None:
     worker, run = started(bench, wait_for(bench.folder / "go"))
     (worker_id,) = bench.scenario.rows("select id from process where name like 'w0@%%'")[0]
 

@@ -43,7 +43,7 @@ def stored(scenario: Scenario, run: int) -> Outcome:
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_a_worker_ends_runs_as_the_cases_say(make_scenario: Callable[..., Scenario], follow: bool) -> None:
+def test_a_worker_ends_runs_as_the_cases_expect(make_scenario: Callable[..., Scenario], follow: bool) -> None:
     scenario = make_scenario(follow=follow)
     settings, worker = scenario.settings, pool_process(scenario)
     conn_id, uri = conformance.CONNECTION
@@ -114,7 +114,7 @@ def tries(request: pytest.FixtureRequest) -> Tries:
     return Tries(DatabaseStore(scenario.settings, scenario.hot, scenario.follower), queued, scenario.worker_id)
 
 
-def test_what_a_try_pushes_can_be_pulled(tries: Tries) -> None:
+def test_pushed_xcoms_can_be_pulled(tries: Tries) -> None:
     store, first = tries.store, tries.claim()
     for key, text in {"list": "[1, 2]", "dict": '{"b": 1, "a": 2}', "text": '"x"', "null": "null", "twice": "1"}.items():
         store.push_xcom(first, key, text)
@@ -170,7 +170,7 @@ def test_a_try_that_is_over_changes_nothing(tries: Tries) -> None:
     assert store.secrets(claim).variable("k") is None
 
 
-def test_a_try_that_goes_on_keeps_what_it_has(tries: Tries) -> None:
+def test_a_try_that_continues_keeps_its_xcoms(tries: Tries) -> None:
     store, first = tries.store, tries.claim()
     store.push_xcom(first, "k", "1")
 

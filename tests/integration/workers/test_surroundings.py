@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.own_program
 
 
-def test_everything_a_task_says_is_in_its_log_in_order(bench: Any) -> None:
+def test_all_output_of_a_task_is_in_its_log_in_order(bench: Any) -> None:
     bench.worker()
 
     bench.run("""
@@ -121,7 +121,7 @@ def test_user_code_sees_its_home_and_no_passwords(bench: Any) -> None:
     assert value == [str(bench.settings.home), [], "r1", 1]
 
 
-def test_a_fork_that_user_code_forgets_reports_nothing(bench: Any) -> None:
+def test_a_fork_that_user_code_leaves_behind_reports_nothing(bench: Any) -> None:
     bench.worker()
 
     bench.run("""
@@ -158,7 +158,7 @@ def test_a_hostile_folder_of_dags_does_not_get_in_the_way(bench: Any) -> None:
     assert bench.scenario.states() == {"t": "success"}
 
 
-def test_tasks_run_side_by_side_in_as_many_children_as_asked_for(bench: Any) -> None:
+def test_tasks_run_side_by_side_in_as_many_children_as_configured(bench: Any) -> None:
     bench.worker(concurrency=2)
 
     bench.run(f"""

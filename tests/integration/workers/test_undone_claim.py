@@ -40,7 +40,7 @@ with DAG("d", schedule=None):
 """
 
 
-def test_a_report_of_a_dispatch_whose_claim_was_undone_is_taken_and_nothing_runs_twice(bench: Any, tmp_path: Path) -> None:
+def test_a_report_of_a_dispatch_whose_claim_was_undone_is_stored_and_nothing_runs_twice(bench: Any, tmp_path: Path) -> None:
     """The task ends before the next heartbeat could have asserted the claim again."""
     ran, go = tmp_path / "ran", tmp_path / "go"
     bench.worker(PACELINE_WORKER_HEARTBEAT_SEC="100", PACELINE_WORKER_HEARTBEAT_TIMEOUT="1000")
@@ -140,7 +140,7 @@ def _back(server: PostgresServer, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("crash", [crash_backend, crash_server])
-def test_what_a_crash_undid_is_claimed_by_nobody_else_before_its_worker_has_said_that_it_runs_it(
+def test_a_claim_that_a_crash_undid_is_not_given_away_before_its_worker_could_restore_it(
     server: PostgresServer, scenario: Scenario, crash: Any
 ) -> None:
     """A second message of it is about: sent again, or back with an old state of Redis."""
@@ -183,7 +183,7 @@ def test_a_connection_that_ends_with_a_crash_is_lost_and_no_fault_of_the_stateme
     survivor.close()
 
 
-def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServer, scenario: Scenario) -> None:
+def test_values_that_a_task_stored_survive_a_crash_of_the_server(server: PostgresServer, scenario: Scenario) -> None:
     """Only the claim does not wait for the disk: a task that goes on and succeeds must not have lost what it stored."""
     (message,) = scenario.messages()
     claim = scenario.claim(message)
@@ -202,7 +202,7 @@ def test_what_a_task_stored_outlives_a_crash_of_the_server(server: PostgresServe
     assert external_jobs.open_of(scenario.hot.dicts, claim.id) == [job]
 
 
-def test_what_nobody_asserts_is_sent_and_claimed_once_every_live_worker_had_time_to(
+def test_an_undone_claim_that_no_worker_restores_is_published_and_claimed_once_all_had_time(
     server: PostgresServer, scenario: Scenario
 ) -> None:
     (message,) = scenario.messages()
@@ -250,7 +250,7 @@ def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_not
     elsewhere.close()
 
 
-def test_what_is_queued_after_a_crash_is_claimed_at_once(server: PostgresServer, scenario: Scenario) -> None:
+def test_tasks_queued_after_a_crash_are_claimed_immediately(server: PostgresServer, scenario: Scenario) -> None:
     crash_backend(server, scenario)
     with scenario.engine.connect() as connection:
         assert not crashes.settled(connection, seconds=0)
@@ -264,7 +264,7 @@ def test_what_is_queued_after_a_crash_is_claimed_at_once(server: PostgresServer,
     assert list(claims.values()).count(False) == 1
 
 
-def test_after_a_restart_in_order_what_was_queued_is_claimed_at_once(server: PostgresServer, scenario: Scenario) -> None:
+def test_after_a_clean_restart_queued_tasks_are_claimed_immediately(server: PostgresServer, scenario: Scenario) -> None:
     (message,) = scenario.messages()
     restart(server, scenario)
 

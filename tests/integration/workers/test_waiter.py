@@ -145,7 +145,7 @@ def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenar
         ("scheduler.triggers.DateTimeTrigger", "unexpected keyword argument 'nonsense'"),
     ],
 )
-def test_a_trigger_that_cannot_be_made_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, said: str) -> None:
+def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, said: str) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r")
     scenario.turn()
@@ -250,7 +250,7 @@ def test_a_trigger_class_of_a_dag_file_is_found_by_its_path(
     ("kind", "said"),
     [("Raises", "ValueError: no 7"), ("Exits", "SystemExit: 3"), ("Ends", "ended without an event"), ("Nul", "NUL character")],
 )
-def test_what_a_trigger_raises_is_told_to_its_task(scenario: Scenario, kind: str, said: str) -> None:
+def test_an_error_of_a_trigger_reaches_its_task(scenario: Scenario, kind: str, said: str) -> None:
     defer_in_file(scenario, kind)
 
     with running_waiter(scenario.settings):
@@ -259,7 +259,7 @@ def test_what_a_trigger_raises_is_told_to_its_task(scenario: Scenario, kind: str
     assert again.resume is not None and said in again.resume["error"]
 
 
-def test_a_waiter_drops_triggers_that_nobody_waits_for_any_more(settings: Settings) -> None:
+def test_a_waiter_drops_triggers_without_a_waiting_task(settings: Settings) -> None:
     quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
     scenario = Scenario(quick)
     defer_one(scenario, never())
@@ -273,7 +273,7 @@ def test_a_waiter_drops_triggers_that_nobody_waits_for_any_more(settings: Settin
 
 
 @pytest.mark.parametrize("stopped_by", ["mark", "clear", "timeout", "end of the waiter", "another waiter"])
-def test_a_trigger_ends_its_work_outside_if_somebody_stops_its_task(
+def test_a_trigger_ends_its_external_work_if_its_task_is_stopped(
     settings: Settings, stopped_by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
@@ -298,7 +298,7 @@ def test_a_trigger_ends_its_work_outside_if_somebody_stops_its_task(
     scenario.close()
 
 
-def test_what_a_dead_waiter_awaited_is_taken_over(scenario: Scenario) -> None:
+def test_triggers_of_a_dead_waiter_are_taken_over(scenario: Scenario) -> None:
     claim = defer_one(scenario, at_once())
     dead = processes.register(scenario.engine, kind="waiter", name="dead", host="h", pid=1)
     assert [one.dispatch_id for one in transact(scenario.engine, deferrals.claim, dead, limit=10)] == [claim.dispatch_id]
@@ -312,7 +312,7 @@ def test_what_a_dead_waiter_awaited_is_taken_over(scenario: Scenario) -> None:
     assert transact(scenario.engine, deferrals.claim, dead, limit=10) == []
 
 
-def test_a_waiter_that_was_declared_dead_goes_on_under_a_new_id(settings: Settings) -> None:
+def test_a_waiter_that_was_declared_lost_continues_under_a_new_id(settings: Settings) -> None:
     quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
     scenario = Scenario(quick)
     defer_one(scenario, never())

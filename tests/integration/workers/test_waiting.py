@@ -38,7 +38,7 @@ d()
 """
 
 
-def test_branches_skip_what_they_did_not_choose(running: Any) -> None:
+def test_branches_skip_tasks_that_they_did_not_choose(running: Any) -> None:
     bench = running()
 
     run = bench.run(BRANCHES)
@@ -203,7 +203,7 @@ def test_a_trigger_that_does_not_fire_in_time_fails_the_try(waiting: Any) -> Non
     assert "did not fire within the timeout" in waiting.last_line("t")
 
 
-def test_another_waiter_takes_over_from_one_that_was_killed(bench: Any) -> None:
+def test_another_waiter_takes_over_from_a_killed_waiter(bench: Any) -> None:
     bench.worker(concurrency=1)
     environment = {
         **os.environ,
@@ -270,7 +270,7 @@ def test_a_run_of_another_dag_is_triggered_and_awaited(waiting: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", ["none", "success", "skipped"])
-def test_a_running_task_that_is_asked_to_stop_ends_once_as_asked(bench: Any, asked: str) -> None:
+def test_a_running_task_with_a_stop_request_ends_once_as_requested(bench: Any, asked: str) -> None:
     bench.worker(concurrency=1)
     run = bench.run(
         """

@@ -26,7 +26,7 @@ def publish(settings: Settings) -> None:
     publisher.close()
 
 
-def test_free_slots_and_waiting_messages_and_none_taken_is_deaf(settings: Settings, watchdog: Watchdog) -> None:
+def test_a_worker_with_free_slots_that_takes_no_waiting_message_is_deaf(settings: Settings, watchdog: Watchdog) -> None:
     publish(settings)
 
     assert [watchdog.deaf(now) for now in (0.0, 29.0, 30.0)] == [False, False, True]
@@ -36,7 +36,7 @@ def test_an_empty_queue_is_no_deafness(watchdog: Watchdog) -> None:
     assert [watchdog.deaf(now) for now in (0.0, 29.0, 60.0)] == [False, False, False]
 
 
-def test_a_message_taken_meanwhile_shows_that_it_hears(
+def test_a_worker_that_took_a_message_meanwhile_is_not_deaf(
     settings: Settings, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(settings)

@@ -54,7 +54,7 @@ def test_every_other_path_is_a_page_with_a_strict_policy(path: str) -> None:
     assert (found.headers["cache-control"], found.headers["x-frame-options"]) == ("no-cache", "DENY")
 
 
-def test_a_page_that_is_known_is_not_sent_again() -> None:
+def test_a_cached_page_is_not_sent_again() -> None:
     tag = get("/").headers["etag"]
 
     again = get("/", if_none_match=tag)
@@ -88,7 +88,7 @@ def test_other_files_are_not_served(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v2/other", "/auth/x", "/metrics", "/health"])
-def test_what_belongs_to_the_api_is_no_page(path: str) -> None:
+def test_paths_of_the_api_are_no_pages(path: str) -> None:
     found = get(path)
 
     assert (found.status_code, found.json()) == (404, {"detail": "Not Found"})
@@ -100,7 +100,7 @@ def test_routes_keep_their_answers() -> None:
     assert get("/dags", method="POST").status_code == 404
 
 
-def test_without_built_pages_the_response_says_how_to_build_them(folder: Path) -> None:
+def test_without_built_pages_the_response_names_the_command_that_builds_them(folder: Path) -> None:
     (folder / "index.html").unlink()
 
     found = get("/")

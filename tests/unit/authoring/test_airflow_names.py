@@ -280,7 +280,7 @@ def reschedule(ti: Any) -> int:
     return int(ti.try_number)
 
 
-def test_exceptions_that_decide_what_follows(tmp_path: Path) -> None:
+def test_exceptions_that_decide_the_end_of_a_try(tmp_path: Path) -> None:
     with DAG("d", schedule=None) as dag:
         Choosing(task_id="t") >> [EmptyOperator(task_id="yes"), EmptyOperator(task_id="no")]
         PythonOperator(task_id="again", python_callable=reschedule)
@@ -297,7 +297,7 @@ def test_the_names_of_airflows_errors() -> None:
     assert issubclass(AirflowFailException, PacelineError)
 
 
-def test_a_dag_tells_its_folder_owners_and_teardowns_and_what_replaces_the_rest() -> None:
+def test_a_dag_has_its_folder_owners_and_teardowns_and_names_replacements_for_the_rest() -> None:
     with DAG("d") as dag:
         EmptyOperator(task_id="a", owner="zoe") >> EmptyOperator(task_id="b", owner="ann").as_teardown()
 

@@ -40,7 +40,7 @@ def test_events_are_read_once_and_found_by_asset_uri_or_name() -> None:
         events["c"]
 
 
-def test_what_a_task_says_of_its_outlets_is_kept_by_uri() -> None:
+def test_outlet_events_of_a_task_are_stored_by_uri() -> None:
     said = OutletEvents([A, B])
     said[A].extra = {"rows": 7}
     said["a"].add({"files": 1})

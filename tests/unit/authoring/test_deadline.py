@@ -69,7 +69,7 @@ def test_a_dag_may_have_several_deadlines_and_callbacks_with_arguments() -> None
         (lambda: DAG("d", sla_miss_callback="late"), "sla_miss_callback must be a function"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(make: Callable[[], object], complaint: str) -> None:
+def test_an_error_names_its_line(make: Callable[[], object], complaint: str) -> None:
     with pytest.raises(DagError, match=complaint) as caught:
         make()
 

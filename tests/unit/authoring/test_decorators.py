@@ -46,7 +46,7 @@ def test_opened_dags_are_collected_also_without_a_name() -> None:
     assert scope.current_dag() is None
 
 
-def test_a_task_knows_the_line_that_made_it() -> None:
+def test_a_task_has_the_line_that_created_it() -> None:
     with DAG("d") as made:
         task(task_id="a")(lambda: 1)()
         task(task_id="b")(lambda: 1)()

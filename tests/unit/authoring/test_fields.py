@@ -38,7 +38,7 @@ def test_a_dict_is_never_shared() -> None:
     assert checked(Some, {}, CHECKS)["options"] is not checked(Some, {}, CHECKS)["options"]
 
 
-def test_what_a_base_declares_can_be_left_out() -> None:
+def test_arguments_that_a_base_declares_can_be_left_out() -> None:
     assert checked(More, {"name": "m", "count": 3}, CHECKS) == {"count": 3, "options": {}, "name": "m"}
     assert checked(More, {"name": "m", "count": 3}, CHECKS, but=Some) == {"name": "m"}
 
@@ -46,7 +46,7 @@ def test_what_a_base_declares_can_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("kind", "declared"), [(DAG, DagArguments), (BaseOperator, TaskArguments), (BaseSensorOperator, SensorArguments)]
 )
-def test_editors_see_what_is_declared(kind: type, declared: type) -> None:
+def test_editors_see_the_declared_arguments(kind: type, declared: type) -> None:
     """The signature names the TypedDict, and every name in it is an argument."""
     (kwargs,) = [one for one in inspect.signature(kind.__init__).parameters.values() if one.kind is one.VAR_KEYWORD]  # type: ignore[misc]
 

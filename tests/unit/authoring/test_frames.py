@@ -70,7 +70,7 @@ def test_json_without_a_reference_is_not_walked() -> None:
 @pytest.mark.parametrize(
     "value", [{"__dataframe__": 1, "url": "x"}, {"__dataframe__": 2}, ["__dataframe__"], {"__dataframe__": None}]
 )
-def test_what_only_looks_like_a_reference_stays_what_it_is(value: object) -> None:
+def test_a_value_that_only_resembles_a_reference_stays_unchanged(value: object) -> None:
     assert xcom.decode(json.dumps(value)) == value
 
 
@@ -78,14 +78,14 @@ def test_columns_are_named_with_their_types() -> None:
     assert REFERENCE.columns == {"id": "long", "tags": "array<string>", "at": "struct<x:double>"}
 
 
-def test_a_reference_reads_as_its_url_and_knows_its_local_path() -> None:
+def test_a_reference_reads_as_its_url_and_has_its_local_path() -> None:
     far = DataFrameReference(url="s3a://bucket/x", schema=SCHEMA, rows=0, bytes=0)
 
     assert (f"{REFERENCE}", REFERENCE.path) == ("file:///data/d/r/t/r1-try1-x", "/data/d/r/t/r1-try1-x")
     assert far.path == "s3a://bucket/x"
 
 
-def test_what_is_no_reference_is_still_refused_with_its_place() -> None:
+def test_a_value_that_is_no_reference_is_still_refused_with_its_place() -> None:
     with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is of type set'):
         xcom.encode({"a": [REFERENCE, {1}]}, 10_000)
 
@@ -107,7 +107,7 @@ def test_a_list_of_references_is_opened_one_by_one_as_they_are_looked_at_or_all_
     assert found[2] == "text"
 
 
-def test_a_union_of_different_columns_or_of_nothing_says_so() -> None:
+def test_a_union_of_different_columns_or_of_nothing_is_an_error() -> None:
     narrow = DataFrameReference(url="file:///b", schema={"type": "struct", "fields": SCHEMA["fields"][:1]}, rows=1, bytes=1)
     session: Any = Session()
 

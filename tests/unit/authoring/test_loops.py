@@ -33,7 +33,7 @@ def halve(dag_maker: DagMaker, until: Any = None, *, most: int = 5, start: int =
     return dag_maker.run()
 
 
-def test_it_ends_when_its_condition_holds_and_what_is_below_runs_once(dag_maker: DagMaker) -> None:
+def test_it_ends_when_its_condition_holds_and_downstream_tasks_run_once(dag_maker: DagMaker) -> None:
     def small(*, loop: Any) -> LoopDecision:
         return LoopDecision(stop=loop.result <= 2, reason=f"{loop.result} in iteration {loop.index} of {loop.max_iterations}")
 
@@ -124,7 +124,7 @@ def two_ends() -> None:
         (lambda: group.loop(max_iterations=2, until="done"), "until must be a function"),
     ],
 )
-def test_a_mistake_has_a_sentence(dag_maker: DagMaker, make: Callable[[], Any], words: str) -> None:
+def test_a_mistake_is_one_sentence(dag_maker: DagMaker, make: Callable[[], Any], words: str) -> None:
     with pytest.raises(DagError, match=words), dag_maker("d"):
         make()
 

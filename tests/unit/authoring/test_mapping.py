@@ -69,7 +69,7 @@ def rendered(dag: DAG, task_id: str, ti: Stored, field: str = "op_kwargs") -> An
     return getattr(dag.task_dict[task_id].unmap(context, ti.map_index).render(context), field)
 
 
-def test_the_spec_says_where_the_lengths_come_from() -> None:
+def test_the_spec_names_the_sources_of_the_lengths() -> None:
     with DAG("d") as dag:
         found = numbers()
         add.expand(x=[1, 2, 3])

@@ -85,7 +85,7 @@ def test_a_scheduled_dag_needs_a_default_for_each_param() -> None:
         ({"n": 1, "s": 2}, "Param 's' of DAG 'd' cannot be 2: 2 is not of type 'string'."),
     ],
 )
-def test_a_conf_that_does_not_fit_is_told_with_the_param(conf: dict[str, Any], words: str) -> None:
+def test_a_conf_that_does_not_fit_names_the_param(conf: dict[str, Any], words: str) -> None:
     with pytest.raises(ParamError) as caught:
         params.check(spec_of(n=Param(type="integer", minimum=1), s=Param("", type="string")), conf, dag_id="d")
     assert (str(caught.value), caught.value.exit_code) == (words, 2)
@@ -114,7 +114,7 @@ def test_a_try_gets_the_dags_values_then_the_tasks_then_the_confs() -> None:
         params.of_try(made, one, {"c": "x"})
 
 
-def test_a_param_that_is_not_there_is_told_with_the_nearest() -> None:
+def test_a_missing_param_names_the_nearest_match() -> None:
     merged = params.Params(depth=1)
 
     with pytest.raises(KeyError, match=r"There is no param 'dept'; did you mean 'depth'\?"):

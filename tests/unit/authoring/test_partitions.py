@@ -103,7 +103,7 @@ def test_a_mapper_gives_the_keys_of_runs_and_survives_being_stored(mapper: Parti
         (FanOutMapper(upstream_mapper=StartOfDayMapper(), window=MonthWindow()), "2024-03-13T00:00:00"),
     ],
 )
-def test_a_key_that_a_mapper_does_not_know_is_a_value_error(mapper: PartitionMapper, key: str) -> None:
+def test_a_key_that_a_mapper_cannot_map_is_a_value_error(mapper: PartitionMapper, key: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has other words
         mapper.keys(key)
 
@@ -206,7 +206,7 @@ class Own(PartitionMapper):
         (lambda: CronPartitionTimetable("@daily", timezone="UTC", run_offset=1.5), "run_offset"),  # type: ignore[arg-type]
     ],
 )
-def test_a_mistake_has_a_sentence(make: Callable[[], Any], words: str) -> None:
+def test_a_mistake_is_one_sentence(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(TimetableError, match=words):
         make()
 

@@ -260,7 +260,7 @@ class Choosing(BaseOperator, SkipMixin):
         self.skip_all_except(context["ti"], "a")
 
 
-def test_operators_that_skip_others() -> None:
+def test_operators_that_skip_other_tasks() -> None:
     with DAG("d", schedule=None) as dag:
         Skipping(task_id="all") >> EmptyOperator(task_id="b")
         Choosing(task_id="some") >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="c")]

@@ -141,7 +141,7 @@ def test_indirect_setups_count_while_their_teardown_is_to_come() -> None:
     assert setup_scopes(dag)["down"].between == ("a", "b")
 
 
-def test_what_follows_on_a_group_does_not_wait_for_its_teardowns() -> None:
+def test_tasks_downstream_of_a_group_do_not_wait_for_its_teardowns() -> None:
     with DAG("d") as dag:
         with TaskGroup("g") as group:
             up, work, down = empty("up").as_setup(), empty("work"), empty("down").as_teardown()

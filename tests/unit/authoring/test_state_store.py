@@ -30,7 +30,7 @@ class Recorded:
         self.calls.append(given)
 
 
-def test_the_values_of_a_task_expire_as_asked_or_by_default() -> None:
+def test_the_values_of_a_task_expire_after_their_own_or_the_default_time() -> None:
     backend = Recorded()
     store = TaskStateStore(backend)
     store.set("a", 1)
@@ -92,7 +92,7 @@ def test_coroutines_use_the_stores_too() -> None:
         ((3, 1), "not 3"),
     ],
 )
-def test_what_cannot_be_stored_is_refused(given: tuple[Any, Any], words: str) -> None:
+def test_a_value_that_cannot_be_stored_is_refused(given: tuple[Any, Any], words: str) -> None:
     for store in (TaskStateStore(Recorded()), AssetStateStores(Recorded(), [A])):
         with pytest.raises(ValueError, match=words):
             store.set(*given)

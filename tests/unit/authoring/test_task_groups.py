@@ -20,7 +20,7 @@ def empty(name: str, **arguments: Any) -> EmptyOperator:
     return EmptyOperator(task_id=name, **arguments)
 
 
-def test_ids_carry_the_groups_and_the_dag_tells_them() -> None:
+def test_ids_contain_the_groups_and_the_dag_lists_them() -> None:
     with DAG("d") as dag:
         with TaskGroup("outer", tooltip="all of it"):
             empty("a")

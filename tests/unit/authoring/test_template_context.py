@@ -69,7 +69,7 @@ def test_values_of_templates(template: str, text: str) -> None:
         ("{{ params.m }}", TemplateError, "has no attribute 'm'"),
     ],
 )
-def test_what_is_not_there_is_an_error(template: str, kind: type[Exception], words: str) -> None:
+def test_a_missing_value_is_an_error(template: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind) as caught:
         rendered(template)
     assert words in str(caught.value)
@@ -136,7 +136,7 @@ def test_a_connection_is_its_uri(uri: str) -> None:
         ('{"hunter2', "is not JSON"),
     ],
 )
-def test_a_wrong_connection_is_told_without_its_secrets(text: str, words: str) -> None:
+def test_a_wrong_connection_is_reported_without_its_secrets(text: str, words: str) -> None:
     with pytest.raises(PacelineError) as caught:
         Connection.parse("c", text)
     assert words in str(caught.value)

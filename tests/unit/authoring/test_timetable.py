@@ -153,7 +153,7 @@ def test_a_schedule_lives_in_the_zone_of_start_date(zone: timezone, name: str) -
     assert next_date(dag.timetable, start=dag.start_date, catchup=True) == dag.start_date
 
 
-def test_a_zone_of_another_library_is_known_by_its_name() -> None:
+def test_a_zone_of_another_library_is_found_by_its_name() -> None:
     tz = pytest.importorskip("dateutil.tz")
 
     assert zones.name_of(datetime(2026, 1, 1, tzinfo=tz.gettz("Europe/Berlin"))) == "Europe/Berlin"

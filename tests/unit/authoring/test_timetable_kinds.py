@@ -341,7 +341,7 @@ def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words
         (lambda: AssetAll(), "needs one or more assets"),
     ],
 )  # fmt: skip
-def test_what_a_timetable_or_asset_cannot_be_is_one_sentence_with_its_line(make: object, words: str) -> None:
+def test_an_invalid_timetable_or_asset_is_one_sentence_with_its_line(make: object, words: str) -> None:
     with pytest.raises(DagError, match=words) as caught:
         make()  # type: ignore[operator]
 
@@ -371,7 +371,7 @@ def test_either_of_name_and_uri_stands_for_the_other() -> None:
         (None, True, True, "never"),
     ],
 )
-def test_settings_decide_what_a_plain_schedule_becomes(schedule: object, cron: bool, delta: bool, kind: str) -> None:
+def test_settings_choose_the_timetable_of_a_plain_schedule(schedule: object, cron: bool, delta: bool, kind: str) -> None:
     config = Scheduler(create_cron_data_intervals=cron, create_delta_data_intervals=delta)
 
     assert from_dag(DAG("d", schedule=schedule), file="d.py", core=Core(), scheduler=config).schedule["kind"] == kind

@@ -41,7 +41,7 @@ def test_random_graphs_agree_with_a_plain_walk() -> None:
     assert found == {name: sum(own[n] for n in reached(name)) for name in small}
 
 
-def test_huge_sums_stay_within_what_the_database_holds() -> None:
+def test_huge_sums_stay_within_the_range_of_the_database() -> None:
     own = {"a": 2**31 - 1, "b": 2**31 - 1}
 
     found = weights.effective_weights(own, rules=dict.fromkeys(own, "downstream"), downstream={"a": ["b"]})

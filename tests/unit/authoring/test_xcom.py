@@ -61,7 +61,7 @@ def test_a_tuple_comes_back_as_a_list() -> None:
         ("x" * 2000, r"return value has 2,002 bytes of JSON; 1,000 are allowed .* return its path"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_place(value: Any, words: str) -> None:
+def test_a_value_that_cannot_be_stored_is_refused_with_its_place(value: Any, words: str) -> None:
     with pytest.raises(XComError, match=words):
         xcom.encode(value, LIMIT)
 

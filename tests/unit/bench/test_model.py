@@ -63,7 +63,7 @@ def test_no_more_run_at_once_than_there_are_children() -> None:
 COST = Costs(scheduler=0, worker=0.001, child=0.01, postgres=0.002, redis=0.0005)
 
 
-def test_a_hop_by_message_is_the_sum_of_what_lies_between() -> None:
+def test_a_hop_by_message_is_the_sum_of_its_steps() -> None:
     parameters = replace(FREE, followed=COST, flush_s=0.003, wake_s=0.0001)
     one = finished(graphs.row(3), parameters, in_place_s=0.0)
     assert one.hops[1:] == pytest.approx([0.01 + 0.002 + 0.003 + 0.0005 + 0.0001 + 0.001 + 0.0001] * 2)
@@ -81,7 +81,7 @@ def test_a_chain_in_place_takes_a_message_when_its_budget_is_used_up() -> None:
     assert 2 <= sum(hop > 1 for hop in one.hops) <= 5
 
 
-def test_runs_cost_what_it_takes_to_make_start_and_close_them() -> None:
+def test_a_run_costs_its_creation_its_start_and_its_end() -> None:
     work = Work(scheduler=(0.1, 0.01), postgres=(0.2, 0.02))
     for name in ("make", "start", "close"):
         assert finished(graphs.row(10), replace(FREE, **{name: work})).env.now == pytest.approx(0.1 + 0.1 + 0.2 + 0.2), name
@@ -98,7 +98,7 @@ def test_no_more_run_than_a_pool_has_slots() -> None:
     assert one.env.now == pytest.approx(7.0)
 
 
-def test_a_sweep_costs_what_open_runs_with_new_ends_cost() -> None:
+def test_a_sweep_costs_as_much_as_the_open_runs_with_new_ends() -> None:
     def busy_s(work: Work) -> float:
         one = Model(replace(FREE, sweep=work), Deployment(workers=4))
         one.trigger(replace(graphs.row(10), seconds=1.0, busy=False), 50)
@@ -138,7 +138,7 @@ def test_rows_with_the_defaults_run_no_more_than_the_defaults_allow() -> None:
             assert name.startswith("raised")
 
 
-def test_what_grows_with_all_that_runs_shows_in_the_load_of_postgresql() -> None:
+def test_costs_that_grow_with_running_tasks_show_in_the_load_of_postgresql() -> None:
     few, many = (
         simulate.load(simulate.fit(RESULT), Deployment(workers=4, standing=standing), 50, seconds=3)["busy"]["postgres_cores"]
         for standing in (0, 10_000)
@@ -146,7 +146,7 @@ def test_what_grows_with_all_that_runs_shows_in_the_load_of_postgresql() -> None
     assert many > 1.5 * few
 
 
-def test_it_reads_what_the_bench_printed(tmp_path: Path) -> None:
+def test_it_reads_the_output_of_the_bench(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text("something for people\n" + json.dumps(RESULT))
     done = subprocess.run([sys.executable, "-m", "bench.scale", file], capture_output=True, text=True, check=True)

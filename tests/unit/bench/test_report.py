@@ -54,7 +54,7 @@ def test_a_machine_with_fewer_workers_has_not_measured_the_goals_of_fifty(worker
     assert [row[3] for row in goals.verdicts({"connections": measured})] == verdicts
 
 
-def test_a_part_that_fails_loses_nothing_of_the_others() -> None:
+def test_a_part_that_fails_loses_no_results_of_other_parts() -> None:
     said: list[str] = []
     result: Piece = {}
 

@@ -185,7 +185,7 @@ def test_a_report_is_late_by_an_outage_of_postgresql_and_not_by_more(
     assert (record.findings().lost_success == []) is excuses
 
 
-def test_what_the_product_says_of_itself_excuses_nothing(record: Record) -> None:
+def test_records_of_the_product_about_itself_excuse_nothing(record: Record) -> None:
     record.retried("last", reason="worker worker-1 sent no heartbeat for 10 s")
 
     assert len(record.only("lost_success")) == 1
@@ -227,7 +227,7 @@ def test_a_run_that_failed_without_a_failed_leaf_has_no_cause(record: Record) ->
     assert record.only("failed_without_cause") == ["m, run r: failed, and no leaf task did"]
 
 
-def test_a_skip_that_neither_the_rule_nor_the_task_asked_for_has_no_cause(record: Record) -> None:
+def test_a_skip_that_neither_the_rule_nor_the_task_explains_has_no_cause(record: Record) -> None:
     del record.executions["last"]
     record.change("last", state="skipped", try_number=0, tries={}, result=None)
 
@@ -255,7 +255,7 @@ def test_a_task_that_got_the_value_of_another_is_wrong(record: Record, name: str
     assert len(record.only("wrong_xcoms")) == 1
 
 
-def test_a_task_that_began_before_the_end_of_the_one_above_is_out_of_order(record: Record) -> None:
+def test_a_task_that_began_before_the_end_of_its_upstream_task_is_out_of_order(record: Record) -> None:
     record.parallelism = 9
     record.run("never", ran("d", "r", "never", 30.0))
     record.run("last", replace(record.executions["last"], start=4.5))
@@ -272,7 +272,7 @@ def test_a_task_that_did_not_wait_for_the_run_before_is_out_of_order(record: Rec
     assert record.only("out_of_order") == ["p.t (run scheduled1) began before the end of t in the run before, scheduled0"]
 
 
-def test_runs_that_are_missing_or_that_nobody_asked_for_are_wrong(record: Record) -> None:
+def test_missing_and_unrequested_runs_are_wrong(record: Record) -> None:
     record.runs = [run for run in record.runs if run.run_id != "scheduled1"]
     del record.instances["scheduled1"], record.executions["scheduled1"]
     record.history.requested("d", "lost", sure=True)
@@ -340,7 +340,7 @@ def _marked(record: Record) -> None:
 
 
 @pytest.mark.parametrize(("kind", "change"), [("clear", _cleared), ("mark", _marked)])
-def test_what_a_person_asked_for_is_no_finding(record: Record, kind: str, change: Callable[[Record], None]) -> None:
+def test_an_action_of_a_user_is_no_finding(record: Record, kind: str, change: Callable[[Record], None]) -> None:
     change(record)
     act(record, kind, "b", 299.0 if kind == "clear" else 2.5)
 
@@ -366,7 +366,7 @@ def test_a_clear_does_not_excuse_a_missing_instance_of_a_list_that_was_made_agai
 
 
 @pytest.mark.parametrize(("task_id", "state"), [("b", "skipped"), ("skips", "failed")])
-def test_a_mark_overrules_what_a_task_did_long_before(record: Record, task_id: str, state: str) -> None:
+def test_a_mark_overrules_an_earlier_end_of_a_task(record: Record, task_id: str, state: str) -> None:
     one = record.executions[task_id]
     record.instances[task_id] = stored(one, state, result=None if task_id == "skips" else one.returned)
     assert not record.findings().ok

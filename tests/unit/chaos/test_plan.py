@@ -20,7 +20,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_dag_files_hold_what_is_planned(seed: int, tmp_path: Path) -> None:
+def test_the_dag_files_contain_the_plan(seed: int, tmp_path: Path) -> None:
     planned = plan(seed, start=NOON, seconds=60)
     found: dict[str, DAG] = {}
     for name, source in files(planned, Ledger("postgresql://nowhere")).items():
@@ -49,7 +49,7 @@ def test_the_last_scheduled_run_is_due_when_the_faults_end() -> None:
     assert schedule.dates[-1] + schedule.interval == NOON + timedelta(seconds=60)
 
 
-def test_a_mapped_task_whose_list_was_not_made_stays_one_instance() -> None:
+def test_a_mapped_task_whose_list_does_not_exist_stays_one_instance() -> None:
     dag = PlannedDag(
         dag_id="d",
         tasks=(PlannedTask(task_id="make", does="lists", count=2), PlannedTask(task_id="one", does="item", count=2, over="make")),

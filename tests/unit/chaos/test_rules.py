@@ -13,7 +13,7 @@ ENDS = ("success", "failed", "skipped", "upstream_failed")
 
 
 @pytest.mark.parametrize("rule", sorted(ALLOWED))
-def test_every_decision_is_one_that_the_judge_allows(rule: str) -> None:
+def test_the_checker_allows_every_decision(rule: str) -> None:
     for count in range(4):
         for states in product(ENDS, repeat=count):
             decided = decide(rule, Upstream.of([TaskState(state) for state in states])).state
@@ -26,6 +26,6 @@ def test_a_task_without_upstream_tasks_may_always_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_judge_knows_every_rule_that_is_planned(seed: int) -> None:
+def test_the_checker_has_every_planned_rule(seed: int) -> None:
     assert set(RULES) <= set(ALLOWED)
     assert {task.rule for dag in plan(seed).dags.values() for task in dag.tasks} <= set(ALLOWED)

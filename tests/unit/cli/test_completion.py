@@ -38,7 +38,7 @@ def test_words_are_completed(words: tuple[str, ...], offered: list[str]) -> None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_of_the_shell(shell: str) -> None:
+def test_the_script_is_valid_in_its_shell(shell: str) -> None:
     done = CliRunner().invoke(paceline, ["completion", shell])
 
     assert done.exit_code == 0

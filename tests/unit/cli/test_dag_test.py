@@ -47,7 +47,7 @@ with DAG("total"):
 """
 
 
-def test_results_travel_and_dates_are_those_asked_for(run: Callable[..., Result]) -> None:
+def test_results_are_passed_on_and_dates_are_those_requested(run: Callable[..., Result]) -> None:
     done = run({"a.py": SUM}, "total", "--date", "2025-03-01T00:00:00+00:00", "--json")
 
     result = json.loads(done.stdout)
@@ -60,7 +60,7 @@ def test_results_travel_and_dates_are_those_asked_for(run: Callable[..., Result]
     assert "adding" in done.stderr
 
 
-def test_a_failure_takes_what_depends_on_it_along_and_is_exit_code_1(run: Callable[..., Result]) -> None:
+def test_a_failure_fails_its_downstream_tasks_and_is_exit_code_1(run: Callable[..., Result]) -> None:
     text = """
 with DAG("broken"):
     @task
@@ -101,7 +101,7 @@ with DAG("skips"):
     assert "after: skipped: " in done.stdout
 
 
-def test_what_a_worker_refuses_is_refused_here(run: Callable[..., Result]) -> None:
+def test_a_result_that_a_worker_refuses_is_refused(run: Callable[..., Result]) -> None:
     done = run({"a.py": 'with DAG("odd"):\n    @task\n    def make(): return {1, 2}\n    make()\n'}, "odd")
 
     assert done.exit_code == 1
@@ -116,7 +116,7 @@ def test_conf_reaches_the_tasks(run: Callable[..., Result]) -> None:
     assert json.loads(done.stdout)["tasks"][0]["result"] == 3
 
 
-def test_another_broken_file_does_not_matter_and_its_own_is_told(run: Callable[..., Result]) -> None:
+def test_another_broken_file_does_not_matter_and_an_error_of_its_own_file_is_reported(run: Callable[..., Result]) -> None:
     files = {"broken.py": "dag = 1 / 0  # lost\n", "good.py": SUM}
 
     assert run(files, "total").exit_code == 0
@@ -197,7 +197,7 @@ def test_mapped_tasks_groups_setups_and_teardowns(run: Callable[..., Result]) ->
     assert result["state"] == "success"  # a teardown that failed does not count
 
 
-def test_branches_skip_what_they_do_not_choose(run: Callable[..., Result]) -> None:
+def test_branches_skip_tasks_that_they_do_not_choose(run: Callable[..., Result]) -> None:
     text = """
 from scheduler import TaskGroup
 from scheduler.operators import EmptyOperator
@@ -219,7 +219,7 @@ with DAG("branch"):
     }
 
 
-def test_what_cannot_be_mapped_over_fails_its_task(run: Callable[..., Result]) -> None:
+def test_a_value_that_cannot_be_mapped_over_fails_its_task(run: Callable[..., Result]) -> None:
     text = """
 with DAG("wrong"):
     @task
@@ -248,7 +248,7 @@ with DAG("leaks"):
 """
 
 
-def test_what_a_task_writes_is_masked_on_the_terminal_too(tmp_path: Path) -> None:
+def test_output_of_a_task_is_masked_on_the_terminal_too(tmp_path: Path) -> None:
     (tmp_path / "leaks.py").write_text(HEAD + LEAKS)
     environment = os.environ | {
         "PACELINE_HOME": str(tmp_path / "home"),
@@ -264,7 +264,7 @@ def test_what_a_task_writes_is_masked_on_the_terminal_too(tmp_path: Path) -> Non
     assert "wailed ***" in done.stderr and "ValueError: not ***" in done.stderr
 
 
-def test_a_file_of_airflow_runs_unchanged_if_asked(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_airflow_runs_unchanged_with_the_setting(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "true")
     source = """
 from airflow import DAG

@@ -6,7 +6,7 @@ from scheduler.cli import spark_progress
 from workers.progress import Progress
 
 
-def test_words_name_what_there_is_and_nothing_else() -> None:
+def test_the_text_names_only_existing_numbers() -> None:
     begun = Progress(stages=2, stages_done=1, tasks=1200, tasks_done=30)
     all_of_it = Progress(
         stages=2, stages_done=1, tasks=4, tasks_done=3, tasks_failed=1, rows_read=1234, bytes_read=2500, rows_written=5,
@@ -27,7 +27,7 @@ def test_sizes(count: int, told: str) -> None:
     assert spark_progress.size(count) == told
 
 
-def test_a_line_is_said_a_tenth_further_or_in_another_stage() -> None:
+def test_a_line_is_printed_after_each_tenth_and_in_each_stage() -> None:
     tenths = spark_progress.Tenths()
 
     def told(done: int, stages: int = 1) -> bool:

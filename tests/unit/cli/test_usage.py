@@ -100,7 +100,7 @@ def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call) -> None:
         (["config", "get", "core.paralelism"], "did you mean core.parallelism?"),
     ],
 )
-def test_wrong_usage_is_told_with_exit_code_2(call, arguments: list[str], words: str) -> None:
+def test_wrong_usage_is_reported_with_exit_code_2(call, arguments: list[str], words: str) -> None:
     done = call(*arguments, **NOWHERE)
 
     assert done.exit_code == 2
@@ -136,7 +136,7 @@ def test_a_bad_setting_is_exit_code_2(call) -> None:
     assert "core.parallelism" in done.stderr
 
 
-def test_config_show_masks_passwords_and_tells_the_source(call) -> None:
+def test_config_show_masks_passwords_and_names_the_source(call) -> None:
     shown = call("config", "show", **NOWHERE)
     as_json = call("config", "show", "--json", **NOWHERE)
 
@@ -158,7 +158,7 @@ def test_config_check_passes_and_refuses(call) -> None:
     assert call("config", "check", PACELINE_FLOWER_PORT="-1").exit_code == 2
 
 
-def test_doctor_reports_what_is_away_and_exits_1(call) -> None:
+def test_doctor_reports_unreachable_servers_and_exits_1(call) -> None:
     done = call("doctor", "--json", **NOWHERE)
     report = json.loads(done.stdout)
 
@@ -271,7 +271,7 @@ def test_a_time_without_an_offset_is_meant_on_the_clocks_of_the_default_time_zon
         (["spark-heavy"], {"PACELINE_CORE_HEAVY_SPARK_QUEUE": "big"}, 16),
     ],
 )
-def test_a_worker_of_heavy_spark_tasks_takes_one_at_a_time_unless_told_otherwise(
+def test_a_worker_of_heavy_spark_tasks_takes_one_at_a_time_by_default(
     queues: list[str], environment: dict[str, str], concurrency: int
 ) -> None:
     assert default_concurrency(Settings.load(environment), queues) == concurrency

@@ -163,7 +163,7 @@ def test_loaded_files_runs_a_file_once_until_it_changes(write: Write, tmp_path: 
     assert loaded.task("d.py", "d", "t").python_callable() == 2
 
 
-def test_loaded_files_reads_again_what_a_changed_module_beside_it_feeds(write: Write, tmp_path: Path) -> None:
+def test_loaded_files_reads_a_file_again_when_a_module_that_it_imports_has_changed(write: Write, tmp_path: Path) -> None:
     write("numbers_beside.py", "VALUE = 1")
     write("d.py", "from numbers_beside import VALUE\n" + one_task(value="VALUE"))
     loaded = LoadedFiles(tmp_path)
@@ -175,7 +175,7 @@ def test_loaded_files_reads_again_what_a_changed_module_beside_it_feeds(write: W
     assert loaded.task("d.py", "d", "t").python_callable() == 22
 
 
-def test_loaded_files_says_what_is_gone(write: Write, tmp_path: Path) -> None:
+def test_loaded_files_reports_a_missing_file_or_dag(write: Write, tmp_path: Path) -> None:
     path = write("d.py", one_task())
     loaded = LoadedFiles(tmp_path)
 

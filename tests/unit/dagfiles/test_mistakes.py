@@ -152,7 +152,7 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
         ),
     ],
 )
-def test_an_import_that_does_not_work_says_what_to_write(tmp_path: Path, source: str, words: str) -> None:
+def test_an_import_that_fails_names_the_import_to_write(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "x.py").write_text("")
     found = problem(tmp_path, source, head="")
 
@@ -291,7 +291,7 @@ def test_a_file_with_several_errors_names_them_all(tmp_path: Path) -> None:
     assert "a = BashOperator(" in found.traceback and "a >> [b" in found.traceback
 
 
-def test_an_error_of_python_that_may_follow_from_others_is_not_named(tmp_path: Path) -> None:
+def test_an_error_of_python_that_may_follow_from_other_errors_is_not_named(tmp_path: Path) -> None:
     found = problem(tmp_path, THREE + "undefined + 1\n")
 
     assert found is not None
@@ -334,7 +334,7 @@ def test_an_error_that_the_file_may_catch_is_raised_at_once(tmp_path: Path) -> N
     assert problem(tmp_path, source) is None
 
 
-def test_one_error_is_told_as_it_is(tmp_path: Path) -> None:
+def test_a_single_error_is_reported_unchanged(tmp_path: Path) -> None:
     found = problem(tmp_path, "with DAG('d'):\n    t = EmptyOperator(task_id='t', x=1)\n    t.never.heard()")
 
     assert found is not None
@@ -382,7 +382,7 @@ def test_one_error_is_told_as_it_is(tmp_path: Path) -> None:
         """,
     ],
 )
-def test_what_is_no_mistake_is_accepted(tmp_path: Path, source: str) -> None:
+def test_valid_code_is_accepted(tmp_path: Path, source: str) -> None:
     assert problem(tmp_path, source) is None
 
 
@@ -437,7 +437,7 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("source", "expected"), ENDED)
-def test_errors_behind_one_that_ends_the_file_are_named_too(tmp_path: Path, source: str, expected: dict[int, str]) -> None:
+def test_errors_after_an_error_that_ends_the_file_are_named_too(tmp_path: Path, source: str, expected: dict[int, str]) -> None:
     found = problem(tmp_path, source)
 
     assert found is not None

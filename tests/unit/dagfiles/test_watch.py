@@ -35,7 +35,7 @@ def test_lists_python_files_that_name_a_dag_and_us_or_airflow(tmp_path: Path) ->
     assert listing(tmp_path).files.keys() == {"a.py", "b.py", "utf16.py"}
 
 
-def test_goes_into_folders_and_links_but_not_into_hidden_or_cached_ones_nor_in_circles(tmp_path: Path) -> None:
+def test_it_enters_folders_and_links_but_not_hidden_or_cached_ones_nor_circles(tmp_path: Path) -> None:
     for folder in ("team/deep", ".hidden", "__pycache__"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "d.py").write_text(DAG_FILE)
@@ -47,7 +47,7 @@ def test_goes_into_folders_and_links_but_not_into_hidden_or_cached_ones_nor_in_c
     assert listing(tmp_path).files.keys() == {"team/deep/d.py", "linked.py"}
 
 
-def test_a_file_name_that_is_not_utf8_is_said_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_name_that_is_not_utf8_is_logged_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text(DAG_FILE)
 
@@ -89,7 +89,7 @@ def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None
     watch.close()
 
 
-def test_a_folder_whose_link_is_switched_is_listed_at_once(tmp_path: Path) -> None:
+def test_a_folder_whose_link_is_switched_is_listed_immediately(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.py").write_text(DAG_FILE)
@@ -106,7 +106,7 @@ def test_a_folder_whose_link_is_switched_is_listed_at_once(tmp_path: Path) -> No
     assert second is not None and second.files.keys() == {"two.py"}
 
 
-def test_a_missing_folder_is_said_once_and_found_when_it_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_folder_is_logged_once_and_found_when_it_appears(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     watch = Watch(tmp_path / "dags", list_interval_s=3600)
     assert [watch.look() for _ in range(3)] == [None] * 3
@@ -133,7 +133,7 @@ def test_a_listing_with_an_unreadable_part_is_not_complete(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
-def test_an_unreadable_folder_is_said_and_not_taken_for_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_folder_is_logged_and_not_treated_as_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "dags").mkdir(mode=0)
     watch = Watch(tmp_path / "dags", list_interval_s=3600)
 
@@ -144,7 +144,7 @@ def test_an_unreadable_folder_is_said_and_not_taken_for_an_empty_one(tmp_path: P
     assert caplog.text.count("cannot be read: Permission denied") == 1
 
 
-def test_only_what_was_written_is_listed_and_modules_apart_from_dag_files(tmp_path: Path) -> None:
+def test_only_written_files_are_listed_and_modules_apart_from_dag_files(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(DAG_FILE)
     (tmp_path / "module.py").write_text("x = 1")
@@ -182,7 +182,7 @@ def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path) -> None:
     assert found.files.keys() == {"d.py"}
 
 
-def test_a_renamed_file_is_gone_and_there_in_one_listing(tmp_path: Path) -> None:
+def test_a_renamed_file_disappears_and_appears_in_one_listing(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     watch = Watch(tmp_path, list_interval_s=3600)
     watch.look()
@@ -195,7 +195,7 @@ def test_a_renamed_file_is_gone_and_there_in_one_listing(tmp_path: Path) -> None
     assert found.files.keys() == {"moved.py"}
 
 
-def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path) -> None:
+def test_a_file_written_again_in_the_same_tick_is_reported_again(tmp_path: Path) -> None:
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
     moment = datetime(2100, 1, 1, tzinfo=UTC)
@@ -210,7 +210,7 @@ def test_what_is_written_again_in_the_same_tick_is_told_again(tmp_path: Path) ->
     assert (found.files, found.again) == ({"d.py": moment}, {"d.py"})
 
 
-def test_a_change_that_the_kernel_does_not_tell_is_found_at_the_next_check(tmp_path: Path) -> None:
+def test_a_change_that_the_kernel_does_not_report_is_found_at_the_next_check(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     watch = Watch(tmp_path, list_interval_s=3600, check_interval_s=0.01)
     watch.look()
@@ -223,7 +223,7 @@ def test_a_change_that_the_kernel_does_not_tell_is_found_at_the_next_check(tmp_p
     watch.close()
 
 
-def test_what_is_no_file_or_too_large_to_be_searched_holds_up_nothing(tmp_path: Path) -> None:
+def test_a_special_file_or_a_file_too_large_to_search_blocks_nothing(tmp_path: Path) -> None:
     watch = Watch(tmp_path, list_interval_s=1000)
     first = watch.look()
     assert first is not None and first.files == {}

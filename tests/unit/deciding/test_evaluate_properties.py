@@ -62,7 +62,7 @@ def test_most_tasks_are_certain() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(plans, st.integers(0, 2**32))
-def test_what_is_decided_stays_and_each_decision_has_its_reason(plan: Plan, order: int) -> None:
+def test_decisions_are_final_and_each_has_its_reason(plan: Plan, order: int) -> None:
     run, dice = memory.Run(plan.dag), random.Random(order)
     while ready := run.ready():
         before = run.named()

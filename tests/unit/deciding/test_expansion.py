@@ -33,7 +33,7 @@ def test_lengths_make_the_number_of_instances(kind: str, inputs: list[dict[str, 
     assert expansion.count({"kind": kind, "inputs": inputs}, LENGTHS) == count
 
 
-def test_what_it_reads_is_found_however_deep() -> None:
+def test_its_sources_are_found_at_any_depth() -> None:
     spec = {"kind": "product", "inputs": [{"zip": [of("a"), {"concat": [of("b", "rows"), {"literal": 1}]}]}, of("c")]}
 
     assert expansion.reads(spec) == {("a", "return_value"), ("b", "rows"), ("c", "return_value")}

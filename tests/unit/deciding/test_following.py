@@ -58,7 +58,7 @@ def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str,
         (["e"], ["first", "second"]),
     ],
 )
-def test_a_report_looks_again_at_what_no_later_one_can_decide(moved: list[str], left: list[str]) -> None:
+def test_a_report_examines_joins_that_no_later_report_can_decide(moved: list[str], left: list[str]) -> None:
     plan = dag("d", {"a": [], "b": [], "c": [], "e": [], "first": ["a", "b", "c"], "second": ["a", "c"]})
 
     found = undecided(plan, settle(plan, claim(plan, "a"), S.SUCCESS), [plan.number[task_id] for task_id in moved])
@@ -66,7 +66,7 @@ def test_a_report_looks_again_at_what_no_later_one_can_decide(moved: list[str], 
     assert found == [plan.number[task_id] for task_id in left]
 
 
-def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
+def test_a_single_upstream_task_settles_its_downstream_tasks() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]}, rules={"c": "all_failed"})
 
     below = settle(plan, claim(plan, "a"), S.SUCCESS)
@@ -75,7 +75,7 @@ def test_a_single_upstream_task_settles_what_comes_after_it() -> None:
     assert below.joins == below.left == []
 
 
-def test_what_a_branch_decided_is_settled_however_far_down_it_lies() -> None:
+def test_skips_of_a_branch_are_settled_at_any_depth() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["c"]}, options={"a": {"branches": True}})
 
     below = settle(plan, claim(plan, "a"), S.SUCCESS, ("c", "e"))
@@ -114,7 +114,7 @@ def test_instances_of_a_mapped_group_follow_those_of_their_own_index() -> None:
     assert [(one.task_no, one.map_index) for one in below.settled] == [(plan.number["b"], 2)]
 
 
-def test_the_heir_is_the_best_ranked_that_fits() -> None:
+def test_the_successor_is_the_best_ranked_task_that_fits() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]})
     ready = [Decision(plan.number[name], S.SCHEDULED, "") for name in ("b", "c")]
 
@@ -122,7 +122,7 @@ def test_the_heir_is_the_best_ranked_that_fits() -> None:
     assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SKIPPED, "")]) is None
 
 
-def test_nobody_inherits_fewer_slots_than_it_needs() -> None:
+def test_a_successor_needs_enough_slots() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, task={"pool_slots": 3})
     ready = [Decision(1, S.SCHEDULED, "")]
 
@@ -130,7 +130,7 @@ def test_nobody_inherits_fewer_slots_than_it_needs() -> None:
     assert choose_successor(plan, claim(plan, "a", pool_slots=3), ready) == 0
 
 
-def test_a_task_whose_own_instances_are_counted_inherits_nothing() -> None:
+def test_a_task_with_a_limit_of_its_own_is_no_successor() -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"max_active_tis_per_dag": 1}})
 
     assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
@@ -188,7 +188,7 @@ def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
     return {plan.tasks[one.task_no].task_id: one.state for one in decisions}
 
 
-def test_what_a_failure_settles_names_the_task_that_failed() -> None:
+def test_a_decision_after_a_failure_names_the_failed_task() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
 
     (settled,) = settle(plan, claim(plan, "a"), S.FAILED).settled

@@ -8,7 +8,7 @@ from scheduler.deciding.prefetch_window import AHEAD_S, MOST, PrefetchWindow
 LEAST = 32
 
 
-def test_a_queue_that_nobody_looked_at_has_what_the_setting_says() -> None:
+def test_a_queue_without_a_measurement_has_the_window_of_the_setting() -> None:
     assert PrefetchWindow(LEAST).of("default") == LEAST
 
 
@@ -20,7 +20,7 @@ def test_slow_tasks_leave_it_at_the_setting() -> None:
     assert headroom.of("default") == LEAST
 
 
-def test_quick_tasks_may_queue_what_is_taken_in_a_moment_and_it_doubles_at_most() -> None:
+def test_quick_tasks_may_queue_as_much_as_workers_take_soon_and_it_doubles_at_most() -> None:
     headroom = PrefetchWindow(LEAST)
     seen = []
     for turn in range(4):

@@ -144,5 +144,5 @@ MAY_STILL_DIFFER = {"all_success"}
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_verdict_says_why(rule: str) -> None:
+def test_a_verdict_has_its_reason(rule: str) -> None:
     assert len(decide(rule, Upstream(total=2, success=1)).reason) > 5

@@ -53,7 +53,9 @@ def test_no_limit_is_exceeded_and_nothing_that_fits_is_left(waiting: list[Waitin
 
 
 @given(waiting_lists, rooms)
-def test_with_reservation_nobody_takes_slots_that_a_higher_ranked_one_waits_for(waiting: list[Waiting], room: FreeCapacity) -> None:
+def test_with_reservation_no_task_takes_slots_that_a_higher_ranked_task_waits_for(
+    waiting: list[Waiting], room: FreeCapacity
+) -> None:
     chosen = select(waiting, room, limit=50)
 
     taken = Taken(room)

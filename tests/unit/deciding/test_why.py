@@ -127,7 +127,7 @@ UNDECIDED = [
 
 
 @pytest.mark.parametrize(("values", "sentence"), UNDECIDED)
-def test_an_undecided_one(values: dict[str, Any], sentence: str) -> None:
+def test_an_undecided_task_instance(values: dict[str, Any], sentence: str) -> None:
     assert explain(facts(S.NONE, **values)) == [sentence]
 
 
@@ -188,7 +188,7 @@ SCHEDULED = [
 
 
 @pytest.mark.parametrize(("values", "sentence"), SCHEDULED)
-def test_a_scheduled_one(values: dict[str, Any], sentence: str) -> None:
+def test_a_scheduled_task_instance(values: dict[str, Any], sentence: str) -> None:
     assert explain(facts(S.SCHEDULED, **values)) == [sentence]
 
 
@@ -228,7 +228,7 @@ WITH_NOBODY = [
 
 
 @pytest.mark.parametrize(("state", "values", "sentences"), WITH_NOBODY)
-def test_one_that_waits_for_its_time(state: S, values: dict[str, Any], sentences: list[str]) -> None:
+def test_a_task_instance_that_waits_for_its_time(state: S, values: dict[str, Any], sentences: list[str]) -> None:
     assert explain(facts(state, **values)) == sentences
 
 
@@ -277,7 +277,7 @@ WITH_A_WORKER = [
 
 
 @pytest.mark.parametrize(("state", "values", "sentences"), WITH_A_WORKER)
-def test_one_that_is_with_a_worker(state: S, values: dict[str, Any], sentences: list[str]) -> None:
+def test_a_task_instance_at_a_worker(state: S, values: dict[str, Any], sentences: list[str]) -> None:
     assert explain(facts(state, **values)) == sentences
 
 
@@ -304,7 +304,7 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("state", "values", "sentence"), ENDED)
-def test_one_that_has_ended(state: S, values: dict[str, Any], sentence: str) -> None:
+def test_a_task_instance_that_has_ended(state: S, values: dict[str, Any], sentence: str) -> None:
     assert explain(facts(state, **({"ended_at": NOW} | values))) == [sentence]
 
 
@@ -339,12 +339,12 @@ NOT_STARTED = [
 
 
 @pytest.mark.parametrize(("values", "sentence"), NOT_STARTED)
-def test_one_of_a_run_that_has_not_started(values: dict[str, Any], sentence: str) -> None:
+def test_a_task_instance_of_a_run_that_has_not_started(values: dict[str, Any], sentence: str) -> None:
     assert explain(queued_run(**values)) == [sentence]
 
 
 @pytest.mark.parametrize("state", [S.NONE, S.SCHEDULED, S.UP_FOR_RETRY])
-def test_what_holds_back_everything_of_a_dag(state: S) -> None:
+def test_conditions_that_hold_back_a_whole_dag(state: S) -> None:
     held = facts(
         state,
         run=run(is_paused=True, file="etl.py", import_error="NameError: x", import_error_line=3),
@@ -358,7 +358,7 @@ def test_what_holds_back_everything_of_a_dag(state: S) -> None:
     ]
 
 
-def test_one_whose_run_is_over() -> None:
+def test_a_task_instance_whose_run_is_over() -> None:
     held = facts(S.NONE, run=run(state=RunState.FAILED))
 
     assert explain(held) == ["Its run has ended as failed, so nothing moves it any more; clear it to run it."]

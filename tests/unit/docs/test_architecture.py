@@ -124,7 +124,7 @@ def test_the_store_has_few_rooms() -> None:
     assert len(store) <= MOST_STORE_ROOMS, sorted(one.name for one in store)
 
 
-def test_folders_of_tests_have_the_names_of_what_they_test() -> None:
+def test_folders_of_tests_have_the_names_of_their_subjects() -> None:
     for kind in ("unit", "integration"):
         folders = {path.parent.relative_to(ROOT / "tests" / kind) for path in (ROOT / "tests" / kind).glob("**/test_*.py")}
         subjects = [ROOT, ROOT / "scheduler", ROOT / "tests"]

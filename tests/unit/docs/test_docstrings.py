@@ -69,7 +69,7 @@ def test_every_public_name_has_a_docstring_that_names_its_arguments(place: str) 
         (PythonOperator, PythonArguments), (SparkSubmitOperator, SparkArguments),
     ],
 )  # fmt: skip
-def test_arguments_that_others_pass_on_are_named_too(kind: Any, declared: Any) -> None:
+def test_arguments_that_other_functions_pass_on_are_named_too(kind: Any, declared: Any) -> None:
     assert sorted(name for name in declared.__annotations__ if f"`{name}`" not in documented(kind)) == []
 
 

@@ -19,7 +19,7 @@ def test_the_files_in_the_checkout_are_fresh() -> None:
     assert (done.exit_code, done.output) == (0, "")
 
 
-def test_check_names_the_stale_file_and_writing_mends_it(tmp_path: Path) -> None:
+def test_check_names_the_stale_file_and_writing_repairs_it(tmp_path: Path) -> None:
     run = CliRunner().invoke
     assert run(generate.generate, ["--root", str(tmp_path)]).exit_code == 0
     assert run(generate.generate, ["--check", "--root", str(tmp_path)]).exit_code == 0

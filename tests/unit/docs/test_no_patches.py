@@ -127,7 +127,7 @@ def test_a_patch_is_found(line: str) -> None:
         "task.on_success_callback = late",
     ],
 )
-def test_a_constant_and_what_belongs_to_others_may_be_replaced(line: str) -> None:
+def test_constants_and_foreign_code_may_be_replaced(line: str) -> None:
     text = f"import os, time\nfrom unittest import mock\nfrom scheduler.store.accounts import logins\n{line}\n"
 
     assert list(patches(text)) == []

@@ -64,7 +64,7 @@ def test_every_feature_has_its_row_and_its_tests(heading: str) -> None:
         assert note or answer != "different", f"{name} does not say what is different"
 
 
-def test_few_rows_say_no() -> None:
+def test_few_rows_have_no() -> None:
     says_no = [name for heading in FEATURES for name, answer, *_ in rows(heading) if answer == "no"]
 
     assert 0 < len(says_no) <= MOST_NO

@@ -23,23 +23,23 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{UNIT}/process/test_hardening.py", "test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq"),
     ],
     "Flower has no database URL": [
-        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others")
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_has_no_secrets_of_other_processes")
     ],
     "or change what it has audited": [(f"{REAL}/api/test_process.py", "test_the_role_of_web_processes_may_do_no_more")],
     "`paceline db grant-worker`, nothing else": [
-        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_is_without_what_is_of_others"),
+        (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_has_no_secrets_of_other_processes"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
     ],
     "keeps no process from starting": [
         (
             f"{REAL}/security/test_hostile_rows.py",
-            "test_whatever_a_worker_wrote_processes_start_runs_go_on_and_commands_say_a_sentence",
+            "test_after_hostile_writes_of_a_worker_processes_start_runs_continue_and_commands_print_one_sentence",
         )
     ],
     "Migrating never changes the password": [(ROLE, "test_migrating_makes_the_role_of_the_url_with_its_password")],
     "their role cannot change the schema": [(SCHEDULER, "test_it_may_change_every_row_and_nothing_of_the_schema")],
-    "cannot delete a run": [(ROLE, "test_it_cannot_do_what_it_need_not")],
-    "cannot read notices": [(ROLE, "test_it_cannot_do_what_it_need_not")],
+    "cannot delete a run": [(ROLE, "test_the_role_has_no_rights_that_it_does_not_need")],
+    "cannot read notices": [(ROLE, "test_the_role_has_no_rights_that_it_does_not_need")],
     "cannot create tables": [
         (ATTACKS, "test_it_may_make_nothing_that_a_name_could_be_looked_up_in"),
         (ATTACKS, "test_a_type_of_its_own_does_not_run_its_code_as_the_owner"),
@@ -49,7 +49,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (ATTACKS, "test_it_cannot_make_our_functions_triggers_of_its_own"),
     ],
     "cannot choose the actor": [
-        (ATTACKS, "test_what_it_calls_itself_does_not_become_the_name_of_another_in_events"),
+        (ATTACKS, "test_its_application_name_does_not_put_the_name_of_another_process_into_events"),
         (ATTACKS, "test_it_cannot_turn_events_off"),
         (ATTACKS, "test_no_change_of_a_state_slips_by_as_a_step_on_the_way"),
     ],
@@ -57,20 +57,20 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "count only for roles that may write the table `event`": [(ATTACKS, "test_it_cannot_turn_events_off")],
     "cannot register, change or stop a scheduler": [
         (ATTACKS, "test_it_registers_and_stops_no_scheduler"),
-        (ATTACKS, "test_who_queued_and_who_ran_is_one_of_its_own_processes"),
+        (ATTACKS, "test_events_of_the_role_name_only_its_own_processes"),
     ],
     "is refused as a worker's role": [
-        (ROLE, "test_who_can_do_everything_is_no_role_for_a_worker"),
-        (ROLE, "test_no_role_that_reaches_past_its_grants_is_one_for_a_worker"),
+        (ROLE, "test_a_superuser_is_no_role_for_a_worker"),
+        (ROLE, "test_a_role_that_reaches_past_its_grants_is_no_role_for_a_worker"),
     ],
     "Only the owner of the database can revoke": [
-        (SCHEDULER, "test_doctor_tells_what_only_the_owner_of_the_database_can_take_away")
+        (SCHEDULER, "test_doctor_names_the_rights_that_only_the_owner_of_the_database_can_revoke")
     ],
     "does not start without it": [
         ("tests/compose/test_front_matter.py", "test_compose_requires_every_password_and_the_example_names_every_variable")
     ],
-    "no process creates a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_made_beside_a_database_that_others_use_too")],
-    "its key cannot decrypt": [(f"{REAL}/cli/test_secrets.py", "test_doctor_names_what_its_key_cannot_read")],
+    "no process creates a key": [(f"{REAL}/cli/test_secrets.py", "test_no_key_is_generated_for_a_shared_database")],
+    "its key cannot decrypt": [(f"{REAL}/cli/test_secrets.py", "test_doctor_names_the_values_that_its_key_cannot_decrypt")],
     "can read neither `/proc/<pid>/environ`": [
         (SECRETS, "test_a_process_of_the_same_user_sees_neither_environment_nor_memory"),
         (SECRETS, "test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user"),
@@ -84,31 +84,34 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/embedded/test_home.py", "test_a_private_folder_is_open_to_its_owner_only"),
     ],
     "is ended after its time limit": [
-        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored"),
+        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored"),
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed"),
     ],
     "1,024 open files": [
         (f"{REAL}/dagfiles/test_process_tree.py", "test_a_file_may_not_open_or_write_without_end"),
         (f"{REAL}/dagfiles/test_process_tree.py", "test_a_user_may_start_only_so_many_more_processes"),
-        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_one_beside_it_is_stored"),
+        (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored"),
     ],
     "all processes it started are ended": [
-        (f"{REAL}/dagfiles/test_process_tree.py", "test_what_leaves_its_group_and_session_ends_with_the_file"),
-        (f"{REAL}/dagfiles/test_process_tree.py", "test_the_scheduler_ends_what_is_left_of_a_template_process_that_was_killed"),
-        (f"{REAL}/services/test_hostile_callbacks.py", "test_what_a_callback_leaves_behind_ends_with_its_file"),
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_a_process_that_leaves_its_group_and_session_ends_with_the_file"),
+        (f"{REAL}/dagfiles/test_process_tree.py", "test_the_scheduler_ends_the_children_of_a_killed_template_process"),
+        (f"{REAL}/services/test_hostile_callbacks.py", "test_processes_that_a_callback_leaves_behind_end_with_its_file"),
     ],
     "or the failure of that callback": [
-        (f"{REAL}/services/test_hostile_callbacks.py", "test_each_is_the_failure_of_its_callback_and_a_good_one_is_called_once")
+        (
+            f"{REAL}/services/test_hostile_callbacks.py",
+            "test_each_is_the_failure_of_its_callback_and_a_good_callback_is_called_once",
+        )
     ],
     "nobody else gets access": [
-        (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_no_other_what_the_mask_kept_from_it")
+        (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_other_users_no_rights_that_the_mask_withheld")
     ],
     "No password appears": [
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
         (f"{REAL}/security/test_secrets_of_processes.py", "test_errors_about_urls_hold_no_password"),
     ],
     "trusts nothing that such a process returns": [
-        (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_good_one_is_an_import_error_of_its_file")
+        (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_valid_one_is_an_import_error_of_its_file")
     ],
     "A server that cannot be trusted ends a process with code 4": [
         (f"{REAL}/security/test_tls.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
@@ -118,7 +121,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "It cannot send remote control": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
     "so the vulnerabilities CVE": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
     "and no others ([submitted": [
-        (f"{REAL}/workers/test_spark_submit.py", "test_the_master_takes_nothing_that_its_password_did_not_sign")
+        (f"{REAL}/workers/test_spark_submit.py", "test_the_master_refuses_requests_that_its_password_did_not_sign")
     ],
     "which schedulers then publish again": [(f"{REAL}/security/test_broker_roles.py", "test_everything_works_under_the_roles")],
     "All four are fixed in its version": [
@@ -126,7 +129,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "with mode 0600, unless": [
         (f"{UNIT}/flower/test_access.py", "test_a_home_has_one_login_for_its_owner_alone"),
-        (f"{UNIT}/flower/test_access.py", "test_what_the_environment_sets_is_left_alone"),
+        (f"{UNIT}/flower/test_access.py", "test_a_login_from_the_environment_is_left_alone"),
     ],
     "(DNS rebinding) gets status 421": [
         (f"{UNIT}/flower/test_access.py", "test_a_name_that_could_be_rebound_is_refused"),
@@ -141,13 +144,13 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "further messages are only counted": [(MESSAGES, "test_lines_about_refused_messages_are_few")],
     "renames it to `paceline:aside:<key>` for a week": [
-        (f"{REAL}/messaging/test_wakeups.py", "test_a_queue_whose_key_is_no_list_gets_its_messages_all_the_same"),
-        (f"{REAL}/security/test_broker_roles.py", "test_a_key_of_another_type_is_deleted_by_who_may_not_rename_it"),
+        (f"{REAL}/messaging/test_wakeups.py", "test_a_queue_whose_key_is_no_list_still_gets_its_messages"),
+        (f"{REAL}/security/test_broker_roles.py", "test_a_user_without_the_right_to_rename_deletes_a_key_of_another_type"),
     ],
     "the reply goes only to the mailbox of the sender": [
-        (REMOTE, "test_what_is_no_request_or_wants_its_answer_elsewhere_is_refused_before_celery_sees_it")
+        (REMOTE, "test_a_malformed_request_or_a_foreign_reply_address_is_refused_before_celery_sees_it")
     ],
-    "`enable_events`, `disable_events`, `heartbeat`": [(REMOTE, "test_it_obeys_what_flower_sends_and_answers_about_one_task")],
+    "`enable_events`, `disable_events`, `heartbeat`": [(REMOTE, "test_it_executes_commands_of_flower_and_answers_about_one_task")],
     "A log path has a separate folder for each ID": [
         (f"{UNIT}/workers/test_logs.py", "test_no_id_leaves_the_folder_or_breaks_the_file_system"),
         (f"{UNIT}/workers/test_logs.py", "test_two_ids_never_share_a_path"),
@@ -157,7 +160,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "No command may print a traceback": [
         (f"{REAL}/security/test_fuzz.py", "test_nothing_but_a_sentence_comes_of"),
-        (f"{REAL}/security/test_fuzz.py", "test_processes_live_and_work_whatever_lies_in_redis"),
+        (f"{REAL}/security/test_fuzz.py", "test_processes_survive_and_work_with_any_garbage_in_redis"),
     ],
     "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
     "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
@@ -165,9 +168,9 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/messaging/test_wakeups.py", "test_tokens_that_no_process_of_paceline_sends_are_dropped_and_counted")
     ],
     "`revoke`, `terminate`": [
-        (REMOTE, "test_a_worker_answers_questions_refuses_orders_survives_garbage_and_stops_in_order"),
-        (REMOTE, "test_what_was_to_be_revoked_runs"),
-        (REMOTE, "test_every_refusal_names_what_to_do"),
+        (REMOTE, "test_a_worker_answers_inspections_refuses_commands_survives_garbage_and_shuts_down_cleanly"),
+        (REMOTE, "test_a_task_that_celery_should_revoke_runs"),
+        (REMOTE, "test_every_refusal_names_the_alternative"),
     ],
     "a test holds the code to it": [(f"{UNIT}/store/test_statements.py", "test_statements_hold_constants_and_parameters_alone")],
     "is not made of dots alone": [
@@ -188,7 +191,7 @@ def text() -> str:
 
 
 @pytest.mark.parametrize("part", TRIED)
-def test_the_page_says_what_these_tests_try(part: str) -> None:
+def test_the_page_has_each_sentence_that_these_tests_check(part: str) -> None:
     assert part in text()
     for file, name in TRIED[part]:
         assert re.search(rf"^(?:async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), f"{file}::{name}"

@@ -109,7 +109,7 @@ def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
     assert documented == written_by_workers()
 
 
-def test_the_walk_finds_what_it_has_to() -> None:
+def test_the_walk_finds_the_known_writes() -> None:
     found = written_by_workers()
 
     assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "deferrals.fire", "manual_runs.trigger"} <= found

@@ -18,7 +18,7 @@ def test_a_home_has_one_login_for_its_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "flower.password").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_the_environment_sets_is_left_alone(tmp_path: Path) -> None:
+def test_a_login_from_the_environment_is_left_alone(tmp_path: Path) -> None:
     assert access.login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
     assert list(tmp_path.iterdir()) == []
 

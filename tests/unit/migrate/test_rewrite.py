@@ -159,7 +159,7 @@ def test_template_variables_of_airflow_2() -> None:
     ]
 
 
-def test_what_is_not_supported_stays_and_is_noted_with_its_line() -> None:
+def test_unsupported_code_stays_and_is_noted_with_its_line() -> None:
     source = """\
     import airflow.jobs
     from airflow.sdk import One, Two

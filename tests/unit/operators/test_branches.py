@@ -55,7 +55,7 @@ def branching(choice: Any) -> BranchPythonOperator:
         ("choose", []),
     ],
 )
-def test_what_is_directly_below_and_not_chosen_is_skipped_but_not_what_a_chosen_task_leads_to(
+def test_direct_downstream_tasks_that_are_not_chosen_are_skipped_but_not_those_below_a_chosen_task(
     choice: Any, skipped: list[str]
 ) -> None:
     _, ti = run(branching(choice))
@@ -63,7 +63,7 @@ def test_what_is_directly_below_and_not_chosen_is_skipped_but_not_what_a_chosen_
     assert ti.skipped == skipped
 
 
-def test_the_result_of_a_branch_is_what_it_chose_in_the_same_order() -> None:
+def test_the_result_of_a_branch_is_its_choice_in_the_same_order() -> None:
     assert run(branching("a"))[0] == "a"
     assert run(branching(["b", "a"]))[0] == ["b", "a"]
     assert run(branching(["group", "a"]))[0] == ["group", "a"]
@@ -116,7 +116,9 @@ def test_task_branch_takes_arguments_and_context() -> None:
 
 @pytest.mark.parametrize(("everything", "skipped"), [(True, ["a", "b", "c"]), (False, ["a"])])
 @pytest.mark.parametrize("condition", [0, "", None, False])
-def test_a_short_circuit_skips_all_below_or_what_is_directly_below(everything: bool, skipped: list[str], condition: Any) -> None:
+def test_a_short_circuit_skips_all_downstream_tasks_or_the_direct_ones(
+    everything: bool, skipped: list[str], condition: Any
+) -> None:
     with DAG("d"):
         first = ShortCircuitOperator(task_id="first", python_callable=lambda: condition, ignore_downstream_trigger_rules=everything)
         a, b, c, down = (EmptyOperator(task_id=name) for name in ("a", "b", "c", "down"))

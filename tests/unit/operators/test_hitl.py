@@ -87,7 +87,7 @@ def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(dag_maker:
     assert "['x'] are not in the options" in caplog.text
 
 
-def test_a_try_keeps_what_earlier_tries_asked(dag_maker: Any) -> None:
+def test_a_try_keeps_the_question_of_earlier_tries(dag_maker: Any) -> None:
     kept: list[Any] = []
 
     class Recorded(HITLOperator):
@@ -116,7 +116,7 @@ def test_a_try_keeps_what_earlier_tries_asked(dag_maker: Any) -> None:
     assert (kept[-1]["request"]["subject"], kept[-1]["answer"]) == ("s 1", {"chosen_options": ["a"]})
 
 
-def test_nobody_answers(dag_maker: Any) -> None:
+def test_a_question_without_an_answer(dag_maker: Any) -> None:
     with dag_maker():
         HITLOperator(task_id="lost", subject="Now?", options=["a"], response_timeout=SOON)
         HITLEntryOperator(task_id="entry", subject="s", params={"n": 5}, response_timeout=SOON)

@@ -266,7 +266,7 @@ def test_which_runs_and_tasks_of_the_other_dag_are_meant() -> None:
         ({"external_task_group_id": "g"}, {"u": []}, "no task group 'g'"),
     ],
 )
-def test_what_does_not_exist_is_not_waited_for(arguments: dict[str, Any], known: Any, said: str) -> None:
+def test_a_sensor_does_not_wait_for_a_missing_dag_or_task(arguments: dict[str, Any], known: Any, said: str) -> None:
     with pytest.raises(FailTask, match=said):
         run(external(**arguments), Ti("s", known=known, answers=[[{}]]))
 
@@ -348,7 +348,7 @@ class Unstorable(BaseTrigger):
         return "x.Y", {"a": {1, 2}}
 
 
-def test_what_can_be_deferred_to() -> None:
+def test_valid_triggers_of_a_deferral() -> None:
     assert deferral.serialized(Waits(3)) == (f"{__name__}.Waits", {"value": 3})
     assert asyncio.run(deferral.first_event(Waits(3))) == 3
     assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "scheduler.triggers.DateTimeTrigger"
@@ -371,5 +371,5 @@ def test_triggers_fire(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, "a", [1, {"b": NOON}], {"d": timedelta(seconds=1.5), "e": NOON.date()}])
-def test_what_a_deferral_stores_comes_back(value: Any) -> None:
+def test_values_that_a_deferral_stores_come_back(value: Any) -> None:
     assert deferral.decode(deferral.encode(value, "value")) == value

@@ -95,6 +95,6 @@ def test_bad_arguments_are_refused_where_they_stand(given: dict[str, Any], sente
     assert sentence in str(refused.value)
 
 
-def test_outside_of_a_worker_they_say_where_they_run() -> None:
+def test_outside_of_a_worker_the_error_names_the_worker() -> None:
     with pytest.raises(PacelineError, match="runs only in a worker"):
         SparkSqlOperator(task_id="t", sql="select 1").execute({})

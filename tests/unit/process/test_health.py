@@ -98,9 +98,7 @@ def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(health: He
     assert health_server.ask(short_folder / "s.health") is None
 
 
-def test_a_port_that_is_taken_is_said_and_done_without(
-    health: Health, short_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_port_that_is_taken_is_logged_and_not_used(health: Health, short_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = free_port("127.0.0.1", 0)
     first = HealthServer(health, path=short_folder / "1.health", port=port)
     second = HealthServer(health, path=short_folder / "2.health", port=port)
@@ -111,7 +109,7 @@ def test_a_port_that_is_taken_is_said_and_done_without(
     second.close()
 
 
-def test_who_says_nothing_holds_nobody_up(server: Path) -> None:
+def test_a_silent_client_blocks_no_other(server: Path) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX) as mute:
@@ -136,7 +134,7 @@ def end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_process_is_dead_for_certain_once_it_and_the_children_it_forked_are_gone(short_folder: Path, tmp_path: Path) -> None:
+def test_a_process_has_certainly_ended_once_it_and_its_forked_children_are_gone(short_folder: Path, tmp_path: Path) -> None:
     def parent() -> None:
         Pidfile(short_folder, "worker").take().note("w#1")
         (tmp_path / "grandchild").write_text(str(child(lambda: None)))
@@ -172,7 +170,7 @@ def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monke
     assert role.exists() and host.exists()
 
 
-def test_a_folder_that_cannot_be_used_is_said_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_folder_is_logged_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
 
     made = Pidfile(tmp_path / "file" / "run", "worker").take()

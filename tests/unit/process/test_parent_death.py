@@ -6,7 +6,7 @@ import signal
 from scheduler.process.parent_death import die_with_parent
 
 
-def test_a_process_whose_parent_ended_before_the_kernel_was_asked_ends_itself() -> None:
+def test_a_process_whose_parent_ended_before_it_registered_with_the_kernel_ends_itself() -> None:
     pid = os.fork()
     if pid == 0:
         try:

@@ -29,7 +29,7 @@ def test_a_server_is_awaited_and_only_the_first_error_is_logged() -> None:
     ("error", "within_s"),
     [(CredentialsError("wrong password"), 60.0), (UnreachableError("no route"), 0.0), (KeyError("other"), 60.0)],
 )
-def test_what_waiting_cannot_mend_is_raised_unchanged(error: Exception, within_s: float) -> None:
+def test_an_error_that_waiting_cannot_fix_is_raised_unchanged(error: Exception, within_s: float) -> None:
     lines: list[str] = []
 
     with pytest.raises(type(error)) as raised:

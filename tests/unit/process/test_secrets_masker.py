@@ -22,7 +22,7 @@ def known(*texts: object) -> secrets_masker.Secrets:
 
 
 @given(secrets, pieces)
-def test_a_stream_in_pieces_gives_what_the_whole_gives(texts: list[str], chunks: list[str]) -> None:
+def test_a_stream_in_pieces_gives_the_same_output_as_the_whole(texts: list[str], chunks: list[str]) -> None:
     stream = secrets_masker.Stream(known(*texts))
 
     given_out = b"".join([*(stream.feed(chunk.encode()) for chunk in chunks), stream.finish()]).decode()
@@ -32,7 +32,7 @@ def test_a_stream_in_pieces_gives_what_the_whole_gives(texts: list[str], chunks:
 
 
 @given(secrets, pieces)
-def test_what_is_no_secret_comes_through_at_once(texts: list[str], chunks: list[str]) -> None:
+def test_text_without_secrets_passes_immediately(texts: list[str], chunks: list[str]) -> None:
     stream = secrets_masker.Stream(known(*texts))
 
     assert b"".join(stream.feed(b"x" + chunk.encode() + b"\n") for chunk in chunks).endswith(b"\n" if chunks else b"")
@@ -66,7 +66,7 @@ def test_names_that_look_secret(name: str, secret: bool) -> None:
     assert secrets_masker.looks_secret(name) is secret
 
 
-def test_what_is_secret_inside_a_value_is_hidden_from_people() -> None:
+def test_secrets_inside_a_value_are_hidden_from_people() -> None:
     value = {"region": "north", "auth": {"token": "x"}, "passwords": ["a", "b"], "empty_secret": ""}
 
     assert secrets_masker.hidden(value) == {
@@ -79,7 +79,7 @@ def test_what_is_secret_inside_a_value_is_hidden_from_people() -> None:
     assert list(secrets_masker.secrets_in(value)) == ["x", ["a", "b"], ""]
 
 
-def test_a_pipe_masks_what_is_written_and_settles_in_order(tmp_path: Path) -> None:
+def test_a_pipe_masks_its_input_and_drains_in_order(tmp_path: Path) -> None:
     path = tmp_path / "log"
     target = os.open(path, os.O_WRONLY | os.O_CREAT)
     descriptor = os.dup(target)

@@ -23,7 +23,7 @@ def test_columns_are_compared_by_name_and_type(wanted: dict[str, str | None], ex
     assert wrong_columns(TYPES, wanted, exact=exact) == wrong
 
 
-def test_a_report_shows_what_did_not_pass_with_its_rows() -> None:
+def test_a_report_shows_failed_checks_with_their_rows() -> None:
     report = Report((
         Result(frame="a", promise="(id) is unique", status="failed", failing=1_200, tolerated=7, sample=({"id": 2},)),
         Result(frame="", promise="has 3 rows", status="warned", note="it has 4"),

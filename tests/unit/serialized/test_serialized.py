@@ -79,7 +79,7 @@ def test_params_keep_the_order_of_their_author_in_the_database() -> None:
     assert params_in_order(data | {"param_order": ["gone", "since"]}).keys() == data["params"].keys()
 
 
-def test_what_the_author_leaves_open_comes_from_the_settings() -> None:
+def test_values_that_the_author_leaves_out_come_from_the_settings() -> None:
     with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         EmptyOperator(task_id="t")
 
@@ -103,7 +103,7 @@ def test_keys_of_a_newer_writer_are_passed_over() -> None:
     assert SerializedDag.from_json(newer) == dag
 
 
-def test_a_stored_task_omits_what_is_the_default_and_keeps_what_statements_read() -> None:
+def test_a_stored_task_omits_defaults_and_keeps_fields_that_statements_read() -> None:
     plain = SerializedTask(task_id="t", operator="E", runtime="empty")
     other = SerializedTask(task_id="o", operator="E", runtime="empty", sla_s=5.0, depends_on_past=True, email=("a@b",))
 

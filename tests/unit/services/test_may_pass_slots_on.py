@@ -19,7 +19,7 @@ from scheduler.services.queue import may_pass_slots_on
         ({}, 9, {}),
     ],
 )
-def test_slots_are_passed_on_only_where_nothing_else_could_want_them(
+def test_slots_are_passed_on_only_where_no_other_task_could_use_them(
     free: dict[str, int], parallelism: int, expected: dict[str, bool]
 ) -> None:
     assert may_pass_slots_on(free, parallelism) == expected

@@ -16,7 +16,7 @@ def queued(count: int, *, ahead: int) -> Queued:
     return Queued(messages, sent=True, more=False, ahead=ahead)
 
 
-def test_a_queue_with_room_waits_for_nobody() -> None:
+def test_a_queue_with_free_places_does_not_wait() -> None:
     assert queue_pause_s(queued(3, ahead=0), 0.5) == SHORTEST_PAUSE_S
     assert queue_pause_s(queued(3, ahead=-4), 0.5) == SHORTEST_PAUSE_S
 

@@ -43,7 +43,7 @@ def test_two_dispatches_never_share_a_folder(tmp_path: Path) -> None:
     assert replace(one, map_index=0).url == f"file://{tmp_path}/d/r/t/0/r7-try1-x"
 
 
-def test_a_try_deletes_what_earlier_tries_left_and_nothing_of_later_ones_or_of_other_runs(tmp_path: Path) -> None:
+def test_a_try_deletes_files_of_earlier_tries_and_none_of_later_tries_or_other_runs(tmp_path: Path) -> None:
     mine = place(tmp_path, try_number=10)
     earlier = [write(replace(mine, try_number=number)) for number in (1, 9)]
     kept = [
@@ -59,7 +59,7 @@ def test_a_try_deletes_what_earlier_tries_left_and_nothing_of_later_ones_or_of_o
     assert all(folder.exists() for folder in kept)
 
 
-def test_the_deletion_of_a_run_takes_its_attempts_and_leaves_what_users_wrote_and_a_run_made_anew(tmp_path: Path) -> None:
+def test_the_deletion_of_a_run_deletes_its_attempts_and_leaves_files_of_users_and_of_a_recreated_run(tmp_path: Path) -> None:
     mine = place(tmp_path, run_id="r[1]*")
     gone = [write(mine), write(replace(mine, map_index=3)), write(replace(mine, task_id="u"))]
     anew, like_it = write(replace(mine, run_key=8)), write(replace(mine, run_id="r1x"))
@@ -84,7 +84,7 @@ def test_with_its_last_attempt_the_folders_of_a_run_go_but_not_the_data_folder(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_object_store_is_asked_through_fsspec() -> None:
+def test_an_object_store_is_used_through_fsspec() -> None:
     import fsspec
 
     files = fsspec.filesystem("memory")
@@ -98,7 +98,7 @@ def test_an_object_store_is_asked_through_fsspec() -> None:
     assert files.find("memory://bucket/data") == [f"/{replace(mine, run_key=8).url.removeprefix('memory://')}/part.parquet"]
 
 
-def test_what_cannot_be_deleted_is_said_and_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_cannot_be_deleted_are_logged_and_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = replace(place(tmp_path), data_url="nosuch://bucket")
 
     with caplog.at_level(logging.WARNING, logger="paceline.data"):

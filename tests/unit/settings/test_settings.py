@@ -38,7 +38,7 @@ def test_environment_beats_file_beats_default(tmp_path: Path) -> None:
     assert (loaded.core.parallelism, loaded.core.max_active_runs_per_dag, loaded.core.max_active_tasks_per_dag) == (7, 3, 16)
 
 
-def test_sources_tell_where_a_value_comes_from(tmp_path: Path) -> None:
+def test_sources_name_the_source_of_each_value(tmp_path: Path) -> None:
     environ = file(tmp_path, "[core]\nparallelism = 5\n") | {"PACELINE_HOME": "/x"}
 
     assert module.sources(environ) == {"core.parallelism": environ["PACELINE_CONFIG"], "paths.home": "PACELINE_HOME"}
@@ -84,7 +84,7 @@ def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
         ("PACELINE_BROKER_URL", "amqp://host", ["broker.url", "'amqp://host'", "redis://"]),
     ],
 )
-def test_a_bad_value_is_told_with_key_value_source_and_what_is_allowed(name: str, value: str, words: list[str]) -> None:
+def test_a_bad_value_is_reported_with_key_value_source_and_the_allowed_values(name: str, value: str, words: list[str]) -> None:
     message = refusal({name: value})
 
     assert f"set by {name}" in message
@@ -114,7 +114,7 @@ def test_a_refused_url_does_not_show_its_password() -> None:
     assert "mysql://me:***@host/db" in message
 
 
-def test_an_unknown_variable_is_told_with_a_near_match() -> None:
+def test_an_unknown_variable_is_reported_with_a_near_match() -> None:
     assert "did you mean PACELINE_CORE_PARALLELISM?" in refusal({"PACELINE_CORE_PARALELISM": "3"})
     assert "`paceline config show`" in refusal({"PACELINE_ZZZZZZZZZZ": "3"})
 
@@ -133,7 +133,7 @@ def test_an_unknown_variable_is_told_with_a_near_match() -> None:
         ("[core]\nparallelism = [1]\n", ["core.parallelism", "[1]", "a whole number"]),
     ],
 )
-def test_a_bad_file_is_told_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_bad_file_is_reported_in_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
     message = refusal(file(tmp_path, text))
 
     assert [word for word in [*words, "paceline.toml"] if word not in message] == []
@@ -143,12 +143,12 @@ def test_a_named_file_must_exist() -> None:
     assert refusal({"PACELINE_CONFIG": "/no/such.toml"}) == "PACELINE_CONFIG names /no/such.toml, which does not exist."
 
 
-def test_a_process_must_get_the_time_to_give_a_sign_of_life() -> None:
+def test_a_timeout_leaves_a_process_time_to_send_a_heartbeat() -> None:
     assert "must be longer than worker.heartbeat_sec, 60 s" in refusal({"PACELINE_WORKER_HEARTBEAT_SEC": "60"})
     assert "scheduler.scheduler_heartbeat_sec" in refusal({"PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "2"})
 
 
-def test_every_setting_says_what_it_means_and_what_is_allowed() -> None:
+def test_every_setting_has_its_meaning_and_its_allowed_values() -> None:
     for key in keys():
         section, _, name = key.partition(".")
         assert module.section_type(section).model_fields[name].description, key

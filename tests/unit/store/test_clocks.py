@@ -71,7 +71,7 @@ def test_other_calls_are_not(source: str) -> None:
     assert list(reads_of_the_clock(source)) == []
 
 
-def test_nobody_else_reads_the_clock_of_its_machine() -> None:
+def test_no_other_file_reads_the_clock_of_its_machine() -> None:
     found = {
         str(path.relative_to(ROOT)): lines
         for package in ("scheduler", "workers")
@@ -106,7 +106,7 @@ class Skewed:
 
 
 @pytest.mark.parametrize(("late", "fires"), [(timedelta(seconds=1), True), (-timedelta(hours=1), False)])
-def test_a_trigger_waits_by_the_clock_of_postgresql_whatever_that_of_its_waiter_shows(late: timedelta, fires: bool) -> None:
+def test_a_trigger_waits_by_the_clock_of_postgresql_and_not_by_that_of_its_waiter(late: timedelta, fires: bool) -> None:
     trigger = DateTimeTrigger(datetime(2100, 1, 1, tzinfo=UTC))
     trigger.other_runs = Skewed(trigger.moment + late)
 
@@ -120,7 +120,7 @@ def test_a_trigger_waits_by_the_clock_of_postgresql_whatever_that_of_its_waiter_
     assert asyncio.run(wait()) is fires
 
 
-def test_what_a_waiter_knows_of_the_clock_goes_on_with_time() -> None:
+def test_the_database_time_of_a_waiter_advances() -> None:
     async def nobody(targets: object) -> list[object]:
         return []
 

@@ -16,7 +16,7 @@ class One:
     note: str = "none"
 
 
-def test_columns_are_matched_by_name_whatever_their_order() -> None:
+def test_columns_are_matched_by_name_in_any_order() -> None:
     assert rows.objects(One, ["state", "note", "id"], [("success", "x", 7)]) == [One(7, TaskState.SUCCESS, "x")]
 
 

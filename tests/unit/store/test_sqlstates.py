@@ -22,12 +22,12 @@ LASTING = ["23505", "42501", "42P01", "22021", "54000", "23514", "25P02"]
 
 
 @pytest.mark.parametrize("code", PASSING)
-def test_what_passes_is_asked_again(code: str) -> None:
+def test_transient_errors_are_retried(code: str) -> None:
     assert sqlstates.is_passing(error(code))
 
 
 @pytest.mark.parametrize("code", LASTING)
-def test_what_is_wrong_with_the_call_is_not_asked_again(code: str) -> None:
+def test_errors_of_the_call_are_not_retried(code: str) -> None:
     assert not sqlstates.is_passing(error(code))
 
 

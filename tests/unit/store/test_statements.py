@@ -118,7 +118,7 @@ def test_statements_hold_constants_and_parameters_alone() -> None:
     assert strange == []
 
 
-def test_what_was_reviewed_is_still_there() -> None:
+def test_reviewed_places_still_exist() -> None:
     found = {one[:2] for one in interpolations()}
 
     assert set(REVIEWED) - found == set()
@@ -136,7 +136,7 @@ def test_no_statement_is_put_together_by_percent_or_plus() -> None:
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_shell_is_asked_to_read_our_arguments(path: Path) -> None:
+def test_no_shell_parses_our_arguments(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue

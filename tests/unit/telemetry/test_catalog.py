@@ -40,7 +40,7 @@ def _calls() -> Iterator[tuple[str, str, frozenset[str]]]:
                     yield node.func.attr, str(name), labels
 
 
-def test_what_processes_measure_is_in_the_catalog_with_its_type_and_labels() -> None:
+def test_measurements_of_processes_are_in_the_catalog_with_type_and_labels() -> None:
     kinds = {"count": Kind.COUNTER, "observe": Kind.TIMER, "timed": Kind.TIMER, "gauge": Kind.GAUGE}
     found = [call for call in measured() if call[0] in kinds and call[1] not in {"error"}]
     assert len(found) > 20, "the check no longer finds the calls"

@@ -61,7 +61,7 @@ def test_panels_have_their_own_place() -> None:
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in DASHBOARD["panels"])
 
 
-def test_each_alert_has_a_test_and_says_what_to_do() -> None:
+def test_each_alert_has_a_test_and_names_the_remedy() -> None:
     tested = {rule["alertname"] for one in yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
               for rule in one["alert_rule_test"] if rule.get("exp_alerts")}  # fmt: skip
 

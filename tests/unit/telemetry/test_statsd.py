@@ -144,7 +144,7 @@ def test_a_server_that_does_not_read_blocks_only_the_flush_and_not_for_long(shor
         client.close()
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, udp: socket.socket) -> None:
+def test_the_buffer_of_unsent_lines_is_bounded(monkeypatch: pytest.MonkeyPatch, udp: socket.socket) -> None:
     monkeypatch.setattr(statsd, "MOST_WAITING", 3)
     client = Statsd(address(udp), "airflow")
     for number in range(1000):

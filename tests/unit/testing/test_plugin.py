@@ -56,7 +56,7 @@ def test_a_run_has_states_xcoms_and_order(dag_maker: DagMaker, run_dag: Run) -> 
     result.raise_for_failure()
 
 
-def test_a_task_reads_the_names_of_airflow_and_is_told_what_replaces_the_others(dag_maker: DagMaker, run_dag: Run) -> None:
+def test_a_task_reads_names_of_airflow_and_gets_the_replacements_of_missing_ones(dag_maker: DagMaker, run_dag: Run) -> None:
     with dag_maker("d") as dag:
 
         @task(task_display_name="First")
@@ -263,7 +263,7 @@ def test_only_commands_have_the_context_in_their_environment(dag_maker: DagMaker
     assert (result.xcoms.get("python"), result.xcoms["command"]) == (None, "d")
 
 
-def test_an_operator_of_a_repository_skips_whatever_the_order_of_its_base_classes(dag_maker: DagMaker) -> None:
+def test_an_operator_of_a_repository_skips_with_any_order_of_its_base_classes(dag_maker: DagMaker) -> None:
     class Mine(BaseOperator, SkipMixin):
         def execute(self, context: Any) -> None:
             self.skip(context["ti"], ["below"])
@@ -406,7 +406,7 @@ def test_a_dag_tests_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
     assert capsys.readouterr().out == "t: success\n"
 
 
-def test_a_dag_without_the_entry_point_of_its_installation_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_without_the_entry_point_of_its_installation_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authoring_dag, "DAG_TEST", "paceline.missing")
 
     with pytest.raises(

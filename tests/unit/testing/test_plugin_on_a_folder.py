@@ -125,7 +125,7 @@ def test_a_file_that_does_not_load_fails_its_check(pytester: pytest.Pytester) ->
     done.stdout.fnmatch_lines(["line 2: *did you mean 'schedule'*"])
 
 
-def test_a_bag_names_what_is_wrong(tmp_path: Path) -> None:
+def test_a_bag_names_its_errors(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(GOOD)
     (tmp_path / "b.py").write_text(GOOD)
     bag = load_folder(Settings(paths=Paths(home=tmp_path / "home", dags_folder=tmp_path)))

@@ -25,7 +25,7 @@ def run(guard: Guard, work: Callable[[], object]) -> object:
     return guard.run(work, timeout_s=None, why_stop=lambda: None)
 
 
-def test_what_each_of_several_tasks_did_to_the_loggers_is_undone(guard: Guard) -> None:
+def test_changes_of_several_tasks_to_the_loggers_are_undone(guard: Guard) -> None:
     kept, mine = logging.NullHandler(), logging.getLogger("test.guard.mine")
     logging.root.handlers = [kept]
 

@@ -35,7 +35,7 @@ def process(running_tasks: RunningTasks, **worker: float) -> Continuing:
     return Continuing(running_tasks.slot(0), **{"seconds": 60} | worker)
 
 
-def test_the_parent_knows_what_a_process_may_run_before_its_report_even_after_its_death() -> None:
+def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its_death() -> None:
     running_tasks = RunningTasks(2)
     reader, writer = os.pipe()
     pid = os.fork()
@@ -91,7 +91,7 @@ def test_it_offers_nothing_once_its_worker_stops() -> None:
     assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
-def test_what_it_has_offered_is_allowed_until_its_worker_stops_or_its_time_is_over() -> None:
+def test_an_offer_is_valid_until_its_worker_stops_or_its_time_is_over() -> None:
     running_tasks = RunningTasks(1)
     stopping, late = process(running_tasks), process(RunningTasks(1), seconds=0.1)
     offers = []
@@ -133,7 +133,7 @@ def test_it_offers_nothing_after_a_spark_task_or_an_exclusive_one(special: dict[
 
 
 @pytest.mark.parametrize(("map_index", "arguments"), [(-1, "r"), (3, "r [3]")])
-def test_the_parent_knows_what_runs_in_place(map_index: int, arguments: str) -> None:
+def test_the_parent_sees_the_task_that_runs_in_place(map_index: int, arguments: str) -> None:
     running_tasks = RunningTasks(2)
     continuing = process(running_tasks)
     continuing.begin("message")
@@ -147,7 +147,7 @@ def test_the_parent_knows_what_runs_in_place(map_index: int, arguments: str) -> 
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_events_are_written_while_somebody_wants_them(wanted: bool) -> None:
+def test_events_are_written_while_they_are_enabled(wanted: bool) -> None:
     running_tasks, events = RunningTasks(1), InPlaceEvents()
     running_tasks.events = wanted
     continuing = Continuing(running_tasks.slot(0), seconds=60, events=events)

@@ -45,7 +45,7 @@ def test_a_line_is_read_once_it_is_whole() -> None:
         b"[[]]", b"1", b"[" * 100_000,
     ],
 )  # fmt: skip
-def test_what_user_code_writes_there_is_dropped(text: bytes) -> None:
+def test_output_of_user_code_in_the_pipe_is_dropped(text: bytes) -> None:
     events = InPlaceEvents()
     os.set_blocking(events._writer, True)
     os.write(events._writer, text[:60_000] + b"\n")

@@ -77,7 +77,7 @@ def test_a_lease_ends_before_the_timeout_that_the_database_counts() -> None:
     assert lease_s(10) == 7.5
 
 
-def test_a_whole_tree_is_ended_whatever_sessions_it_has(child: "subprocess.Popen[bytes]") -> None:
+def test_a_whole_tree_is_ended_with_all_its_sessions(child: "subprocess.Popen[bytes]") -> None:
     tree = [child.pid, *(one.pid for one in descendants.below(child.pid))]
 
     assert descendants.end_tree(child.pid, within_s=10)
@@ -101,7 +101,7 @@ def test_nothing_escapes_by_forking_while_its_tree_is_ended() -> None:
     assert (gone, left) == (True, [])
 
 
-def test_what_is_started_inside_the_block_ends_with_it() -> None:
+def test_processes_started_inside_the_block_end_with_it() -> None:
     def running() -> set[int]:
         return {one.pid for one in descendants.below(os.getpid()) if descendants._runs(one)}
 

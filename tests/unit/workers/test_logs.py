@@ -178,7 +178,7 @@ def test_the_reason_of_a_killed_process_is_text_in_a_log_of_text_and_harms_no_ot
     assert secret.read_text() == "{}\n"
 
 
-def test_lines_of_paceline_and_records_are_json_with_what_they_are_about(tmp_path: Path) -> None:
+def test_lines_of_paceline_and_records_are_json_with_their_task_instance(tmp_path: Path) -> None:
     path = tmp_path / "log"
     said = subprocess.run([sys.executable, "-P", "-c", JSON_LINES, path], capture_output=True, text=True, check=True)
     header, record, plain, recorded, raised, footer, reason = path.read_text().splitlines()

@@ -21,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_ends_as_the_case_says(here: Settings, name: str) -> None:
+def test_a_run_ends_as_the_case_expects(here: Settings, name: str) -> None:
     before, run = dict(os.environ), memory_run(here, name, CASES[name])
 
     list(run.rows())

@@ -42,7 +42,7 @@ def test_a_task_that_ends_sooner_is_not_looked_at() -> None:
     assert written.closed.is_set()
 
 
-def test_what_is_found_is_written_when_it_changes_and_once_more_at_the_end() -> None:
+def test_progress_is_written_when_it_changes_and_once_more_at_the_end() -> None:
     written, now = Written(), [Progress(tasks=2)]
     reporter = Reporter(lambda: now[0], written, first_s=0.0, every_s=0.01)
     reporter.start()

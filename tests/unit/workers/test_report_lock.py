@@ -54,7 +54,7 @@ def test_a_process_waits_for_the_one_that_has_the_lock_until_it_dies(monkeypatch
             assert 0.1 <= time.monotonic() - began < 60
 
 
-def test_a_process_knows_whether_others_wait_for_it() -> None:
+def test_a_process_sees_whether_others_wait_for_it() -> None:
     lock = ReportLock()
     with lock.turn():
         assert not lock.others_wait()
@@ -104,7 +104,7 @@ def test_a_process_waits_longer_while_others_take_turns(monkeypatch: pytest.Monk
     assert [os.waitpid(pid, 0)[1] for pid in processes] == [0] * 6
 
 
-def test_a_process_whose_files_user_code_has_closed_goes_on_without_the_lock() -> None:
+def test_a_process_whose_files_user_code_has_closed_continues_without_the_lock() -> None:
     lock = ReportLock()
     os.close(lock._file)
 

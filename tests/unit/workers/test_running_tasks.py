@@ -12,7 +12,7 @@ def running(dispatch_id: str = "a") -> Running:
     return Running(ti_id=1, dispatch_id=dispatch_id, pid=7, log="/l/é", deadline=1.5)
 
 
-def test_the_parent_sees_what_a_child_entered_even_after_its_death() -> None:
+def test_the_parent_sees_entries_of_a_child_even_after_its_death() -> None:
     running_tasks = RunningTasks(2)
     pid = os.fork()
     if pid == 0:
@@ -49,7 +49,7 @@ def test_a_stop_reaches_only_the_dispatch_it_was_meant_for() -> None:
     assert running_tasks.slot(1).take_stop("c") is None
 
 
-def test_a_signal_nobody_asked_for_has_a_reason_of_its_own() -> None:
+def test_an_unexpected_signal_has_a_reason_of_its_own() -> None:
     assert RunningTasks(1).slot(0).take_stop("a") == "its process received SIGTERM"
 
 
@@ -71,7 +71,7 @@ def test_children_read_a_new_worker_id() -> None:
         ("RuntimeError('x')", "the worker could not report how the task ended: RuntimeError('x')"),
     ],
 )
-def test_a_death_is_told_in_words(said: str, cause: str) -> None:
+def test_a_death_has_a_readable_reason(said: str, cause: str) -> None:
     assert cause_of_death(said) == cause
 
 

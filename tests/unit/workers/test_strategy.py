@@ -119,7 +119,7 @@ def test_a_failed_try_is_a_failure_in_flower_and_no_death(consumer: Consumer) ->
     assert not celery_state.reserved_requests
 
 
-def test_an_error_of_our_own_is_told_even_if_it_cannot_be_pickled(consumer: Consumer) -> None:
+def test_an_error_of_our_own_is_reported_even_if_it_cannot_be_pickled(consumer: Consumer) -> None:
     class Local(Exception):
         """Pickle does not find its class."""
 
@@ -133,7 +133,7 @@ def test_an_error_of_our_own_is_told_even_if_it_cannot_be_pickled(consumer: Cons
     assert "no report" in said
 
 
-def test_the_end_of_a_child_is_told(consumer: Consumer) -> None:
+def test_the_end_of_a_child_is_reported(consumer: Consumer) -> None:
     executing(None)
     consumer.receive()
     try:
@@ -147,7 +147,7 @@ def test_the_end_of_a_child_is_told(consumer: Consumer) -> None:
     assert not celery_state.reserved_requests
 
 
-def test_what_celery_takes_for_revoked_is_run_because_postgresql_decides(
+def test_a_task_that_celery_has_revoked_runs_because_postgresql_decides(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(celery_state, "revoked", {DISPATCH})
@@ -162,7 +162,7 @@ def in_place(seconds: float = 0.5) -> Step:
     return Step(message=DISPATCH, seconds=seconds, ti_id=8, dispatch_id="second", name="d.u", arguments="r", started_at=1.5)
 
 
-def test_events_of_tasks_are_on_once_flower_wants_them(consumer: Consumer) -> None:
+def test_events_of_tasks_are_on_once_flower_enables_them(consumer: Consumer) -> None:
     consumer.event_dispatcher.groups = {"worker"}
     consumer.receive()
     consumer.pool.work()

@@ -21,7 +21,7 @@ print("died", flush=True)
 STOPS = 10
 
 
-def test_a_stop_and_a_continue_of_it_are_not_the_end_of_its_worker() -> None:
+def test_a_stopped_and_continued_killer_does_not_detect_the_end_of_its_worker() -> None:
     process = subprocess.Popen([sys.executable, "-c", LOOKS], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "looks\n"

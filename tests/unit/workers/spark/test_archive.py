@@ -83,7 +83,7 @@ def test_drivers_of_submitted_applications_start_from_it_too(
     assert theirs["SPARK_SUBMIT_OPTS"] == "-Dmine=1"
 
 
-def test_a_place_that_cannot_be_written_to_is_said_with_what_to_do(java: Path, tmp_path: Path) -> None:
+def test_an_unwritable_place_is_reported_with_the_fix(java: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(

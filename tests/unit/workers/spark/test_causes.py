@@ -48,12 +48,12 @@ BEGINS = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_an_application_printed_is_one_or_two_sentences(name: str) -> None:
+def test_the_output_of_an_application_becomes_one_or_two_sentences(name: str) -> None:
     assert causes.of_text((OUTPUTS / f"{name}.txt").read_text()) == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", BEGINS)
-def test_what_has_a_name_says_what_to_do(name: str) -> None:
+def test_a_known_cause_names_the_remedy(name: str) -> None:
     cause = causes.of_text((OUTPUTS / f"{name}.txt").read_text())
 
     assert cause is not None
@@ -99,7 +99,7 @@ def test_an_old_complaint_in_the_log_does_not_hide_the_error() -> None:
     assert causes.of_error(ValueError("wrong"), said) == "ValueError: wrong"
 
 
-def test_yarn_s_words_for_memory_are_known() -> None:
+def test_messages_of_yarn_about_memory_are_recognized() -> None:
     # From Spark's source (YarnAllocator) and the NodeManager's diagnostics; not run on a real cluster.
     text = (
         "ExecutorLostFailure (executor 7 exited caused by one of the running tasks) Reason: Container killed by YARN for exceeding "

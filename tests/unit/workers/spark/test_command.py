@@ -67,7 +67,7 @@ def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: st
     assert "--class" not in command.argv(unnamed, binary="spark-submit")
 
 
-def test_what_is_secret_goes_into_a_file_and_into_no_argument() -> None:
+def test_secrets_go_into_a_file_and_into_no_argument() -> None:
     secrets_masker.mask_secret("letmein")
     made = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
 
@@ -159,7 +159,7 @@ def test_a_jar_in_a_standalone_cluster_is_its_own_driver() -> None:
         ({"master": "spark://m:1", "deploy_mode": "cluster", "application": "/a.jar"}, "name its main class with java_class"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_command_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FailTask) as refused:
         submit(**given)
 

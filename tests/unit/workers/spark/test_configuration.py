@@ -33,7 +33,7 @@ def test_only_a_local_driver_is_bound_to_loopback() -> None:
     assert "spark.driver.host" not in configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})
 
 
-def test_a_session_takes_what_spark_sql_reads_anew() -> None:
+def test_a_session_takes_the_keys_that_spark_sql_reads_each_time() -> None:
     own = {
         "spark.sql.shuffle.partitions": 9,
         "spark.sql.warehouse.dir": "/x",
@@ -60,7 +60,7 @@ def test_a_session_takes_what_spark_sql_reads_anew() -> None:
         ({"spark.x=1 spark.y": "a"}, "an equals sign"),
     ],
 )
-def test_what_can_be_no_key_or_value_is_one_sentence(own: dict[Any, Any], words: str) -> None:
+def test_an_invalid_key_or_value_is_one_sentence(own: dict[Any, Any], words: str) -> None:
     """For a session and for an application that is submitted."""
     submitted = SparkSubmitOperator(task_id="t", application="/a.py")
     submitted.conf = own
@@ -73,7 +73,7 @@ def test_what_can_be_no_key_or_value_is_one_sentence(own: dict[Any, Any], words:
         assert words in str(caught.value)
 
 
-def test_properties_keep_what_java_would_read_otherwise() -> None:
+def test_properties_keep_characters_that_java_would_change() -> None:
     text = conf.as_properties({"spark.a": "x=1:2 #", "spark.b": "C:\\new\nline", "spark.c": " begins", "spark.é": "ü"})
 
     assert text == "spark.a=x=1:2 #\nspark.b=C:\\\\new\\nline\nspark.c=\\ begins\nspark.é=ü\n"

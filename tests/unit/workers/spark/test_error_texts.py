@@ -18,7 +18,7 @@ def asks_a_jvm(alive: list[bool]) -> Exception:
     return Captured()
 
 
-def test_an_exception_says_after_the_end_of_its_jvm_what_it_said_before() -> None:
+def test_an_exception_has_the_same_text_after_the_end_of_its_jvm() -> None:
     alive = [True]
     error = asks_a_jvm(alive)
 
@@ -42,7 +42,7 @@ def test_those_it_was_raised_from_do_too() -> None:
     assert [str(one) for one in (cause, context, one_of)] == ["no such column"] * 3
 
 
-def test_one_whose_jvm_has_ended_already_says_what_it_knows() -> None:
+def test_an_exception_whose_jvm_has_ended_already_has_its_known_text() -> None:
     error = asks_a_jvm([False])
     error.errmsg = "An error occurred while calling o1.count"  # type: ignore[attr-defined]
 
@@ -51,7 +51,7 @@ def test_one_whose_jvm_has_ended_already_says_what_it_knows() -> None:
     assert str(error) == "An error occurred while calling o1.count"
 
 
-def test_those_of_others_are_left_alone() -> None:
+def test_exceptions_of_other_packages_are_left_alone() -> None:
     error = ValueError("mine")
 
     error_texts.keep(error)
@@ -60,7 +60,7 @@ def test_those_of_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("cause", "found"), [(TaskTimeout("too long"), True), (ValueError("no"), False)])
-def test_an_interruption_is_found_in_what_py4j_makes_of_it(cause: Exception, found: bool) -> None:
+def test_an_interruption_is_found_in_the_exception_of_py4j(cause: Exception, found: bool) -> None:
     error = RuntimeError("Error while receiving")
     error.__cause__ = cause
 

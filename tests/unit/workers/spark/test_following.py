@@ -87,7 +87,7 @@ def followed(
     return Followed(cluster, job, jobs or Jobs(), settings, say=lambda _: None)  # type: ignore[arg-type]
 
 
-def test_an_unknown_status_and_no_answer_are_asked_again() -> None:
+def test_an_unknown_status_and_no_response_are_queried_again() -> None:
     answers = [Phase.RUNNING, Phase.UNKNOWN, UnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
     jobs = Jobs()
 
@@ -123,7 +123,7 @@ def test_an_application_is_killed_until_it_is_gone() -> None:
     assert [one.phase for one in jobs.noted] == [Phase.KILLED]
 
 
-def test_one_that_lives_on_is_told_in_the_reason_of_the_task_and_its_row_stays_open() -> None:
+def test_an_application_that_keeps_running_is_named_in_the_reason_of_the_task_and_its_row_stays_open() -> None:
     jobs, stopped = Jobs(), TaskStopped("cleared")
     one = followed(Cluster(dies=False), jobs)
 
@@ -135,7 +135,7 @@ def test_one_that_lives_on_is_told_in_the_reason_of_the_task_and_its_row_stays_o
     assert jobs.noted == []
 
 
-def test_what_another_try_has_taken_over_is_left_alone() -> None:
+def test_an_application_that_another_try_has_taken_over_is_left_alone() -> None:
     cluster = Cluster()
 
     followed(cluster, Jobs(mine=False)).end()
@@ -170,7 +170,7 @@ def test_a_driver_in_client_mode_died_with_its_worker_so_one_look_is_enough() ->
     assert [one.phase for one in jobs.noted] == [Phase.KILLED]
 
 
-def test_one_that_a_cluster_forgot_has_failed_once_the_cluster_has_said_so_for_a_while() -> None:
+def test_an_application_that_a_cluster_does_not_find_for_a_while_has_failed() -> None:
     comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]), settings=PATIENT)
     forgotten, jobs = Cluster([Phase.RUNNING, Phase.NOT_FOUND]), Jobs()
 
@@ -197,7 +197,7 @@ def test_without_time_for_it_one_that_is_not_listed_is_not_taken_for_absent() ->
     assert jobs.noted == []
 
 
-def test_one_that_a_later_try_takes_over_while_it_is_looked_for_is_not_killed() -> None:
+def test_an_application_that_a_later_try_takes_over_during_the_search_is_not_killed() -> None:
     jobs = Jobs()
 
     class TakenOver(Cluster):

@@ -22,7 +22,7 @@ def test_one_that_waits_does(process: "subprocess.Popen[bytes]") -> None:
     assert is_running(process.pid)
 
 
-def test_one_that_was_killed_does_not_from_that_moment_on() -> None:
+def test_a_killed_daemon_stops_counting_immediately() -> None:
     for _ in range(50):
         with subprocess.Popen(["sleep", "60"]) as process:
             os.kill(process.pid, signal.SIGKILL)

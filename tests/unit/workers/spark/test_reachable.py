@@ -33,7 +33,7 @@ def test_masters_without_an_address_of_their_own_are_let_through() -> None:
 
 
 @pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077"])
-def test_one_that_is_not_there_is_one_sentence_that_says_what_to_do(address: str) -> None:
+def test_an_unreachable_master_is_one_sentence_with_the_fix(address: str) -> None:
     with pytest.raises(reachable.MasterUnreachableError) as caught:
         check(f"spark://{address}")
 

@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_process_left_goes_with_the_next_start_and_not_before(folder: Path) -> None:
+def test_the_folder_of_a_killed_process_is_deleted_at_the_next_start_and_not_before(folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         left = Path(other.stdout.readline().strip())

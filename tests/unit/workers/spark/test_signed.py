@@ -43,7 +43,7 @@ def test_a_password_that_is_no_key_is_one_sentence(password: str) -> None:
         signed.headers("c", password)
 
 
-def test_what_is_stored_of_a_cluster_names_the_connection_and_not_its_password() -> None:
+def test_the_stored_cluster_names_the_connection_and_not_its_password() -> None:
     found = target.choose(None, "cluster", None, Connection.from_uri("c", f"spark://:{PASSWORD}@m:7077?rest_port=6067"))
 
     assert found.reach == {"rest_port": "6067", "conn_id": "c"}
@@ -69,7 +69,7 @@ class Master(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_is_asked_of_the_rest_server_is_signed_and_of_the_pages_is_not() -> None:
+def test_requests_to_the_rest_server_are_signed_and_requests_to_the_pages_are_not() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Master) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = str(server.server_port)

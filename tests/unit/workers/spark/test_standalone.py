@@ -51,7 +51,7 @@ def test_driver_and_application_have_to_agree_on_an_end(driver: str, application
     assert standalone.agreed(said, listed, Ids("driver-1", "app-1")).phase is phase
 
 
-def test_a_driver_that_the_master_does_not_know_is_not_found() -> None:
+def test_a_driver_that_the_master_does_not_have_is_not_found() -> None:
     assert standalone.of_driver({"success": False, "submissionId": "driver-1"}).phase is Phase.NOT_FOUND
     assert standalone.of_driver({"success": False, "message": "Exception from the cluster: x"}).phase is Phase.UNKNOWN
 
@@ -86,13 +86,13 @@ def test_after_any_other_answer_a_driver_may_have_been_taken(answer: dict[str, A
 
 
 @pytest.mark.parametrize("answer", [{}, {"message": "bad gateway"}, page(status="RECOVERING"), page(activedrivers=None)])
-def test_what_is_no_page_of_an_active_master_is_no_answer(answer: dict[str, Any]) -> None:
+def test_a_response_that_is_no_page_of_an_active_master_is_ignored(answer: dict[str, Any]) -> None:
     with pytest.raises(UnreachableError):
         standalone.alive(answer, "http://m:8080")
 
 
 @pytest.mark.parametrize(("application", "phase"), [("RUNNING", Phase.RUNNING), ("FINISHED", Phase.NOT_FOUND)])
-def test_a_forgotten_driver_whose_application_is_at_work_is_at_work(application: str, phase: Phase) -> None:
+def test_a_driver_that_the_master_lost_is_running_while_its_application_is(application: str, phase: Phase) -> None:
     ids = Ids("driver-1", "app-1")
     driver = Status(Phase.NOT_FOUND, "the master does not know the driver")
 
@@ -105,7 +105,7 @@ def test_an_application_is_found_by_the_tag_in_its_name() -> None:
     assert standalone.application_of(page(), "paceline-0123abcd-7-3") is None
 
 
-def test_only_drivers_that_came_later_are_looked_into() -> None:
+def test_only_drivers_that_started_later_are_examined() -> None:
     at = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     drivers = [
         {"id": name, "starttime": str(round((at.timestamp() + offset) * 1000))} for name, offset in (("old", -600), ("new", 1))
@@ -114,7 +114,7 @@ def test_only_drivers_that_came_later_are_looked_into() -> None:
     assert standalone.young_drivers(page(activedrivers=drivers), at) == ["new"]
 
 
-def test_ids_are_heard_in_the_lines_of_a_driver() -> None:
+def test_ids_are_found_in_the_output_of_a_driver() -> None:
     said = (
         "26/11/21 17:29:04 INFO Utils: Successfully started service 'SparkUI' on port 4041.\n"
         "26/11/21 17:29:05 INFO StandaloneSchedulerBackend: Connected to Spark cluster with app ID app-20261121172905-0001\n"

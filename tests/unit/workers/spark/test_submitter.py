@@ -146,7 +146,7 @@ LOST = UnreachableError("the answer was cut off")
 
 
 @pytest.mark.parametrize("late", [0, 5])
-def test_an_application_whose_answer_was_lost_is_found_and_followed(submit: Submit, late: int) -> None:
+def test_an_application_whose_response_was_lost_is_found_and_followed(submit: Submit, late: int) -> None:
     cluster, jobs = Cluster(LOST, late=late), Jobs()
 
     submit(cluster, jobs)
@@ -164,7 +164,7 @@ def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(su
     assert jobs.ends == {}
 
 
-def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(submit: Submit) -> None:
+def test_a_submission_without_an_id_does_not_count_as_failed_either(submit: Submit) -> None:
     jobs = Jobs()
 
     with pytest.raises(StatusUnknownError, match="gave no application ID"):
@@ -174,7 +174,7 @@ def test_a_submission_that_gives_no_id_is_not_taken_for_a_failure_either(submit:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_spark_submit_that_failed_may_have_handed_its_application_over(submit: Submit, listed: bool) -> None:
+def test_a_spark_submit_that_failed_may_have_submitted_its_application(submit: Submit, listed: bool) -> None:
     cluster, jobs = Cluster(ApplicationError("spark-submit ended with exit code 1"), late=0 if listed else 1_000_000), Jobs()
 
     if listed:
@@ -189,7 +189,7 @@ def test_a_spark_submit_that_failed_may_have_handed_its_application_over(submit:
 @pytest.mark.parametrize(
     "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
 )
-def test_what_the_cluster_surely_did_not_take_is_closed(submit: Submit, answer: Exception) -> None:
+def test_an_application_that_the_cluster_certainly_did_not_accept_is_closed(submit: Submit, answer: Exception) -> None:
     jobs = Jobs()
 
     with pytest.raises((ApplicationError, FailTask)):
@@ -239,7 +239,7 @@ def test_a_try_that_is_no_longer_the_current_one_submits_nothing(submit: Submit)
 
 @pytest.mark.parametrize("answer", [None, LOST])
 @pytest.mark.parametrize("followed", [True, False])
-def test_what_a_try_submitted_that_was_replaced_meanwhile_is_ended_unless_the_next_one_follows_it(
+def test_the_application_of_a_replaced_try_is_ended_unless_the_next_try_follows_it(
     submit: Submit, answer: Exception | None, followed: bool
 ) -> None:
     cluster, jobs = Cluster(answer), Jobs()
@@ -270,7 +270,7 @@ def test_a_driver_is_not_started_here_either_for_a_try_that_is_no_longer_the_cur
     assert not started.exists()
 
 
-def test_an_application_whose_cluster_can_no_longer_be_asked_is_not_taken_for_ended(submit: Submit) -> None:
+def test_an_application_of_an_unreachable_cluster_does_not_count_as_ended(submit: Submit) -> None:
     class Locked(Cluster):
         def status(self, ids: Ids, tag: str) -> Status:
             raise FailTask("The password of connection 'spark_default' was removed.")

@@ -105,7 +105,7 @@ def test_a_submission_that_prints_no_id_is_left_to_its_tag(parse: Any) -> None:
     assert parse("WARN NativeCodeLoader: Unable to load native-hadoop library\n") == Ids()
 
 
-def test_a_report_and_an_answer_of_yarn_say_the_same() -> None:
+def test_a_report_and_a_response_of_yarn_agree() -> None:
     report, answer = yarn.of_report(YARN_REPORT), yarn.of_answer(YARN_ANSWER)
 
     assert report.phase is answer.phase is Phase.FINISHED
@@ -133,7 +133,7 @@ def test_states_of_yarn(state: str, final: str, phase: Phase) -> None:
     assert yarn.of_answer({"app": {"id": "application_1_1", "state": state, "finalStatus": final}}).phase is phase
 
 
-def test_what_yarn_does_not_know_is_not_found() -> None:
+def test_an_application_that_yarn_does_not_have_is_not_found() -> None:
     # Apache Hadoop's documentation, "Introduction to the web services REST APIs", error response.
     message = "java.lang.Exception: app with id: application_1324057493980_9999 not found"
     missing = {"RemoteException": {"exception": "NotFoundException", "message": message}}
@@ -154,7 +154,7 @@ def test_the_newest_application_of_a_tag_is_the_one() -> None:
     assert yarn.found({"apps": None}) is None
 
 
-def test_an_empty_list_says_that_it_is_one() -> None:
+def test_an_empty_list_is_recognized() -> None:
     head = "Total number of applications (application-types: [], states: [NEW] and tags: [paceline-0-7-1]):"
 
     assert yarn.listed(f"{head}0\n  Application-Id\tApplication-Name\n") is None
