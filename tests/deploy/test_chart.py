@@ -172,7 +172,7 @@ def test_every_selector_selects_a_pod_of_this_chart(objects: list[Object]) -> No
 
 
 @every_set
-def test_every_port_that_a_probe_or_service_uses_is_open(objects: list[Object]) -> None:
+def test_every_container_port_is_open(objects: list[Object]) -> None:
     """For each container port of Paceline, a NetworkPolicy selects its pod."""
     policies = [one["spec"] for one in objects if one["kind"] == "NetworkPolicy"]
     if not policies:

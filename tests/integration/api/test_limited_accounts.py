@@ -98,7 +98,7 @@ def test_the_audit_log_does_not_name_other_dags(web: Web, world: World) -> None:
         assert "hourly" not in json.dumps(found) + one and "theirs" not in json.dumps(found) + one
 
 
-def test_operations_on_all_dags_are_refused(web: Web, world: World) -> None:
+def test_lists_across_all_dags_are_refused(web: Web, world: World) -> None:
     with web.http(web.account("tim", **LIMITED)) as tim:
         for path in (
             "/pools",

@@ -34,7 +34,7 @@ def test_workers_begin_before_all_of_a_large_run_is_ready(make_scenario: Callabl
     assert scheduled(scenario) == set(names)
 
 
-def test_task_instances_with_downstream_tasks_are_decided_first() -> None:
+def test_of_many_decisions_final_states_and_the_best_ranked_come_first() -> None:
     plan = dag("d", {"a": [], "b": [], "c": []}, options={"b": {"priority_weight": 9}})
     ready = [Decision(no, TaskState.SCHEDULED, "") for no in (0, 1)]
     skipped = Decision(2, TaskState.SKIPPED, "")
@@ -67,7 +67,7 @@ def scheduled_in_transactions(scenario: Scenario) -> int:
     return scenario.rows("select count(distinct xmin::text) from task_instance where state = 'scheduled'")[0][0]
 
 
-def test_small_runs_are_examined_in_one_transaction_and_each_large_run_in_its_own(scenario: Scenario) -> None:
+def test_plain_runs_are_examined_in_one_transaction_and_fail_fast_runs_each_in_its_own(scenario: Scenario) -> None:
     promote = scenario.schedulers[0].service(Promote)
     scenario.add(dag("d", {"a": [], "b": ["a"]}))
     plain = [scenario.trigger("d", run_id=f"r{number}") for number in range(5)]

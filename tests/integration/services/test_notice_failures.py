@@ -128,7 +128,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
         ("with DAG('d'): EmptyOperator(task_id='a')", "has no on_success callback any more"),
     ],
 )
-def test_a_file_that_has_changed_is_named_in_the_error(scenario: Scenario, change: str, complaint: str) -> None:
+def test_a_change_of_the_file_is_named_in_the_error(scenario: Scenario, change: str, complaint: str) -> None:
     write_calling(scenario, "tell('on_success')")
     scenario.trigger("d")
     scenario.run_to_end()

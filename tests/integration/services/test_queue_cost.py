@@ -47,7 +47,7 @@ def test_a_pass_with_nothing_to_do_sends_one_query(scenario: Scenario) -> None:
     assert statements_of_a_pass(scenario).total() == 1
 
 
-def test_a_count_has_an_entry_for_each_requested_run(scenario: Scenario) -> None:
+def test_a_count_includes_only_the_requested_runs(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7, max_active_runs=20))
     for number in range(20):
         scenario.trigger("d", run_id=f"r{number}")

@@ -276,7 +276,7 @@ def test_task_instances_over_a_limit_are_named_and_left_to_end(scenario: Scenari
     assert named(tools) == []
 
 
-def test_slots_count_and_deferred_ones_if_the_pool_includes_them(scenario: Scenario, tools: Tools) -> None:
+def test_a_pool_over_its_slots_counts_slots_and_deferred_task_instances_if_included(scenario: Scenario, tools: Tools) -> None:
     each = {"expand": {"kind": "product", "inputs": [{"literal": 4}]}, "pool_slots": 2}
     scenario.add(dag("m", {"each": []}, options={"each": each}))
     start(scenario, "m")

@@ -50,7 +50,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_worker_with_sigterm_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
+def test_a_worker_that_receives_sigterm_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
     worker, run = started(bench, wait_for(bench.folder / "go"))
 
     worker.signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ from scheduler.cli import spark_progress
 from workers.progress import Progress
 
 
-def test_the_text_names_only_existing_numbers() -> None:
+def test_the_text_names_only_counts_above_zero() -> None:
     begun = Progress(stages=2, stages_done=1, tasks=1200, tasks_done=30)
     all_of_it = Progress(
         stages=2, stages_done=1, tasks=4, tasks_done=3, tasks_failed=1, rows_read=1234, bytes_read=2500, rows_written=5,

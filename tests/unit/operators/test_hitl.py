@@ -116,7 +116,7 @@ def test_a_try_keeps_the_question_of_earlier_tries(dag_maker: Any) -> None:
     assert (kept[-1]["request"]["subject"], kept[-1]["answer"]) == ("s 1", {"chosen_options": ["a"]})
 
 
-def test_a_question_without_an_answer(dag_maker: Any) -> None:
+def test_an_unanswered_question_fails_or_takes_its_defaults(dag_maker: Any) -> None:
     with dag_maker():
         HITLOperator(task_id="lost", subject="Now?", options=["a"], response_timeout=SOON)
         HITLEntryOperator(task_id="entry", subject="s", params={"n": 5}, response_timeout=SOON)

@@ -348,7 +348,7 @@ class Unstorable(BaseTrigger):
         return "x.Y", {"a": {1, 2}}
 
 
-def test_valid_triggers_of_a_deferral() -> None:
+def test_a_deferral_takes_only_storable_triggers() -> None:
     assert deferral.serialized(Waits(3)) == (f"{__name__}.Waits", {"value": 3})
     assert asyncio.run(deferral.first_event(Waits(3))) == 3
     assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "scheduler.triggers.DateTimeTrigger"
