@@ -82,13 +82,13 @@ class Ranges:
     @classmethod
     def above(cls, dag: SerializedDag, tasks: Sequence[int]) -> "Ranges":
         """The upstream tasks of each of `tasks`."""
-        made = cls()
+        ranges = cls()
         for no in tasks:
             for low, high in dag.upstream_ranges[no]:
-                made.tasks.append(no)
-                made.lows.append(low)
-                made.highs.append(high)
-        return made
+                ranges.tasks.append(no)
+                ranges.lows.append(low)
+                ranges.highs.append(high)
+        return ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

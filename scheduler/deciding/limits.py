@@ -1,6 +1,6 @@
 """The limits on task instances that are active at once: the name of each, what shares it, and how many there may be.
 
-Selection, `tasks why` and `doctor --deep` go by these; store/queueing/limits says how PostgreSQL counts towards each.
+Selection, `tasks why` and `doctor --deep` use them. store/queueing/limits has the SQL that counts towards each.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -20,12 +20,12 @@ TASK_IN_RUN = Limit("max_active_tis_per_dagrun")
 TASK = Limit("max_active_tis_per_dag")
 
 
-def own_limits(one: Waiting) -> tuple[tuple[Place, int | None], ...]:
+def own_limits(waiting: Waiting) -> tuple[tuple[Place, int | None], ...]:
     """The limits that come with a task instance, and how many may be active under each; None is no limit."""
     return (
-        ((RUN, one.dag_run_id), one.run_limit),
-        ((TASK_IN_RUN, (one.dag_run_id, one.task_id)), one.task_in_run_limit),
-        ((TASK, (one.dag_id, one.task_id)), one.task_limit),
+        ((RUN, waiting.dag_run_id), waiting.run_limit),
+        ((TASK_IN_RUN, (waiting.dag_run_id, waiting.task_id)), waiting.task_in_run_limit),
+        ((TASK, (waiting.dag_id, waiting.task_id)), waiting.task_limit),
     )
 
 

@@ -13,7 +13,7 @@ class Counted:
 
     task_id: str
     states: Mapping[TaskState, int]
-    #: More than one instance, or one that a mapping made.
+    #: More than one instance, or the instance of a mapped task.
     mapped: bool = False
 
 
@@ -28,7 +28,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """The pool of the task instance, who holds its slots (the first few), and what waits for it in front."""
+    """The pool of the task instance, the first few holders of its slots, and the number of task instances before it in line."""
 
     name: str
     #: -1: without limit.
@@ -38,7 +38,7 @@ class PoolFacts:
     holder_count: int = 0
     #: Scheduled task instances of higher rank in the same pool.
     ahead: int = 0
-    #: The one of higher rank that does not fit and holds its place in line; no other of lower rank may pass it.
+    #: The task instance of higher rank that does not fit. No other one of lower rank may pass it.
     reserved_for: Holder | None = None
 
 
@@ -72,7 +72,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillFacts:
-    """The backfill that made the run."""
+    """The backfill that created the run."""
 
     id: int
     is_paused: bool
@@ -153,5 +153,5 @@ class Situation:
     limits: tuple[LimitFacts, ...] = ()
     queue: QueueFacts | None = None
     deferral: DeferralFacts | None = None
-    #: Its instances by state, if it was asked about as a whole.
+    #: Its instances by state, if the question is about the whole task.
     instances: Mapping[TaskState, int] = field(default_factory=dict)

@@ -19,11 +19,11 @@ def explain(facts: Situation) -> list[str]:
 
 
 def holders(pool: PoolFacts, before: str) -> str:
-    """The holders of slots by name, after the words `before`; empty if nobody holds any."""
+    """The holders of slots by name, after the words `before`; empty if there are none."""
     if not pool.holders:
         return ""
-    shown = ", ".join(_holder(one) for one in pool.holders[:MOST_NAMES])
-    more = pool.holder_count - len(pool.holders[:MOST_NAMES])
+    named = pool.holders[:MOST_NAMES]
+    shown, more = ", ".join(map(_holder, named)), pool.holder_count - len(named)
     return f"{before}{shown}{f' and {more} more' if more > 0 else ''}"
 
 
@@ -180,11 +180,9 @@ def _instances(facts: Situation) -> list[str]:
 
 
 def _undecided(facts: Situation) -> list[str]:
-    if facts.expands_over is not None:
-        open_ones = [one for one in facts.expands_over if not _all_ended(one)]
-        if open_ones:
-            return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_ones)}."]
-    if facts.loop_gate is not None and not _all_ended(facts.loop_gate):
+    if open_tasks := _open(facts.expands_over or ()):
+        return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_tasks)}."]
+    if facts.loop_gate is not None and _open([facts.loop_gate]):
         return [_iteration(facts, facts.loop_gate)]
     return [*_upstream(facts), *_setups(facts), *_scope(facts), *_past(facts)]
 
@@ -198,26 +196,29 @@ def _iteration(facts: Situation, gate: Counted) -> str:
 
 def _upstream(facts: Situation) -> list[str]:
     counts: Counter[S] = Counter()
-    for one in facts.upstream:
-        counts.update(one.states)
+    for task in facts.upstream:
+        counts.update(task.states)
     if decide(facts.trigger_rule, Upstream.counted(counts)).state is not None:
         return []
-    open_ones = [one for one in facts.upstream if not _all_ended(one)]
-    if not open_ones:
+    open_tasks = _open(facts.upstream)
+    if not open_tasks:
         return [f"Its trigger rule {facts.trigger_rule} can never be met: upstream, {_names(facts.upstream)}."]
-    return [f"It waits for upstream {_tasks(open_ones)} {_names(open_ones)}; its trigger rule is {facts.trigger_rule}."]
+    return [f"It waits for upstream {_tasks(open_tasks)} {_names(open_tasks)}; its trigger rule is {facts.trigger_rule}."]
 
 
 def _setups(facts: Situation) -> list[str]:
-    direct = {one.task_id for one in facts.upstream}
-    open_ones = [one for one in facts.setups if one.task_id not in direct and not _all_ended(one)]
-    return [f"It waits for its setup {_tasks(open_ones)} {_names(open_ones)}."] if open_ones else []
+    setups = _open_indirect(facts, facts.setups)
+    return [f"It waits for its setup {_tasks(setups)} {_names(setups)}."] if setups else []
 
 
 def _scope(facts: Situation) -> list[str]:
-    direct = {one.task_id for one in facts.upstream}
-    open_ones = [one for one in facts.scope if one.task_id not in direct and not _all_ended(one)]
-    return [f"It is a teardown and waits for {_names(open_ones)} between its setup and itself."] if open_ones else []
+    scope = _open_indirect(facts, facts.scope)
+    return [f"It is a teardown and waits for {_names(scope)} between its setup and itself."] if scope else []
+
+
+def _open_indirect(facts: Situation, tasks: Iterable[Counted]) -> list[Counted]:
+    direct = {task.task_id for task in facts.upstream}
+    return _open(task for task in tasks if task.task_id not in direct)
 
 
 def _past(facts: Situation) -> list[str]:
@@ -251,20 +252,20 @@ def _reserved(pool: PoolFacts, free: int) -> list[str]:
     first = pool.reserved_for
     if first is None:
         return []
-    who = "A task of another DAG" if first.name is None else f"{first.name} of run {first.run_id!r}"
+    name = "A task of another DAG" if first.name is None else f"{first.name} of run {first.run_id!r}"
     return [
-        f"{who} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
+        f"{name} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
         f"its place in line while {free} are free (scheduler.pool_reservation)."
     ]
 
 
-def _holder(one: Holder) -> str:
-    who = "a task of another DAG" if one.name is None else f"{one.name} of run {one.run_id!r}"
-    return f"{who}{f' ({slots(one.slots)})' if one.slots > 1 else ''}"
+def _holder(holder: Holder) -> str:
+    name = "a task of another DAG" if holder.name is None else f"{holder.name} of run {holder.run_id!r}"
+    return f"{name}{f' ({slots(holder.slots)})' if holder.slots > 1 else ''}"
 
 
 def _limits(limits: Iterable[LimitFacts]) -> list[str]:
-    return [f"The limit {one.name} is reached: {one.active} of {one.limit}." for one in limits if one.reached]
+    return [f"The limit {limit.name} is reached: {limit.active} of {limit.limit}." for limit in limits if limit.reached]
 
 
 def _queue_full(facts: Situation) -> list[str]:
@@ -302,17 +303,17 @@ def _in_line(pool: PoolFacts | None) -> list[str]:
 # Names, states, numbers and moments in words.
 
 
-def _all_ended(one: Counted) -> bool:
-    return FINISHED.issuperset(one.states)
+def _open(tasks: Iterable[Counted]) -> list[Counted]:
+    return [task for task in tasks if not FINISHED.issuperset(task.states)]
 
 
-def _tasks(some: Sequence[Counted]) -> str:
-    return "task" if len(some) == 1 else "tasks"
+def _tasks(tasks: Sequence[Counted]) -> str:
+    return "task" if len(tasks) == 1 else "tasks"
 
 
-def _names(some: Sequence[Counted]) -> str:
-    shown = ", ".join(f"{one.task_id} ({_of_states(one.states, mapped=one.mapped)})" for one in some[:MOST_NAMES])
-    return shown if len(some) <= MOST_NAMES else f"{shown} and {len(some) - MOST_NAMES} more"
+def _names(tasks: Sequence[Counted]) -> str:
+    shown = ", ".join(f"{task.task_id} ({_of_states(task.states, mapped=task.mapped)})" for task in tasks[:MOST_NAMES])
+    return shown if len(tasks) <= MOST_NAMES else f"{shown} and {len(tasks) - MOST_NAMES} more"
 
 
 def _of_states(states: Mapping[S, int], *, mapped: bool) -> str:

@@ -53,9 +53,7 @@ class RunContention:
 
 
 def sentence(step: Step, before: Step | None, contention: Contention | None = None, last_upstream: str | None = None) -> str:
-    """A step in words, with the reason for the wait before it. `contention` is that of the wait before a queued or a running
-    step.
-    """
+    """A step in words, with the reason for the wait before it, whose `contention` matters for a queued or a running step."""
     waited_s = 0.0 if before is None else (step.at - before.at).total_seconds()
     by = f" by {step.actor}" if step.actor else ""
     because = f": {step.reason.rstrip('.')}" if step.reason else ""
@@ -72,8 +70,8 @@ def sentence(step: Step, before: Step | None, contention: Contention | None = No
         return f"Cleared{by}." if step.reason == "cleared" else f"Undecided again{by}{because}."
     after = f" after {span(waited_s)}" if before is not None and before.to_state == "running" else ""
     decided_here = (before is not None and before.actor == step.actor) or step.to_state == "upstream_failed"
-    who = "" if decided_here else by
-    return f"{ENDED.get(step.to_state, step.to_state)}{after}{who}{because}."
+    actor = "" if decided_here else by
+    return f"{ENDED.get(step.to_state, step.to_state)}{after}{actor}{because}."
 
 
 def of_run(step: Step, before: Step | None, contention: RunContention | None = None) -> str:

@@ -66,8 +66,8 @@ class Assets(TimedService):
         dag_ids, unreadable = transact(self._engine, _candidates, self._versions, list(self._set_aside))
         created, failed = each(dag_ids, lambda dag_id: transact(self._engine, _create_run, dag_id, self._versions, self._settings))
         broken = unreadable | failed
-        partitioned, unread = self._trigger_partitions(without={*self._set_aside, *broken})
-        broken |= unread
+        partitioned, failed = self._trigger_partitions(without={*self._set_aside, *broken})
+        broken |= failed
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
         runs_ = [run for run in [*created.values(), *partitioned] if run is not None]
         return Triggered(runs_, broken, more=taken == BATCH)
@@ -78,7 +78,7 @@ class Assets(TimedService):
         created, failed = each(
             ready, lambda place: transact(self._engine, _create_partition_run, *place, self._versions, self._settings)
         )
-        return list(created.values()), unreadable | {dag_id: why for (dag_id, _), why in failed.items()}
+        return list(created.values()), {dag_id: why for (dag_id, _), why in (unreadable | failed).items()}
 
 
 @commit_point("update", lambda stored: stored[0])
@@ -96,33 +96,25 @@ def _candidates(connection: Connection, versions: Versions, without: list[str]) 
 
     It locks nothing, since most DAGs still wait for other updates.
     """
-    candidates, broken = [], {}
-    for collected in assets.collected(connection, without=without):
-        try:
-            dag = versions.dag(connection, collected.version_id)
-            if _is_met(dag, collected.uris) or not collected.uris.issubset(_named(dag)):
-                candidates.append(collected.dag_id)
-        except DBAPIError:
-            raise
-        except Exception as error:
-            broken[collected.dag_id] = f"{type(error).__name__}: {error}"
-    return candidates, broken
+    collected = {row.dag_id: row for row in assets.collected(connection, without=without)}
+
+    def is_needed(dag_id: str) -> bool:
+        uris, dag = collected[dag_id].uris, versions.dag(connection, collected[dag_id].version_id)
+        return _is_met(dag, uris) or not uris.issubset(_named(dag))
+
+    examined, broken = each(collected, is_needed, stops=DBAPIError)
+    return [dag_id for dag_id, is_needed in examined.items() if is_needed], broken
 
 
 def _ready_partitions(
     connection: Connection, versions: Versions, without: Collection[str]
-) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """The DAG and key of partitions to create a run of; and unreadable DAGs, with the reason. It locks nothing."""
-    ready, broken = [], {}
-    for pending in partitions.pending(connection, without=without):
-        try:
-            if _is_due(versions.dag(connection, pending.version_id), pending):
-                ready.append((pending.dag_id, pending.key))
-        except DBAPIError:
-            raise
-        except Exception as error:
-            broken[pending.dag_id] = f"{type(error).__name__}: {error}"
-    return ready, broken
+) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
+    """The DAG and key of partitions to create a run of; and those of unreadable DAGs, with the reason. It locks nothing."""
+    pending = {(row.dag_id, row.key): row for row in partitions.pending(connection, without=without)}
+    examined, broken = each(
+        pending, lambda place: _is_due(versions.dag(connection, pending[place].version_id), pending[place]), stops=DBAPIError
+    )
+    return [place for place, is_due in examined.items() if is_due], broken
 
 
 def _is_due(dag: SerializedDag, pending: Pending) -> bool:

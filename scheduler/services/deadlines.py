@@ -28,7 +28,7 @@ class Deadlines(TimedService):
         """Record the missed SLAs and deadlines, and return their number."""
         due = transact(self._engine, deadlines.runs_due, now, limit=BATCH)
         settled = [transact(self._engine, deadlines.settle, run, now) for run in due]
-        met, missed = sum(one for one, _ in settled), sum(one for _, one in settled)
+        met, missed = sum(met for met, _ in settled), sum(missed for _, missed in settled)
         if met:
             measures.count("deadline_alerts.deadline_not_missed", met)
         if missed:

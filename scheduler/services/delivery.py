@@ -142,7 +142,7 @@ class Delivery:
                 count, error = called.count, called.error
             except ChildEnded as ended:
                 loaded.lost()
-                error = f"{ended}"
+                error = str(ended)
                 if self.stop.is_set():
                     return
                 if not ended.timed_out and attempt < MAX_ATTEMPTS:

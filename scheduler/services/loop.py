@@ -258,15 +258,13 @@ class SchedulerLoop:
         """Run a function of a service, and log its error; the loop and the other services continue."""
         try:
             return run() or Result()
-        except OperationalError as error:
-            self._report(error)
-        except ProgrammingError as error:
-            if getattr(error.orig, "pgcode", None) != sqlstates.NO_RIGHT:
-                log.exception("A service failed and will run again; the other services continue")
-            else:
+        except Exception as error:
+            if isinstance(error, OperationalError) or (
+                isinstance(error, ProgrammingError) and getattr(error.orig, "pgcode", None) == sqlstates.NO_RIGHT
+            ):
                 self._report(error)
-        except Exception:
-            log.exception("A service failed and will be tried again; the other services go on")
+            else:
+                log.exception("A service failed and will run again; the other services continue")
         return Result()
 
     def _report(self, error: DBAPIError) -> None:

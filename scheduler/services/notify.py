@@ -75,10 +75,9 @@ class Notify(Service):
         """Give deliveries in progress STOP_S to end, then kill them. The claims of the others are released."""
         self._stop.set()
         deadline = time.monotonic() + STOP_S
-        workers = (*self._callbacks, self._emails)
         while self.busy and time.monotonic() < deadline:
             time.sleep(0.02)
-        for worker in workers:
+        for worker in (*self._callbacks, self._emails):
             worker.close()
 
     def _take_callbacks(self, claimed_by: str, limit: int) -> int:

@@ -59,8 +59,7 @@ class Queue(Service):
     wakeups = frozenset({QUEUE})
 
     def __init__(self, engine: Engine, settings: Settings, publisher: Publisher, scheduler_id: Callable[[], str]) -> None:
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._publisher = publisher
         self._scheduler_id = scheduler_id
         self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
@@ -69,7 +68,6 @@ class Queue(Service):
         self._queued_at = 0.0
         #: When the loop reads wakeups of this service again, by the monotonic clock, see pause_s.
         self.listens_at = SHORTEST_PAUSE_S
-        self.interval_s = settings.scheduler.scheduler_idle_sleep_time
 
     def run_once(self) -> Result:
         queued = self.queue()
@@ -248,7 +246,7 @@ def _lock(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     """Lock the runs of `batch`, and the DAGs with a limit. Returns the task instances whose rows could be locked."""
     limited = {one.dag_id for one in batch if one.task_limit is not None}
     dags = capacity.lock_dags(connection, limited) if limited else set()
-    runs = capacity.lock_runs(connection, {one.dag_run_id for one in batch}) if batch else set()
+    runs = capacity.lock_runs(connection, {one.dag_run_id for one in batch})
     return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from scheduler.settings import Settings
 
@@ -83,17 +83,20 @@ class TimedService(_Declaration, ABC):
         """Decide and write; `now` is the database's clock at the start of the pass."""
 
 
-def each(items: Iterable[K], work: Callable[[K], R]) -> tuple[dict[K, R], dict[K, str]]:
+def each(
+    items: Iterable[K], work: Callable[[K], R], *, stops: type[DBAPIError] = OperationalError
+) -> tuple[dict[K, R], dict[K, str]]:
     """Call `work` for each item. Returns the results, and the reasons of the items that failed.
 
-    An item that fails does not stop the others. A database that does not answer stops all.
+    An item that fails does not stop the others, except with an error of `stops`. That is a database that does not answer, or
+    within one transaction every error of the database.
     """
     results: dict[K, R] = {}
     broken: dict[K, str] = {}
     for item in items:
         try:
             results[item] = work(item)
-        except OperationalError:
+        except stops:
             raise
         except Exception as error:
             broken[item] = f"{type(error).__name__}: {error}"
