@@ -57,9 +57,9 @@ def _row(method: str, path: str, operation: Mapping[str, Any], needed: Mapping[s
 
 
 def _query(operation: Mapping[str, Any]) -> Iterator[str]:
-    for one in operation.get("parameters", ()):
-        if one["in"] == "query":
-            yield f"`{one['name']}`" + (" (required)" if one.get("required") else "")
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "query":
+            yield f"`{parameter['name']}`" + (" (required)" if parameter.get("required") else "")
 
 
 def _body(operation: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ def arguments(thing: Any) -> dict[str, inspect.Parameter]:
     if getattr(thing, "_is_protocol", False):
         return {}
     hidden = {inspect.Parameter.VAR_KEYWORD} if thing is DAG else set()
-    return {one.name: one for one in named if one.kind not in hidden and one.name != "dag_id"}
+    return {parameter.name: parameter for parameter in named if parameter.kind not in hidden and parameter.name != "dag_id"}
 
 
 def _entry(thing: Any) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _entry(thing: Any) -> Iterator[str]:
         yield ", ".join(f"`{member.value}`" for member in values) + "."
     if own := arguments(thing):
         yield from ("", "| argument | type | default | meaning |", "|---|---|---|---|")
-        yield from (_row(one, meaning(thing, name)) for name, one in own.items())
+        yield from (_row(parameter, meaning(thing, name)) for name, parameter in own.items())
     if getattr(thing, "__name__", None) in METHODS:
         yield from _methods(thing)
     if isinstance(thing, type) and issubclass(thing, AbstractOperator):
@@ -140,9 +140,9 @@ def _methods(kind: type) -> Iterator[str]:
 
 def _signature(member: Any) -> str:
     named = [
-        (f"{one.name}" if one.default is one.empty else f"{one.name}={one.default!r}", one.kind)
-        for one in inspect.signature(member).parameters.values()
-        if one.name != "self"
+        (f"{parameter.name}" if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}", parameter.kind)
+        for parameter in inspect.signature(member).parameters.values()
+        if parameter.name != "self"
     ]
     text = ", ".join(f"{STARS.get(kind.name, '')}{name}" for name, kind in named)
     return f"({re.sub(r'<[^>]*>', 'unset', text)})"
@@ -169,12 +169,12 @@ def _sentence(thing: Any, name: str) -> str:
     return next((sentence.replace("|", "\\|") for sentence in sentences if named.search(sentence)), "")
 
 
-def _row(one: inspect.Parameter, text: str) -> str:
-    stars = STARS.get(one.kind.name, "")
-    default = MISSING if one.default is one.empty else one.default
+def _row(parameter: inspect.Parameter, text: str) -> str:
+    stars = STARS.get(parameter.kind.name, "")
+    default = MISSING if parameter.default is parameter.empty else parameter.default
     is_required = default is MISSING and not stars
-    kind = "" if one.annotation is one.empty else _type(one.annotation)
-    return f"| `{stars}{one.name}` | {kind} | {'required' if is_required else _default(default)} | {text} |"
+    kind = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
+    return f"| `{stars}{parameter.name}` | {kind} | {'required' if is_required else _default(default)} | {text} |"
 
 
 def _declared(hints: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:

@@ -62,10 +62,9 @@ def _of_imports(error: ImportError, path: Path) -> str | None:
     if not found and (module := _module_of(error)) is not None:
         # The file itself is right: it imports a module of the DAGs folder that is not.
         found = [(f"{module.name}, line {line}", text) for line, text in _imports(module)]
-        return "\n".join(("Correct these imports:", *map(": ".join, found))) if found else None
-    if len(found) > 1:
-        return "\n".join(("Correct these imports:", *map(": ".join, found)))
-    return found[0][1] if found else None
+    elif len(found) == 1:
+        return found[0][1]
+    return "\n".join(("Correct these imports:", *map(": ".join, found))) if found else None
 
 
 def _module_of(error: BaseException) -> Path | None:
@@ -76,7 +75,7 @@ def _module_of(error: BaseException) -> Path | None:
 
 
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of imports that do not work, each with the sentence that says why and what to write."""
+    """The lines of imports that do not work, each with a sentence on the cause and the correction."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         text = ""
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:

@@ -101,8 +101,8 @@ def _executed(code: CodeType, path: Path) -> ModuleType:
 
 def _errors(opened: scope.Collected, error: BaseException, path: Path) -> list[DagError]:
     """The errors of a file that ended with `error`."""
-    known = {(one.file, one.line) for one in opened.errors}
-    return [*opened.errors, *(one for one in _independent(error, path) if (one.file, one.line) not in known)]
+    places = {(other.file, other.line) for other in opened.errors}
+    return [*opened.errors, *(other for other in _independent(error, path) if (other.file, other.line) not in places)]
 
 
 def _errors_of(code: CodeType, text: str, path: Path) -> tuple[list[DagError], bool]:

@@ -16,7 +16,7 @@ MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
 #: The part of a report that is searched. faulthandler reports up to a hundred frames of each thread.
 MAX_REPORT_CHARACTERS = 1 << 20
-MEANINGS = {
+MEANINGS: dict[int, str] = {
     signal.SIGSEGV: "a segmentation fault in a library it uses",
     signal.SIGABRT: "a library it uses gave up",
     signal.SIGBUS: "a bad memory access in a library it uses",
@@ -100,8 +100,8 @@ def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:
     `code` is its exit code, negative for a signal. `report` is the report of faulthandler.
     """
     if code < 0:
-        meaning = next((words for number, words in MEANINGS.items() if number == -code), None)
-        message = f"Reading the file ended its process by {ending(code)}" + (f": {meaning}." if meaning else ".")
+        meaning = f": {MEANINGS[-code]}" if -code in MEANINGS else ""
+        message = f"Reading the file ended its process by {ending(code)}{meaning}."
     else:
         message = f"The file ended its process with exit code {code} (os._exit?) while it was read; a DAG file only defines DAGs."
     return Problem.make(message, _faulty_line(report, path), _with_output(report, output))

@@ -65,25 +65,22 @@ def kill_session(session: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def kill_below(limit_s: float = KILL_S) -> bool:
-    """Kill and reap all descendants of this reaper. False if some are left after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
-    while not _is_childless():
-        if time.monotonic() >= deadline:
-            return False
+def kill_below() -> None:
+    """Kill and reap all descendants of this reaper, for at most KILL_S."""
+    deadline = time.monotonic() + KILL_S
+    while not _is_childless() and time.monotonic() < deadline:
         _kill(psutil.Process().children(recursive=True))
         time.sleep(PAUSE_S)
-    return True
 
 
-def kill_strays(known: Collection[int] = (), limit_s: float = KILL_S) -> None:
+def kill_strays(known: Collection[int] = ()) -> None:
     """Kill and reap all children of this reaper that are neither `known` nor from `start`, with their descendants.
 
     Does nothing in a process that is not a reaper.
     """
     if not _is_reaper:
         return
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + KILL_S
     while time.monotonic() < deadline:
         with _lock:  # otherwise a new process that `start` has not recorded yet could look like a stray
             strays = [child for child in psutil.Process().children() if child.pid not in _started and child.pid not in known]

@@ -31,11 +31,13 @@ def further(text: str, path: Path, errors: Sequence[DagError], *, ended: bool, r
         if not any(changed) or time.monotonic() > deadline:
             break
         found, ended = run(compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True))
-        lines, sentences = {one.line for one in known}, {str(one) for one in known}
-        fresh = [one for one in found if one.file == str(path) and str(one) not in sentences]
+        lines, sentences = {error.line for error in known}, {str(error) for error in known}
+        fresh = [error for error in found if error.file == str(path) and str(error) not in sentences]
         # In the line of another error, one that names no argument may only follow from the correction.
-        known += [one for one in fresh if one.line not in lines or _argument(tree, one.line or 0, _sentence(one)) is not None]
-    return sorted(known, key=lambda one: one.line or 0) if len(known) > len(errors) else known
+        known += [
+            error for error in fresh if error.line not in lines or _argument(tree, error.line or 0, _sentence(error)) is not None
+        ]
+    return sorted(known, key=lambda error: error.line or 0) if len(known) > len(errors) else known
 
 
 def _correct(tree: ast.Module, error: DagError, path: Path, *, may_drop: bool) -> bool:

@@ -292,7 +292,7 @@ class DagFileManager:
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
             dags=tuple(_dag(row, paused) for row in answer.dags),
-            modules=tuple(answer.modules),
+            modules=answer.modules,
             rests=self._rests(answer),
             problem=files.ImportProblem(**answer.problem.model_dump()) if answer.problem else None,
             source=functools.partial(_source, self._settings.dags_folder / answer.file),

@@ -60,7 +60,7 @@ class Plan:
     @property
     def affected(self) -> list[int]:
         """The tasks that may be moved under locks."""
-        return [*self.joins, *self.peer_joins, *(one.task_no for one in self.settled)]
+        return [*self.joins, *self.peer_joins, *(decision.task_no for decision in self.settled)]
 
     def without(self, waiting: Collection[int]) -> "Plan":
         """The same, without what waits for a task that no worker has: the end of that task will decide it."""
@@ -179,7 +179,7 @@ def decide_joins(
 
 def moves_of(dag: SerializedDag, ended: Ended, plan: Plan, dispatch_id: str, in_place_id: str | None = None) -> Moves:
     """The moves to store together with the report; the dispatch IDs are for the task instance that gets the slots."""
-    decisions = sorted(plan.settled, key=lambda one: one.task_no)
+    decisions = sorted(plan.settled, key=lambda decision: decision.task_no)
     asked = [*plan.joins, *plan.left] if plan.joins or plan.left else ()
     successor = choose_successor(dag, ended, decisions)
     line_in_place = len(dag.in_place) == len(dag.tasks)
@@ -221,11 +221,11 @@ def choose_successor(dag: SerializedDag, ended: Ended, decisions: Sequence[Decis
     """
     fitting = [
         place
-        for place, one in enumerate(decisions)
-        if one.state is TaskState.SCHEDULED
-        and dag.tasks[one.task_no].pool == ended.pool
-        and dag.tasks[one.task_no].pool_slots <= ended.pool_slots
-        and one.task_no not in dag.limited
+        for place, decision in enumerate(decisions)
+        if decision.state is TaskState.SCHEDULED
+        and dag.tasks[decision.task_no].pool == ended.pool
+        and dag.tasks[decision.task_no].pool_slots <= ended.pool_slots
+        and decision.task_no not in dag.limited
     ]
     return min(fitting, key=lambda at: (-dag.tasks[decisions[at].task_no].priority_weight, at), default=None)
 

@@ -25,10 +25,10 @@ class FreeCapacity:
     def without(self, chosen: Collection[Waiting]) -> "FreeCapacity":
         """The capacity that is free if these are active too."""
         pools, queues, active, most = Counter(self.pools), self.queues.copy(), self.active.copy(), dict(self.most)
-        for one in chosen:
-            pools[one.pool] -= one.pool_slots
-            queues[one.queue] -= 1
-            for place, allowed in own_limits(one):
+        for instance in chosen:
+            pools[instance.pool] -= instance.pool_slots
+            queues[instance.queue] -= 1
+            for place, allowed in own_limits(instance):
                 active[place] += 1
                 if allowed is not None:
                     most[place] = allowed
@@ -44,19 +44,19 @@ def select(waiting: Iterable[Waiting], free: FreeCapacity, *, limit: int, reserv
     pools, queues, active = dict(free.pools), free.queues.copy(), free.active.copy()
     left = min(limit, free.parallelism)
     chosen: list[Waiting] = []
-    for one in sorted(waiting, key=lambda one: (-one.rank, one.id)):
+    for instance in sorted(waiting, key=lambda instance: (-instance.rank, instance.id)):
         if len(chosen) >= left:
             break
-        limits = own_limits(one)
-        if queues[one.queue] <= 0 or reached(active, limits):
+        limits = own_limits(instance)
+        if queues[instance.queue] <= 0 or reached(active, limits):
             continue
-        if pools.get(one.pool, 0) < one.pool_slots:
+        if pools.get(instance.pool, 0) < instance.pool_slots:
             if reserve:
-                pools[one.pool] = 0
+                pools[instance.pool] = 0
             continue
-        pools[one.pool] -= one.pool_slots
-        queues[one.queue] -= 1
+        pools[instance.pool] -= instance.pool_slots
+        queues[instance.queue] -= 1
         for place, _ in limits:
             active[place] += 1
-        chosen.append(one)
+        chosen.append(instance)
     return chosen

@@ -27,9 +27,9 @@ def holders(pool: PoolFacts, before: str) -> str:
     return f"{before}{shown}{f' and {more} more' if more > 0 else ''}"
 
 
-def many(number: int, one: str, more: str) -> str:
+def many(number: int, singular: str, plural: str) -> str:
     """A number with its noun."""
-    return f"{number} {one if number == 1 else more}"
+    return f"{number} {singular if number == 1 else plural}"
 
 
 def slots(number: int) -> str:
@@ -49,7 +49,7 @@ def _reasons(facts: Situation) -> list[str]:
 
 
 def _waits(facts: Situation) -> list[str]:
-    """Of one that is with no worker, in a running run."""
+    """The reasons of a task instance that is with no worker, in a running run."""
     if facts.state is S.NONE:
         return _undecided(facts)
     if facts.state is S.SCHEDULED:

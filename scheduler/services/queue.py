@@ -205,22 +205,22 @@ def _round(
     left, reserve = limit - len(chosen.messages), settings.scheduler.pool_reservation
     limits.announce(connection, select(batch, free, limit=left, reserve=reserve))
     ours = _lock(connection, batch)
-    chosen.runs.update(one.dag_run_id for one in batch)
+    chosen.runs.update(instance.dag_run_id for instance in batch)
     # Counted again, now that no other process can add to these runs.
     counts = capacity.count(connection, chosen.runs, alive_s=settings.worker.heartbeat_timeout)
     free = free_capacity(pools, counts, settings, window)
-    usable, left_to_others = limits.within(free, {one.queue for one in batch})
+    usable, left_to_others = limits.within(free, {instance.queue for instance in batch})
     chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
     picked = select(ours, usable, limit=left, reserve=reserve)
     if picked:
-        queued = instances.queue(connection, [one.id for one in picked], scheduler_id)
+        queued = instances.queue(connection, [instance.id for instance in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
         chosen.messages += queued
         # A task instance that a worker took in the meantime has the place of the task that ended there. This place stays free.
         moved = {message.ti_id for message in queued}
-        free = free.without([one for one in picked if one.id in moved])
+        free = free.without([instance for instance in picked if instance.id in moved])
     chosen.waits |= len(picked) < len(batch)
-    came = Counter(one.pool for one in batch)
+    came = Counter(instance.pool for instance in batch)
     more_wait = any(came[name] >= share[name] for name in share) and len(chosen.messages) < limit
     return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
 
@@ -244,10 +244,12 @@ def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bo
 
 def _lock(connection: Connection, batch: list[Waiting]) -> list[Waiting]:
     """Lock the runs of `batch`, and the DAGs with a limit. Returns the task instances whose rows could be locked."""
-    limited = {one.dag_id for one in batch if one.task_limit is not None}
+    limited = {instance.dag_id for instance in batch if instance.task_limit is not None}
     dags = capacity.lock_dags(connection, limited) if limited else set()
-    runs = capacity.lock_runs(connection, {one.dag_run_id for one in batch})
-    return [one for one in batch if one.dag_run_id in runs and (one.task_limit is None or one.dag_id in dags)]
+    runs = capacity.lock_runs(connection, {instance.dag_run_id for instance in batch})
+    return [
+        instance for instance in batch if instance.dag_run_id in runs and (instance.task_limit is None or instance.dag_id in dags)
+    ]
 
 
 def _note_full(full: Full, free: FreeCapacity) -> None:
@@ -258,10 +260,10 @@ def _note_full(full: Full, free: FreeCapacity) -> None:
 
 def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Waiting]) -> bool:
     """Exclude what is full or locked elsewhere according to `batch`. Returns whether any exclusion is new."""
-    held = {one.id for one in ours}
-    queues = {one.queue for one in batch if free.queues[one.queue] <= 0}
-    places = {place for one in batch for place in reached(free.active, own_limits(one))}
-    places |= {(RUN, one.dag_run_id) for one in batch if one.id not in held}
+    held = {instance.id for instance in ours}
+    queues = {instance.queue for instance in batch if free.queues[instance.queue] <= 0}
+    places = {place for instance in batch for place in reached(free.active, own_limits(instance))}
+    places |= {(RUN, instance.dag_run_id) for instance in batch if instance.id not in held}
     news = queues - full.queues or places - full.places
     full.queues.update(queues)
     full.places.update(places)
@@ -278,8 +280,8 @@ def _largest(pools: Mapping[str, Pool], free: FreeCapacity, settings: Settings) 
 def in_queues(counts: Counts) -> Counter[str]:
     """The messages that each queue and its workers hold."""
     held: Counter[str] = Counter()
-    for one in counts.used:
-        held[one.queue] += one.instances
+    for use in counts.used:
+        held[use.queue] += use.instances
     return held
 
 
@@ -294,10 +296,10 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
         queues[name] = counts.places.get(name, 0) + window.of(name)
     active: Counter[Place] = Counter()
     most: dict[Place, int] = {}
-    for one in counts.used:
-        if one.pool in slots and pools[one.pool].slots >= 0:
-            slots[one.pool] -= one.slots
-        queues[one.queue] -= one.instances
+    for use in counts.used:
+        if use.pool in slots and pools[use.pool].slots >= 0:
+            slots[use.pool] -= use.slots
+        queues[use.queue] -= use.instances
     for run in counts.runs:
         active[RUN, run.dag_run_id] = run.instances
         most[RUN, run.dag_run_id] = run.run_limit
@@ -310,5 +312,5 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
             active[place] += each.instances
             if limit is not None:
                 most[place] = limit
-    parallelism = settings.core.parallelism - sum(one.instances for one in counts.used)
+    parallelism = settings.core.parallelism - sum(use.instances for use in counts.used)
     return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=active, most=most)
