@@ -28,21 +28,17 @@ def main() -> int:
     unknown = sorted(set(chosen.names) - set(parts.names()))
     if unknown or chosen.iterations < 1:
         parser.error(f"no part is named {', '.join(unknown)}" if unknown else "--iterations must be at least 1")
-    options = Options(iterations=chosen.iterations, small=chosen.small, say=_say)
-    with until_signalled(_say):
+    options = Options(iterations=chosen.iterations, small=chosen.small, say=report.say)
+    with until_signalled(report.say):
         result = {"machine": report.machine()} | parts.measure(chosen.names or parts.names(), options)
         report.table(result)
         if not options.small:
             report.goal_table(result)
         print(json.dumps(result))
         for name, error in result.get(parts.FAILED, {}).items():
-            _say(f"{name} failed: {error}")
+            report.say(f"{name} failed: {error}")
         return 1 if parts.FAILED in result else 0
     return 1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ def measure(options: Options) -> Piece:
     for count in COUNTS:
         rows = shapes.many(ROWS * count, tasks // (ROWS * count))
         wanted = [known[name] for name in SHAPES]
-        files = {name: text for shape in (*wanted, rows, urgent) for name, text in shape.files.items()}
-        with Stack(files, concurrency=count) as stack:
+        with Stack(shapes.files_of([*wanted, rows, urgent]), concurrency=count) as stack:
             _, figures = throughput.on_stack(stack, wanted, options)
             wait_ms, during = _waits(stack, rows, urgent, arrivals)
         found[str(count)] = figures | {"wait_ms": wait_ms, "arrived_while_busy": during}

@@ -88,7 +88,7 @@ def measure(options: Options) -> Piece:
         result = {"workers": workers, "children": children, "task_s": task_s, "idle_connection_seconds": idle_s,
                   "max_connections": limit}  # fmt: skip
         steady, run = _steady(stack, total, task_s, idle_s)
-        burst, burst_run = _burst(stack, total, go, idle_s)
+        burst, burst_run = _burst(stack, total, go)
         result |= steady | {"burst": burst, "retried": int(stack.rows(RETRIED, ([run, burst_run],))[0][0])}
     options.say(f"connections: {result}")
     return {"connections": result}
@@ -104,8 +104,7 @@ def _workers() -> int:
 
 def _steady(stack: Stack, total: int, task_s: float, idle_s: float) -> tuple[Piece, int]:
     """The connections for the length of a task, after the first tasks of all pool processes have started."""
-    (run,) = stack.trigger(["steady"])
-    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] >= 0.95 * total, LIMIT_S, f"{total} tasks to run", 0.5)
+    run = _started(stack, "steady", total)
     time.sleep(idle_s)
     samples = []
     end = time.monotonic() + task_s
@@ -121,9 +120,8 @@ def _steady(stack: Stack, total: int, task_s: float, idle_s: float) -> tuple[Pie
     }, run
 
 
-def _burst(stack: Stack, total: int, go: Path, idle_s: float) -> tuple[Piece, int]:
-    (run,) = stack.trigger(["burst"])
-    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] >= 0.95 * total, LIMIT_S, f"{total} tasks to run", 0.5)
+def _burst(stack: Stack, total: int, go: Path) -> tuple[Piece, int]:
+    run = _started(stack, "burst", total)
     stack.wait(lambda: not _open(stack)["paceline task"], LIMIT_S, "all pool processes to close their connections", 0.5)
     quiet, log = _open(stack), stack.servers.logs_folder / "postgres.log"
     size, before = log.stat().st_size, time.monotonic()
@@ -139,6 +137,13 @@ def _burst(stack: Stack, total: int, go: Path, idle_s: float) -> tuple[Piece, in
         "reports": total, "open_before": sum(quiet.values()), "seconds": round(seconds, 2), "most": most,
         "refused_attempts": refused,
     }, run  # fmt: skip
+
+
+def _started(stack: Stack, dag_id: str, total: int) -> int:
+    """Trigger a run, and wait until nearly all of its tasks are running."""
+    (run,) = stack.trigger([dag_id])
+    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] >= 0.95 * total, LIMIT_S, f"{total} tasks to run", 0.5)
+    return run
 
 
 def _open(stack: Stack) -> Counter[str]:

@@ -5,7 +5,6 @@ from statistics import median
 
 from bench.options import Options, Piece
 from bench.stack import START_S, Stack
-from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.db.arrays import literal
 
 SIZE = 10_000
@@ -90,20 +89,18 @@ def _insert(stack: Stack, size: int, run_id: str = "goes") -> float:
 def _began(stack: Stack, way: str) -> float:
     """Seconds from the due time of a run to the stored start of its first task."""
     last = stack.rows("select coalesce(max(id), 0) from dag_run")[0][0]
-    went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
+    due_at = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
     if way == "by_hand":
         stack.trigger([way])
     else:
         stack.rows("update dag_schedule set next_run_after = clock_timestamp() where dag_id = %s returning dag_id", (way,))
-        bell = Wakeups(stack.settings)
-        bell.wake("plan")
-        bell.close()
+        stack.wakeups.wake("plan")
     first = """select r.id, extract(epoch from min(t.started_at))::float8 from dag_run r join task_instance t on t.dag_run_id = r.id
                 where r.id > %s and t.started_at is not null group by 1"""
     stack.wait(lambda: bool(stack.rows(first, (last,))), START_S, "the first task to start", interval_s=0.2)
     run, started = stack.rows(first, (last,))[0]
     _forget(stack, run)
-    return float(started - went)
+    return float(started - due_at)
 
 
 def _forget(stack: Stack, run: int) -> None:

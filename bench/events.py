@@ -40,16 +40,14 @@ def measure(options: Options) -> Piece:
 
         run(True)  # warm-up
         for iteration in range(options.iterations):
-            first = iteration % 2 == 0
-            one, other = run(first), run(not first)
-            pairs.append((one, other) if first else (other, one))
+            pairs.append(measuring.in_turns(iteration, lambda: run(True), lambda: run(False)))
             options.say(f"with events {pairs[-1][0].tasks_per_s:.0f} tasks/s, without {pairs[-1][1].tasks_per_s:.0f}")
     return {"events": _summary(pairs)}
 
 
 def _summary(pairs: list[tuple[Measured, Measured]]) -> dict[str, Any]:
     """Seconds of CPU per task with and without events, and the ratios of pairs."""
-    cpu = [tuple(one.cpu_s_per_task["total"] - one.cpu_s_per_task["client"] for one in pair) for pair in pairs]
+    cpu = [tuple(measured.cpu_s_per_task["total"] - measured.cpu_s_per_task["client"] for measured in pair) for pair in pairs]
     return {
         "tasks": pairs[0][0].tasks,
         "tasks_per_s_ratio": round(median(on.tasks_per_s / off.tasks_per_s for on, off in pairs), 4),

@@ -19,8 +19,7 @@ def measure(options: Options) -> Piece:
     fans = {width: _shape(width) for width in widths}
     cpu: dict[int, list[float]] = {width: [] for width in widths}
     pace: dict[int, list[float]] = {width: [] for width in widths}
-    files = {name: text for fan in fans.values() for name, text in fan.files.items()}
-    with Stack(files, environment={"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}) as stack:
+    with Stack(shapes.files_of(fans.values()), environment={"PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "3600"}) as stack:
         for fan in fans.values():
             measuring.run(stack, fan, 600)
         for iteration in range(options.iterations):

@@ -1,10 +1,13 @@
 """The part `history`: a chain and a fan on a database that holds a million finished task instances, over an empty one."""
 
+from collections import defaultdict
+from collections.abc import Callable
 from math import sqrt
 from statistics import median
 
 from bench import measure as measuring
 from bench import shapes
+from bench.measure import Measured
 from bench.options import Options, Piece
 from bench.shapes import Shape
 from bench.stack import Stack
@@ -59,14 +62,21 @@ def measure(options: Options) -> Piece:
     the ratios of both makespans."""
     chosen = (shapes.chain(3), shapes.wide(3)) if options.small else (shapes.chain(), shapes.wide(WIDTH))
     instances = 100 if options.small else INSTANCES
-    files = {name: text for shape in chosen for name, text in shape.files.items()}
+    files = shapes.files_of(chosen)
+    found: dict[tuple[str, str], list[Measured]] = defaultdict(list)
+
+    def over_empty(value: Callable[[Measured], float]) -> dict[str, float]:
+        return {
+            shape.name: round(median(map(value, found["full", shape.name])) / median(map(value, found["empty", shape.name])), 3)
+            for shape in chosen
+        }
+
     with Stack(files) as empty, Stack(files, schedulers=0, workers=0) as full:
         stacks = {"empty": empty, "full": full}
         full.start(schedulers=1, workers=0)  # its workers read the files
         full.stop_processes()
         fill(full, chosen, instances)
         full.start()
-        found = {(name, shape.name): _Samples() for name in stacks for shape in chosen}
         for shape in chosen:
             for stack in stacks.values():
                 measuring.run(stack, shape)
@@ -74,13 +84,15 @@ def measure(options: Options) -> Piece:
             for shape in chosen:
                 order = ("empty", "full", "full", "empty") if iteration % 2 == 0 else ("full", "empty", "empty", "full")
                 for name in order:
-                    found[name, shape.name].add(measuring.run(stacks[name], shape))
-                options.say(f"{shape.name}: " + ", ".join(f"{name} {found[name, shape.name]}" for name in stacks))
-    ratio = {shape.name: round(found["full", shape.name].makespan / found["empty", shape.name].makespan, 3) for shape in chosen}
-    cpu = {shape.name: round(found["full", shape.name].cpu / found["empty", shape.name].cpu, 3) for shape in chosen}
-    first, second = ratio.values()
+                    found[name, shape.name].append(measuring.run(stacks[name], shape))
+                options.say(
+                    f"{shape.name}: " + ", ".join(f"{name} {found[name, shape.name][-1].makespan_s:.3f} s" for name in stacks)
+                )
+    makespan = over_empty(lambda measured: measured.makespan_s)
+    cpu = over_empty(lambda measured: measured.cpu_s_per_task["total"])
+    first, second = makespan.values()
     return {
-        "history": {"instances": instances, "makespan_over_empty": ratio, "cpu_over_empty": cpu},
+        "history": {"instances": instances, "makespan_over_empty": makespan, "cpu_over_empty": cpu},
         "ratios": {"history": round(sqrt(first * second), 3)},
     }
 
@@ -92,26 +104,3 @@ def fill(stack: Stack, chosen: tuple[Shape, ...], instances: int) -> None:
         for statement in FILL:
             cursor.execute(statement, {"dags": [shape.dag_ids[0] for shape in chosen], "runs": runs})
         cursor.execute("set session_replication_role = origin")
-
-
-class _Samples:
-    """The samples of one shape on one database."""
-
-    def __init__(self) -> None:
-        self._makespans: list[float] = []
-        self._cpu: list[float] = []
-
-    def add(self, one: measuring.Measured) -> None:
-        self._makespans.append(one.makespan_s)
-        self._cpu.append(one.cpu_s_per_task["total"])
-
-    @property
-    def makespan(self) -> float:
-        return median(self._makespans)
-
-    @property
-    def cpu(self) -> float:
-        return median(self._cpu)
-
-    def __str__(self) -> str:
-        return f"{self._makespans[-1]:.3f} s"

@@ -14,8 +14,6 @@ from pathlib import Path
 from bench import parse
 from bench.options import Options, Piece
 from bench.stack import ROLES, Stack
-from scheduler.store.dags import dags
-from scheduler.store.db.database import transact
 
 DAGS, SMALL_DAGS = 1000, 5
 WINDOW_S, SMALL_WINDOW_S = 60.0, 3.0
@@ -109,8 +107,5 @@ def _log_statements(stack: Stack, which: str) -> None:
 def _reading_s(stack: Stack) -> float:
     """CPU seconds of all processes to parse each file once more."""
     before = stack.cpu_seconds()["total"]
-    (since,) = stack.rows("select clock_timestamp()")[0]
-    transact(stack.engine, dags.reparse)
-    unread = "select count(*) from dag_file where parsed_at < %s or claimed_by is not null"
-    stack.wait(lambda: stack.rows(unread, (since,))[0][0] == 0, 120, "all files to be read again", interval_s=0.5)
+    parse.read_again(stack, interval_s=0.5)
     return stack.cpu_seconds()["total"] - before

@@ -2,9 +2,9 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.shapes import Shape
 from bench.stack import Stack
@@ -17,6 +17,9 @@ INSTANCES = """
 RUNS = """
     select r.id, r.version_id, extract(epoch from r.ended_at)::float8 from dag_run r where r.id = any(%s)
 """
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,15 @@ def run(stack: Stack, shape: Shape, timeout_s: float = 300.0) -> Measured:
         cpu_s_per_task={role: (after[role] - before[role]) / len(instances) for role in before},
         calibration_ms=calibration_ms,
     )
+
+
+def in_turns(iteration: int, first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+    """Call both, in alternating order, so that a machine that becomes slower gives neither an advantage."""
+    if iteration % 2 == 0:
+        result = first()
+        return result, second()
+    other = second()
+    return first(), other
 
 
 def _cpu_seconds(stack: Stack) -> dict[str, float]:

@@ -40,7 +40,7 @@ def measure(options: Options) -> Piece:
     """
     found: dict[str, Any] = defaultdict(dict)
     for length in LENGTHS:
-        with _scheduler(length) as stack:
+        with Stack(shapes.chain(length).files, schedulers=0, workers=0, environment=ENVIRONMENT) as stack:
             one = Costs(stack)
             for _ in range(2 if options.small else BATCHES):
                 one.batch()
@@ -51,10 +51,6 @@ def measure(options: Options) -> Piece:
                     found["sweep_ms"][str(touched)] = one.sweep(touched, 2 if options.small else SWEEPS)
         options.say(f"runs of {length}: {dict(found)}")
     return {"open_runs": found}
-
-
-def _scheduler(length: int) -> Stack:
-    return Stack(shapes.chain(length).files, schedulers=0, workers=0, environment=ENVIRONMENT)
 
 
 class Costs:

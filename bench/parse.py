@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.measure import calibrate, quantile, quantiles
 from bench.options import Options, Piece
-from bench.stack import Stack
+from bench.stack import POLL_S, Stack
 from scheduler.dagfiles import parse as parsing
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
@@ -109,12 +109,17 @@ def _first_sight(stack: Stack, count: int) -> float:
 
 def _again(stack: Stack) -> float:
     """Seconds to parse all files again, unchanged."""
-    (since,) = stack.rows("select clock_timestamp()")[0]
     start = time.perf_counter()
+    read_again(stack)
+    return time.perf_counter() - start
+
+
+def read_again(stack: Stack, interval_s: float = POLL_S) -> None:
+    """Let all files be parsed again, and wait until they are."""
+    (since,) = stack.rows("select clock_timestamp()")[0]
     transact(stack.engine, dags.reparse)
     unread = "select count(*) from dag_file where parsed_at < %s or claimed_by is not null"
-    stack.wait(lambda: stack.rows(unread, (since,))[0][0] == 0, 120, "all files to be read again")
-    return time.perf_counter() - start
+    stack.wait(lambda: stack.rows(unread, (since,))[0][0] == 0, 120, "all files to be read again", interval_s)
 
 
 def _saved(stack: Stack, saves: int) -> tuple[list[float], list[float], list[float]]:

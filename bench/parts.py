@@ -1,4 +1,4 @@
-"""The parts of the bench by name: each is a function that returns its piece of the JSON."""
+"""The parts of the bench by name: each is the function `measure` of its module, which returns its piece of the JSON."""
 
 import importlib
 import traceback
@@ -8,27 +8,13 @@ from typing import Any
 from bench import shapes, throughput
 from bench.options import Options, Piece
 
-#: By name: "module:function", called with Options. Shapes are not listed here, because the chosen ones share one stack.
-PARTS: Mapping[str, str] = {
-    "raw": "bench.baseline:measure",
-    "by_message": "bench.by_message:measure",
-    "children": "bench.children:measure",
-    "history": "bench.history:measure",
-    "fanin": "bench.fanin:measure",
-    "creation": "bench.creation:measure",
-    "schedulers": "bench.schedulers:measure",
-    "parse": "bench.parse:measure",
-    "idle": "bench.idle:measure",
-    "standing": "bench.standing:measure",
-    "open_runs": "bench.open_runs:measure",
-    "memory": "bench.memory:measure",
-    "connections": "bench.connections:measure",
-    "telemetry": "bench.telemetry:measure",
-    "events": "bench.events:measure",
-    "spark": "bench.spark:measure",
-}
-
-
+#: Shapes are not listed here, because the chosen ones share one stack.
+PARTS = (
+    "raw", "by_message", "children", "history", "fanin", "creation", "schedulers", "parse", "idle", "standing", "open_runs",
+    "memory", "connections", "telemetry", "events", "spark",
+)  # fmt: skip
+#: The modules of parts that have another name than their part.
+MODULES = {"raw": "baseline"}
 #: The key of the result with the parts that failed.
 FAILED = "failed"
 
@@ -46,8 +32,8 @@ def measure(chosen: list[str], options: Options) -> Piece:
     for part in PARTS:
         if part in chosen:
             options.say(f"--- {part}")
-            merge(result, attempt(part, _function(PARTS[part]), options))
-        if part == next(iter(PARTS)) and wanted:
+            merge(result, attempt(part, _function(part), options))
+        if part == PARTS[0] and wanted:
             merge(result, attempt("shapes", lambda options: throughput.measure(wanted, options), options))
     return result
 
@@ -70,7 +56,6 @@ def merge(into: Piece, piece: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _function(path: str) -> Callable[[Options], Piece]:
-    module, _, name = path.partition(":")
-    function: Callable[[Options], Piece] = getattr(importlib.import_module(module), name)
+def _function(part: str) -> Callable[[Options], Piece]:
+    function: Callable[[Options], Piece] = importlib.import_module(f"bench.{MODULES.get(part, part)}").measure
     return function

@@ -39,6 +39,11 @@ COLUMNS = (
 GOAL_COLUMNS = ("figure", "value", "goal", "")
 
 
+def say(text: str) -> None:
+    """Print progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def pair_line(samples: Samples, measured: Measured) -> str:
     """One run and its samples of the baseline: with / without acknowledgments."""
     both = (samples.celery, samples.no_ack)
@@ -68,8 +73,7 @@ def row_line(row: Mapping[str, float], calibration_ms: float) -> str:
 
 def table(result: Mapping[str, Any]) -> None:
     """Print the result as tables on stderr. Figures without a table are in the JSON."""
-    # Without a terminal, nothing is truncated.
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+    console = _console()
     shapes: Mapping[str, Any] = result.get("shapes", {})
     if shapes:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -89,7 +93,12 @@ def goal_table(result: Mapping[str, Any]) -> None:
     grid = Table(*GOAL_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in goals.verdicts(result):
         grid.add_row(*row)
-    Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 160).print(grid)
+    _console().print(grid)
+
+
+def _console() -> Console:
+    # Without a terminal, nothing is truncated.
+    return Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 160)
 
 
 def markdown(result: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from bench import shapes
 from bench.options import Options, Piece
 from bench.stack import START_S, Stack
 from bench.stub import StubWorker
-from scheduler.messaging.wakeups import Wakeups
 
 COUNTS = (1, 2, 3)
 #: Enough capacity for all tasks, so that schedulers wait only for each other.
@@ -76,15 +75,13 @@ def _dispatch(stack: Stack, prefix: str, runs: int) -> float:
     """Tasks per second from the release of all runs to the end of the last one."""
     dag_ids = [f"{prefix}_{number:02}" for number in range(DAGS)]
     stack.rows("update dag_schedule set is_paused = true where dag_id = any(%s) returning dag_id", (dag_ids,))
-    made = stack.trigger(dag_ids * runs)
+    run_ids = stack.trigger(dag_ids * runs)
     stack.rows("update dag_schedule set is_paused = false where dag_id = any(%s) returning dag_id", (dag_ids,))
-    went = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
-    bell = Wakeups(stack.settings)
-    bell.wake(*(f"run:{run}" for run in made))
-    bell.close()
-    stack.wait_closed(made, START_S)
-    ended = stack.rows("select extract(epoch from max(ended_at))::float8 from dag_run where id = any(%s)", (made,))[0][0]
-    return float(len(made) * LENGTH / (ended - went))
+    released = stack.rows("select extract(epoch from clock_timestamp())::float8")[0][0]
+    stack.wakeups.wake(*(f"run:{run}" for run in run_ids))
+    stack.wait_closed(run_ids, START_S)
+    ended = stack.rows("select extract(epoch from max(ended_at))::float8 from dag_run where id = any(%s)", (run_ids,))[0][0]
+    return float(len(run_ids) * LENGTH / (ended - released))
 
 
 def _text(prefix: str, pools: int) -> str:

@@ -1,6 +1,6 @@
 """The measured shapes as texts of DAG files. Only the import line differs for Apache Airflow."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
@@ -144,6 +144,11 @@ def small() -> dict[str, Shape]:
     return _by_name(
         chain(5), wide(10), tree(7), many(3, 2), many_runs(5, 2), grid(3, 3), fib(count=3), fib("fib_long", 12, 2), mapped(10)
     )
+
+
+def files_of(shapes: Iterable[Shape]) -> dict[str, str]:
+    """The files of several shapes, by name."""
+    return {name: text for shape in shapes for name, text in shape.files.items()}
 
 
 def _by_name(*shapes: Shape) -> dict[str, Shape]:

@@ -111,14 +111,14 @@ def _starts(stack: Stack, options: Options) -> dict[str, float]:
     found: dict[str, list[float]] = {"warm": [], "cold": []}
     for dag_id in ("warm", "cold", "warm"):
         found[dag_id] += [seconds for (seconds,) in stack.rows(STARTS, (_run(stack, dag_id),))]
-    told = {
+    figures = {
         "warm_s_p50": round(statistics.median(found["warm"]), 4),
         "warm_s_max": round(max(found["warm"]), 4),
         "cold_s_p50": round(statistics.median(found["cold"]), 3),
     }
-    told["cold_over_warm"] = round(told["cold_s_p50"] / told["warm_s_p50"], 1)
-    options.say(f"starts: {row_line(told, calibrate())}")
-    return told
+    figures["cold_over_warm"] = round(figures["cold_s_p50"] / figures["warm_s_p50"], 1)
+    options.say(f"starts: {row_line(figures, calibrate())}")
+    return figures
 
 
 def _small_jobs(stack: Stack, options: Options, count: int, submits: int) -> dict[str, float]:
@@ -127,14 +127,14 @@ def _small_jobs(stack: Stack, options: Options, count: int, submits: int) -> dic
     submitted = [_submit(script) for _ in range(-(-submits // 2))]
     (took_s,) = stack.rows(MAKESPAN, (_run(stack, "jobs"),))[0]
     submitted += [_submit(script) for _ in range(submits // 2)]
-    told = {
+    figures = {
         "jobs": float(count),
         "job_s": round(took_s / count, 4),
         "submit_s": round(statistics.mean(submitted), 3),
         "speedup": round(statistics.mean(submitted) * count / took_s, 1),
     }
-    options.say(f"small jobs: {row_line(told, calibrate())}")
-    return told
+    options.say(f"small jobs: {row_line(figures, calibrate())}")
+    return figures
 
 
 def _submit(script: Path) -> float:
@@ -159,10 +159,10 @@ def _submit(script: Path) -> float:
 def _kept(stack: Stack, options: Options) -> dict[str, float]:
     """Bytes of heap after a collection, by the number of tasks before it, in MB."""
     used: list[tuple[Any, ...]] = stack.rows(USED, (_run(stack, "keep"),))
-    told = {f"mb_after_{number}": round(size / 1e6, 2) for number, size in used}
-    told["last_over_first"] = round(used[-1][1] / used[0][1], 4)
-    options.say(f"heap: {row_line(told, calibrate())}")
-    return told
+    figures = {f"mb_after_{number}": round(size / 1e6, 2) for number, size in used}
+    figures["last_over_first"] = round(used[-1][1] / used[0][1], 4)
+    options.say(f"heap: {row_line(figures, calibrate())}")
+    return figures
 
 
 def _run(stack: Stack, dag_id: str) -> int:

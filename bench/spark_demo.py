@@ -6,14 +6,12 @@ submits, so that a change in the speed of the machine affects all alike.
 """
 
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +36,16 @@ RESULT = "carrier_delays.csv"
 
 def measure(options: Options) -> Piece:
     """demo_over_submit and demo_over_script, with the seconds from which they are computed."""
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         script = [_script(folder / "script-0")]
         demo = [_demo(folder / "demo-0")]
         submit_s = _submits(folder / "submit", months=1 if options.small else 12)
         if not options.small:
             demo.append(_demo(folder / "demo-1"))
             script.append(_script(folder / "script-1"))
-        same = {(folder / name / "data" / "flights" / RUN_ID / RESULT).read_bytes() for name in ("demo-0", "script-0")}
-        if len(same) > 1:
+        results = {(folder / home / "data" / "flights" / RUN_ID / RESULT).read_bytes() for home in ("demo-0", "script-0")}
+        if len(results) > 1:
             raise AssertionError("The script and the demo have different results.")
     demo_s, script_s = statistics.mean(demo), statistics.mean(script)
     options.say(f"flights: demo {demo_s:.1f} s, one spark-submit a task {submit_s:.1f} s, one script {script_s:.1f} s")
@@ -64,7 +63,7 @@ def measure(options: Options) -> Piece:
 def _demo(home: Path) -> float:
     """Seconds of one run of flights on a stack like that of `paceline demo`."""
     settings = Settings(paths=Paths(home=home, dags_folder=DAGS), database=Database(), broker=Broker())
-    with stack.running_stack(settings, say=_nothing, waiters=0) as running:
+    with stack.running_stack(settings, say=lambda _: None, waiters=0) as running:
         engine = database.create(running.settings, application="paceline bench")
         wakeups = Wakeups(running.settings)
         try:
@@ -125,22 +124,9 @@ def _spark_home() -> str:
     return str(_find_spark_home())
 
 
-def _wait(ready: Any, timeout_s: float) -> None:
+def _wait(ready: Callable[[], bool], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline:
             raise AssertionError(f"{timeout_s:.0f} s were too short.")
         time.sleep(POLL_S)
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _nothing(_: str) -> None:
-    """Discard the output of a stack that starts."""

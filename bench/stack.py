@@ -33,6 +33,7 @@ POLL_S = 0.02
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 1_000_000_000  # noqa: S108
 #: The kinds of processes with separate CPU and memory; `parser` is every child of a scheduler, `worker_children` of a worker.
 ROLES = ("scheduler", "parser", "worker", "worker_children", "postgres", "redis")
+CHILDREN = {"scheduler": "parser", "worker": "worker_children"}
 
 
 class StackError(Exception):
@@ -64,13 +65,12 @@ class Stack:
     processes: Supervisor | None = field(init=False, default=None)
     engine: Engine = field(init=False)
     connection: Connection = field(init=False)
+    wakeups: Wakeups = field(init=False)
     _own: contextlib.ExitStack = field(init=False)
-    _wakeups: Wakeups = field(init=False)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
-            self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)))
             self._start_servers(undo)
             self.write(self.files)
             self.engine = database.create(self.settings, application="paceline bench")
@@ -78,8 +78,8 @@ class Stack:
             migrate.migrate(self.engine)
             self.connection = self.connect()
             undo.callback(self.connection.close)
-            self._wakeups = Wakeups(self.settings)
-            undo.callback(self._wakeups.close)
+            self.wakeups = Wakeups(self.settings)
+            undo.callback(self.wakeups.close)
             undo.callback(self.stop_processes)
             self.start(schedulers=self.schedulers, workers=self.workers)
             self._own = undo.pop_all()
@@ -140,10 +140,10 @@ class Stack:
         for name, text in files.items():
             (self.settings.dags_folder / name).write_text(text, encoding="utf-8")
 
-    def wait_parsed(self, timeout_s: float = START_S) -> None:
+    def wait_parsed(self) -> None:
         """Wait until each file of the DAGs folder is parsed; StackError if one cannot be imported."""
         wanted = len(list(self.settings.dags_folder.glob("*.py")))
-        self.wait(lambda: self._parsed() >= wanted, timeout_s, f"{wanted} DAG files to be read")
+        self.wait(lambda: self._parsed() >= wanted, START_S, f"{wanted} DAG files to be read")
 
     def _parsed(self) -> int:
         for file, message in self.rows("select file, message from import_error"):
@@ -169,12 +169,12 @@ class Stack:
 
     def trigger(self, dag_ids: Iterable[str]) -> list[int]:
         """Create a manual run of each DAG, one after the other as the command line does, and return the IDs of the runs."""
-        made = []
+        run_ids = []
         for dag_id in dag_ids:
             run = transact(self.engine, manual_runs.trigger, dag_id)
-            self._wakeups.wake(f"run:{run.id}")
-            made.append(run.id)
-        return made
+            self.wakeups.wake(f"run:{run.id}")
+            run_ids.append(run.id)
+        return run_ids
 
     def wait_closed(self, run_ids: Sequence[int], timeout_s: float = 300.0) -> None:
         """Wait until these runs have ended; StackError if one failed or at the timeout."""
@@ -194,34 +194,34 @@ class Stack:
             time.sleep(interval_s)
 
     def _error(self, what: str) -> StackError:
-        logs = [self.servers, *([self.processes] if self.processes else [])]
-        tails = [f"--- {name}\n{one.log_tail(name)}" for one in logs for name in one.names()]
+        tails = [f"--- {name}\n{supervisor.log_tail(name)}" for supervisor in self._supervisors() for name in supervisor.names()]
         return StackError("\n".join([what, *self.said, *tails]))
+
+    def _supervisors(self) -> list[Supervisor]:
+        return [self.servers] if self.processes is None else [self.servers, self.processes]
 
     # What it costs
 
     def pids(self) -> dict[str, list[int]]:
         """The processes of each of ROLES at this moment."""
         found: dict[str, list[int]] = {role: [] for role in ROLES}
-        for supervisor in (self.servers, *([self.processes] if self.processes else [])):
+        for supervisor in self._supervisors():
             for name in supervisor.names():
                 parent = psutil.Process(supervisor.pid(name))
                 role = name.partition("-")[0]
-                below = {"scheduler": "parser", "worker": "worker_children"}.get(role, role)
                 found[role].append(parent.pid)
-                found[below] += [child.pid for child in parent.children(recursive=True)]
+                found[CHILDREN.get(role, role)] += [child.pid for child in parent.children(recursive=True)]
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU seconds that each of ROLES has used since its start, including ended children; and their `total`."""
         used = dict.fromkeys(ROLES, 0.0)
-        below = {"scheduler": "parser", "worker": "worker_children"}
         for role, pids in self.pids().items():
             for pid in pids:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     times = psutil.Process(pid).cpu_times()
                     used[role] += times.user + times.system
-                    used[below.get(role, role)] += times.children_user + times.children_system
+                    used[CHILDREN.get(role, role)] += times.children_user + times.children_system
         return used | {"total": sum(used.values())}
 
     def memory_mb(self) -> dict[str, list[dict[str, float]]]:
@@ -248,6 +248,5 @@ def logs_in_memory(home: Path, undo: contextlib.ExitStack) -> None:
     Files that an earlier part or a test run had deleted would make the cost of a log file vary from 0.04 to 1 ms.
     """
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
-        logs = Path(tempfile.mkdtemp(prefix="bench-", dir=MEMORY))
-        undo.callback(shutil.rmtree, logs, ignore_errors=True)
+        logs = undo.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=MEMORY, ignore_cleanup_errors=True))
         (home / "logs").symlink_to(logs)

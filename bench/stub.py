@@ -14,7 +14,7 @@ from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 
-QUEUE = "default"
+QUEUE, PLACES = "default", 500
 PAUSE_S = 0.003
 HEARTBEAT_S = 2.0
 #: The dispatch ID in the text of a message.
@@ -36,9 +36,9 @@ END = """
 
 
 class StubWorker(threading.Thread):
-    """Registers as a worker with `places` pool processes. It never follows, and sends a wakeup for each changed run."""
+    """Registers as a worker with PLACES pool processes. It never follows, and sends a wakeup for each changed run."""
 
-    def __init__(self, stack: Stack, *, places: int = 500) -> None:
+    def __init__(self, stack: Stack) -> None:
         super().__init__(name="stub", daemon=True)
         self._engine = stack.engine
         self._redis = client(stack.settings)
@@ -46,16 +46,16 @@ class StubWorker(threading.Thread):
         self._connection = psycopg2.connect(stack.settings.database_url, options="-c enable_seqscan=off")
         self._connection.autocommit = True
         self._id = processes.register(
-            stack.engine, kind="worker", name="stub", host="here", pid=1, queues=[QUEUE], concurrency=places
+            stack.engine, kind="worker", name="stub", host="here", pid=1, queues=[QUEUE], concurrency=PLACES
         )
-        self._told = threading.Event()
+        self._ending = threading.Event()
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._told.set()
+        self._ending.set()
         self.join()
         transact(self._engine, processes.stop, self._id)
         self._connection.close()
@@ -64,7 +64,7 @@ class StubWorker(threading.Thread):
 
     def run(self) -> None:
         beat = time.monotonic()
-        while not self._told.is_set():
+        while not self._ending.is_set():
             if time.monotonic() - beat > HEARTBEAT_S:
                 transact(self._engine, processes.heartbeat, self._id)
                 beat = time.monotonic()
@@ -72,7 +72,7 @@ class StubWorker(threading.Thread):
             if taken:
                 self._end(taken)
             else:
-                self._told.wait(PAUSE_S)
+                self._ending.wait(PAUSE_S)
 
     def _take(self) -> list[str]:
         pipe = self._redis.pipeline(transaction=True)
@@ -81,7 +81,7 @@ class StubWorker(threading.Thread):
             pipe.lrange(key, 0, -1)
         pipe.delete(*lists)
         found = [ID.search(body) for bodies in pipe.execute()[:-1] for body in bodies]
-        return [one.group(1).decode() for one in found if one is not None]
+        return [match[1].decode() for match in found if match is not None]
 
     def _end(self, dispatch_ids: list[str]) -> None:
         ids = "{" + ",".join(dispatch_ids) + "}"

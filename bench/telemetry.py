@@ -37,12 +37,8 @@ def measure(options: Options) -> Piece:
         for stack in (off, on):
             measuring.run(stack, shape)  # warm-up
         for iteration in range(options.iterations):
-            if iteration % 2 == 0:
-                without = measuring.run(off, shape)
-                pairs.append((measuring.run(on, shape), without))
-            else:
-                measured = measuring.run(on, shape)
-                pairs.append((measured, measuring.run(off, shape)))
+            without, measured = measuring.in_turns(iteration, lambda: measuring.run(off, shape), lambda: measuring.run(on, shape))
+            pairs.append((measured, without))
             options.say(f"with metrics {pairs[-1][0].tasks_per_s:.0f} tasks/s, without {pairs[-1][1].tasks_per_s:.0f}")
     return {"telemetry": _summary(pairs) | {"statsd_lines": received[0], "scrapes": scraped[0]}}
 

@@ -1,11 +1,11 @@
 """The shapes: each after a warm-up, alternating with bare Celery on the same servers, so that both run under equal conditions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from bench import raw, report, shapes
-from bench.measure import Measured, quantiles, run
+from bench.measure import Measured, in_turns, quantiles, run
 from bench.options import Options, Piece
 from bench.raw import RawCelery, Sample, Samples
 from bench.shapes import Shape
@@ -15,11 +15,11 @@ from bench.stack import Stack
 Pair = tuple[Samples, Measured]
 
 
-def measure(chosen: Sequence[str], options: Options) -> Piece:
-    """The pieces `shapes` and `raw` for these shapes, which share one stack."""
+def measure(chosen: Sequence[str], options: Options, environment: Mapping[str, str] | None = None) -> Piece:
+    """The pieces `shapes` and `raw` for these shapes, which share one stack with these settings."""
     known = shapes.small() if options.small else shapes.full()
     wanted = [known[name] for name in chosen]
-    with Stack({name: text for shape in wanted for name, text in shape.files.items()}) as stack:
+    with Stack(shapes.files_of(wanted), environment=environment or {}) as stack:
         samples, found = on_stack(stack, wanted, options)
     return {"raw": _raw(samples), "shapes": found}
 
@@ -42,21 +42,13 @@ def _pairs(stack: Stack, both: tuple[RawCelery, RawCelery], shape: Shape, option
     run(stack, shape)  # warm-up: after it every pool child has read the file
     pairs = []
     for iteration in range(options.iterations):
-        # A B B A ...: a machine that becomes slower gives neither an advantage.
-        if iteration % 2 == 0:
-            samples = _samples(stack, both, options)
-            measured = run(stack, shape)
-        else:
-            measured = run(stack, shape)
-            samples = _samples(stack, both, options)
-        pairs.append((samples, measured))
-        options.say(report.pair_line(samples, measured))
+        pairs.append(in_turns(iteration, lambda: _samples(stack, both, options), lambda: run(stack, shape)))
+        options.say(report.pair_line(*pairs[-1]))
     return pairs
 
 
 def _samples(stack: Stack, both: tuple[RawCelery, RawCelery], options: Options) -> Samples:
-    celery, no_ack = both
-    return Samples(raw.sample(stack, celery, small=options.small), raw.sample(stack, no_ack, small=options.small))
+    return Samples(*(raw.sample(stack, celery, small=options.small) for celery in both))
 
 
 def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:

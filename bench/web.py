@@ -7,7 +7,6 @@ import importlib.util
 import json
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -18,7 +17,7 @@ import httpx
 from cryptography.fernet import Fernet
 
 from bench import web_browser, web_data, web_engine
-from bench.report import machine
+from bench.report import machine, say
 from bench.stack import Stack
 from bench.web_data import DEEP, MAPPED, SMALL, WIDE, Size
 from scheduler.embedded import stack as stacks
@@ -54,9 +53,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no part is named {', '.join(sorted(set(chosen.parts) - set(PARTS)))}")
     size = SMALL if chosen.small else Size()
     if not chosen.parts and not importlib.util.find_spec("playwright"):
-        _say("NOT MEASURED: the pages in a browser, because Playwright is not installed. `make test-browser` installs it.")
+        say("NOT MEASURED: the pages in a browser, because Playwright is not installed. `make test-browser` installs it.")
         chosen.parts = [part for part in PARTS if part != "browser"]
-    with stacks.until_signalled(_say):
+    with stacks.until_signalled(say):
         print(json.dumps({"machine": machine()} | measure(size, chosen.parts or PARTS)))
         return 0
     return 1
@@ -69,11 +68,11 @@ def measure(size: Size, parts: Sequence[str]) -> dict[str, Any]:
         with Stack({}, schedulers=0, workers=0) as stack:
             found["task_instances"] = web_data.fill(stack, size)
             web_data.write_logs(stack, size)
-            _say(f"{found['task_instances']} task instances")
+            say(f"{found['task_instances']} task instances")
             with _web(stack) as (address, token):
                 found |= _filled(stack, address, token, size, parts)
     if "engine" in parts:
-        found |= web_engine.measure(_web, size, _say)
+        found |= web_engine.measure(_web, size, say)
     return found
 
 
@@ -90,7 +89,7 @@ def _filled(stack: Stack, address: str, token: str, size: Size, parts: Sequence[
             found |= {"log_search": _summary([_timed(lambda: _search(http)) for _ in range(3)])}
         if "browser" in parts:
             found |= web_browser.measure(address, PASSWORD, size)
-            _say(json.dumps(found["browser"]))
+            say(json.dumps(found["browser"]))
         if "live" in parts:
             found |= asyncio.run(_live(address, headers, stack, size))
         if "clear" in parts:
@@ -219,7 +218,7 @@ def _search(http: httpx.Client) -> None:
 
 def _repeated(http: httpx.Client, path: str, times: int = TIMES) -> dict[str, float]:
     found = _summary([_timed(lambda: http.get(API + path).raise_for_status()) for _ in range(times)])
-    _say(f"{path}: {found}")
+    say(f"{path}: {found}")
     return found
 
 
@@ -239,7 +238,3 @@ def _summary(times: Sequence[float]) -> dict[str, float]:
     if len(times) < 2:
         return {"p50": round(sum(times), 1), "p95": round(sum(times), 1)}
     return {"p50": round(statistics.median(times), 1), "p95": round(statistics.quantiles(times, n=20)[-1], 1)}
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from bench import shapes
-from bench.measure import Measured, quantiles, run
+from bench.measure import Measured, in_turns, quantiles, run
 from bench.shapes import Shape
 from bench.stack import Stack
 from bench.web_data import Size
@@ -41,8 +41,7 @@ def measure(web: Web, size: Size, say: Callable[[str], None]) -> dict[str, Any]:
     """`engine`, by shape: the time and the CPU with open pages over those without, each the ratio of the medians."""
     chosen = [shapes.chain(5), shapes.many(3, 2)] if size.pages < 100 else [shapes.chain(), shapes.many()]
     found: dict[str, Any] = {}
-    files = {name: text for shape in chosen for name, text in shape.files.items()}
-    with Stack(files) as stack, web(stack) as (address, token):
+    with Stack(shapes.files_of(chosen)) as stack, web(stack) as (address, token):
         for shape in chosen:
             run(stack, shape)  # warm-up
             found[shape.name] = _alternate(stack, shape, address, token, size)
@@ -51,21 +50,16 @@ def measure(web: Web, size: Size, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _alternate(stack: Stack, shape: Shape, address: str, token: str, size: Size) -> dict[str, Any]:
-    without: list[Measured] = []
-    with_pages: list[Measured] = []
-    for iteration in range(size.engine_runs):
-        # A B B A ...: a machine that becomes slower gives neither an advantage.
-        for is_open in (True, False) if iteration % 2 else (False, True):
-            if is_open:
-                with _pages(address, token, size.pages):
-                    with_pages.append(run(stack, shape))
-            else:
-                without.append(run(stack, shape))
+    def run_with_pages() -> Measured:
+        with _pages(address, token, size.pages):
+            return run(stack, shape)
+
+    pairs = [in_turns(iteration, lambda: run(stack, shape), run_with_pages) for iteration in range(size.engine_runs)]
     return {
-        "runs": len(without),
-        "makespan": _ratio(with_pages, without, lambda one: one.makespan_s),
-        "hop": _ratio(with_pages, without, lambda one: quantiles(one.hops_ms)["p50"]),
-        "engine_cpu": _ratio(with_pages, without, lambda one: sum(one.cpu_s_per_task[role] for role in ENGINE)),
+        "runs": len(pairs),
+        "makespan": _ratio(pairs, lambda measured: measured.makespan_s),
+        "hop": _ratio(pairs, lambda measured: quantiles(measured.hops_ms)["p50"]),
+        "engine_cpu": _ratio(pairs, lambda measured: sum(measured.cpu_s_per_task[role] for role in ENGINE)),
     }
 
 
@@ -81,10 +75,8 @@ def _pages(address: str, token: str, count: int) -> Iterator[None]:
             process.terminate()
 
 
-def _ratio(with_pages: list[Measured], without: list[Measured], value: Callable[[Measured], float]) -> dict[str, float]:
-    pairs = sorted(value(one) / value(other) for one, other in zip(with_pages, without, strict=True))
-    return {
-        "ratio": round(median(map(value, with_pages)) / median(map(value, without)), 3),
-        "least": round(pairs[0], 3),
-        "most": round(pairs[-1], 3),
-    }
+def _ratio(pairs: list[tuple[Measured, Measured]], value: Callable[[Measured], float]) -> dict[str, float]:
+    """Of the values with pages to those without, for pairs without and with them."""
+    ratios = [value(with_pages) / value(without) for without, with_pages in pairs]
+    without, with_pages = (median(map(value, side)) for side in zip(*pairs, strict=True))
+    return {"ratio": round(with_pages / without, 3), "least": round(min(ratios), 3), "most": round(max(ratios), 3)}

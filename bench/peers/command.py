@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import compare, install, report
-from bench.report import machine
+from bench.report import machine, say
 from scheduler.embedded.stack import until_signalled
 
 
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lock", type=Path, help="a file to hold during each block, for machines that others measure on too")
     parser.add_argument("--keep", action="store_true", help=f"put the table into {report.README.name} beside this")
     options = parser.parse_args(arguments)
-    with until_signalled(_say):
+    with until_signalled(say):
         _compare(options)
         return 0
     return 1
@@ -31,17 +30,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _compare(options: argparse.Namespace) -> None:
     started = time.monotonic()
-    programs = install.install(options.airflow.absolute(), say=_say)
+    programs = install.install(options.airflow.absolute(), say=say)
     blocks = [compare.BLOCKS[number] for number in options.block or range(len(compare.BLOCKS))]
-    pairs = compare.compare(programs, compare.sizes(small=options.small), blocks, lock=options.lock, say=_say)
+    pairs = compare.compare(programs, compare.sizes(small=options.small), blocks, lock=options.lock, say=say)
     rows = [report.figures(pair) for pair in pairs]
-    _say(report.table(rows))
-    _say(f"{time.monotonic() - started:.0f} s in all")
+    say(report.table(rows))
+    say(f"{time.monotonic() - started:.0f} s in all")
     where = machine() | {"airflow": install.VERSION}
     if options.keep:
         report.keep(where, rows)
     print(json.dumps({"machine": where, "rows": rows}))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -58,7 +58,7 @@ def compare(
 ) -> list[Pair]:
     """Run all blocks. `lock` is a file that is locked during each block, so that measurements on one machine do not overlap."""
     pairs = []
-    files = {name: text for shape in found.values() for name, text in shape.files.items()}
+    files = shapes.files_of(found.values())
     for block in blocks:
         with _locked(lock), Stack(files, schedulers=0, workers=0) as stack:
             wanted = [Pair(block.profile, found[name], os.getloadavg()[0]) for name in block.shapes]
@@ -84,7 +84,7 @@ def _paceline(stack: Stack, pairs: Sequence[Pair], say: Callable[[str], None]) -
             pair.paceline.append(on_paceline(stack, pair.shape.name))
     stack.stop_processes()
     for pair in pairs:
-        say(f"Paceline: {_told(pair.shape, pair.paceline[-PACELINE_RUNS:])}")
+        say(f"Paceline: {_times(pair.shape, pair.paceline[-PACELINE_RUNS:])}")
 
 
 def _airflow(stack: Stack, block: Block, pairs: Sequence[Pair], programs: Path, say: Callable[[str], None]) -> None:
@@ -94,10 +94,10 @@ def _airflow(stack: Stack, block: Block, pairs: Sequence[Pair], programs: Path, 
         for pair in pairs:
             for _ in range(block.shapes[pair.shape.name]):
                 pair.airflow.append(on_airflow(peer, pair.shape.name))
-            say(f"Airflow, {block.profile.name}: {_told(pair.shape, pair.airflow)}")
+            say(f"Airflow, {block.profile.name}: {_times(pair.shape, pair.airflow)}")
 
 
-def _told(shape: Shape, runs: Sequence[Run]) -> str:
+def _times(shape: Shape, runs: Sequence[Run]) -> str:
     times = ", ".join(f"{run.makespan_s:.3f}" for run in runs)
     return f"{shape.name} {times} s (calibration {statistics.median(run.calibration_ms for run in runs):.1f} ms)"
 

@@ -179,11 +179,11 @@ class Log:
 class Model:
     """A deployment that runs; `trigger` gives it work, `env.run` lets time pass."""
 
-    def __init__(self, parameters: Parameters, deployment: Deployment, seed: int = 1) -> None:
+    def __init__(self, parameters: Parameters, deployment: Deployment) -> None:
         self.env = simpy.Environment()
         self.parameters = parameters
         self.deployment = deployment
-        self.dice = random.Random(seed)
+        self.dice = random.Random(1)
         shared = deployment.shared_cores
         one = Cpu(self.env, shared) if shared else None
         self.postgres = one or Cpu(self.env, deployment.postgres_cores)

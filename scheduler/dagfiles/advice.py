@@ -75,7 +75,7 @@ def _module_of(error: BaseException) -> Path | None:
 
 
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of imports that do not work, each with a sentence on the cause and the correction."""
+    """The lines of imports that do not work, each with the cause and the correction."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         text = ""
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
