@@ -31,6 +31,8 @@ class Only:
 
 #: The rights on each table.
 Rights = dict[str, tuple[str | Only, ...]]
+#: A statement for a role, and the names in it beside those of the role, the schema and the database.
+Statement = tuple[str, dict[str, sql.Composable]]
 
 #: The columns that a dispatch changes in its own task instance, and in those that follow.
 MOVED = (
@@ -44,31 +46,25 @@ NEW_INSTANCE = (
 )  # fmt: skip
 #: Without `db_role`, the role that registered the process.
 NEW_PROCESS = ("id", "kind", "name", "host", "pid", "queues", "concurrency", "schema")
+#: The two most frequent entries of the tables below.
+READ: tuple[str, ...] = ("select",)
+CHANGE: tuple[str, ...] = ("select", "insert", "update", "delete")
 WORKER: Rights = {
-    "paceline_schema": ("select",),
+    **dict.fromkeys(
+        ("paceline_schema", "dag", "dag_version", "dag_schedule", "connection", "asset", "asset_event", "dag_run_asset_event"), READ
+    ),
+    **dict.fromkeys(("xcom", "task_state", "asset_state", "deferral", "variable"), CHANGE),
     "crash_free": ("select", "insert"),
-    "dag": ("select",),
-    "dag_version": ("select",),
-    "dag_schedule": ("select",),
     # To create runs, as TriggerDagRunOperator does.
-    "pool": ("select",),
+    "pool": READ,
     "dag_run": ("select", "insert"),
     "task_instance": ("select", Only("insert", NEW_INSTANCE), Only("update", MOVED)),
     "deadline": ("select", "insert", Only("update", ("due_at", "missed_at"))),
     "task_try": ("insert",),
     "task_progress": ("select", "insert", "update"),
-    "xcom": ("select", "insert", "update", "delete"),
-    "task_state": ("select", "insert", "update", "delete"),
-    "asset_state": ("select", "insert", "update", "delete"),
-    "deferral": ("select", "insert", "update", "delete"),
     "process": ("select", Only("insert", NEW_PROCESS), Only("update", ("heartbeat_at", "stopped_at", "settings"))),
     "external_job": ("select", "insert", "update"),
     "worker_drain": ("select", Only("insert", ("process_id", "asked_by"))),
-    "variable": ("select", "insert", "update", "delete"),
-    "connection": ("select",),
-    "asset": ("select",),
-    "asset_event": ("select",),
-    "dag_run_asset_event": ("select",),
 }
 #: For TriggerDagRunOperator(reset_dag_run=True).
 CLEAR_RUNS: Rights = {
@@ -87,47 +83,34 @@ CLEAR_RUNS: Rights = {
 
 #: To clear, mark, trigger, delete and backfill, as the pages do. `dag_schedule` is locked before runs are counted.
 WEB: Rights = {
-    "paceline_schema": ("select",),
-    "import_error": ("select",),
-    "process": ("select",),
+    **dict.fromkeys(
+        (
+            "paceline_schema", "import_error", "process", "event", "queue_depth", "dag_source", "notice", "external_job",
+            "task_progress", "dag_run_asset_event",
+        ),
+        READ,
+    ),
+    **dict.fromkeys(
+        (
+            "dag_run", "task_instance", "deadline", "xcom", "task_state", "asset_state", "pool", "variable", "connection",
+            "run_note", "instance_note", "idempotent_trigger", "account", "account_tag", "account_key", "login_failure", "favorite",
+        ),
+        CHANGE,
+    ),
     "worker_drain": ("select", "insert"),
-    "event": ("select",),
-    "queue_depth": ("select",),
-    "dag_source": ("select",),
-    "notice": ("select",),
-    "external_job": ("select",),
-    "task_progress": ("select",),
-    "dag_run_asset_event": ("select",),
     "dag": ("select", "delete"),
     "dag_version": ("select", "delete", Only("update", ("number",))),  # to lock it
     "dag_file": ("select", Only("update", ("next_parse_at",))),
     "dag_schedule": ("select", "insert", "delete", Only("update", ("is_paused",))),
-    "dag_run": ("select", "insert", "update", "delete"),
-    "task_instance": ("select", "insert", "update", "delete"),
     "task_try": ("select", "insert"),
-    "deadline": ("select", "insert", "update", "delete"),
     "deferral": ("select", "delete", Only("update", ("waiter",))),  # to lock it
-    "xcom": ("select", "insert", "update", "delete"),
-    "task_state": ("select", "insert", "update", "delete"),
-    "asset_state": ("select", "insert", "update", "delete"),
-    "pool": ("select", "insert", "update", "delete"),
-    "variable": ("select", "insert", "update", "delete"),
-    "connection": ("select", "insert", "update", "delete"),
     "asset": ("select", "insert"),
     "asset_event": ("select", "insert"),
     "asset_waiting": ("select", "insert", "delete"),
     "backfill": ("select", "insert", "delete", Only("update", ("is_paused", "cancelled", "ended_at"))),
     "backfill_run": ("select", "insert", Only("update", ("state", "reason", "dag_run_id"))),
-    "run_note": ("select", "insert", "update", "delete"),
-    "instance_note": ("select", "insert", "update", "delete"),
-    "idempotent_trigger": ("select", "insert", "update", "delete"),
-    "account": ("select", "insert", "update", "delete"),
-    "account_tag": ("select", "insert", "update", "delete"),
-    "account_key": ("select", "insert", "update", "delete"),
-    "login_failure": ("select", "insert", "update", "delete"),
-    "favorite": ("select", "insert", "update", "delete"),
     "audit": ("select", "insert", Only("update", ("status",))),
-}
+}  # fmt: skip
 
 #: The rights on everything that exists now; a migration grants those on what it adds.
 SCHEDULER = (
@@ -179,11 +162,9 @@ class Wanted:
     @classmethod
     def of_web(cls, settings: Settings) -> "Wanted | None":
         """The role of web processes, unless it is that of schedulers."""
-        return (
-            None
-            if settings.web_database_url in (settings.database_url, settings.owner_database_url)
-            else cls(settings.web_database_url)
-        )
+        if settings.web_database_url in (settings.database_url, settings.owner_database_url):
+            return None
+        return cls(settings.web_database_url)
 
 
 def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = False) -> None:
@@ -217,16 +198,18 @@ def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None
 
 def renew(connection: Connection) -> None:
     """Grant the rights that this version of Paceline needs, after a migration."""
-    schedulers = connection.exec_driver_sql(
-        "select name from scheduler_role where name in (select rolname from pg_roles) order by name"
-    )
-    for role in schedulers.scalars().all():
-        _execute(connection, role, ((statement, {}) for statement in SCHEDULER))
-    web = connection.exec_driver_sql("select name from web_role where name in (select rolname from pg_roles) order by name")
-    for role in web.scalars().all():
-        _execute(connection, role, _exactly(WEB))
-    for one in granted(connection):
-        _execute(connection, one.name, _of_worker(one))
+    statements: dict[str, list[Statement]] = {
+        "scheduler": [(statement, {}) for statement in SCHEDULER],
+        "web": list(_exactly(WEB)),
+    }
+    for kind, of_kind in statements.items():
+        names = connection.exec_driver_sql(
+            f"select name from {kind}_role where name in (select rolname from pg_roles) order by name"
+        )
+        for name in names.scalars().all():
+            _execute(connection, name, of_kind)
+    for role in granted(connection):
+        _execute(connection, role.name, _of_worker(role))
 
 
 def granted(connection: Connection) -> list[Granted]:
@@ -316,11 +299,11 @@ def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:
         raise PacelineError(f"Role {role!r} is used by both {both}: use a separate role for each.")
 
 
-def _of_worker(one: Granted) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
-    return _exactly(WORKER, *([CLEAR_RUNS] if one.may_clear_runs else []))
+def _of_worker(role: Granted) -> Iterator[Statement]:
+    return _exactly(WORKER, *([CLEAR_RUNS] if role.may_clear_runs else []))
 
 
-def _exactly(*rights: Rights) -> Iterator[tuple[str, dict[str, sql.Composable]]]:
+def _exactly(*rights: Rights) -> Iterator[Statement]:
     # A role that can create tables, types or functions in the search path could shadow ours. Before PostgreSQL 15 every role
     # can do that in the schema public, and in all versions every role can create temporary ones.
     yield "revoke create on schema {schema} from public, {role}", {}
@@ -339,7 +322,7 @@ def _exactly(*rights: Rights) -> Iterator[tuple[str, dict[str, sql.Composable]]]
                 yield "grant {right} on {schema}.{table} to {role}", names
 
 
-def _execute(connection: Connection, role: str, statements: Iterable[tuple[str, dict[str, sql.Composable]]]) -> None:
+def _execute(connection: Connection, role: str, statements: Iterable[Statement]) -> None:
     schema, database = connection.exec_driver_sql("select current_schema(), current_database()").one()
     names = {"schema": sql.Identifier(schema), "role": sql.Identifier(role), "database": sql.Identifier(database)}
     with contextlib.closing(connection.connection.cursor()) as cursor:
