@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Engine
 
 log = logging.getLogger("paceline.schema")
 
-#: The advisory lock of the process that builds; any number without another use. Nobody waits for it: a waiting process would have a
+#: The advisory lock of the process that builds; any number without another use. No process waits for it: a waiting one would have a
 #: snapshot, for whose end CREATE INDEX CONCURRENTLY waits.
 BUILD_LOCK = 7_223_464
 #: Whether each index is valid; one whose build was interrupted is not.
-FOUND = """
+VALID = """
 select c.relname, i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
  where c.relnamespace = current_schema()::regnamespace and c.relname = any(%s)
 """
@@ -30,8 +30,8 @@ def create(connection: Connection, indexes: Mapping[str, str]) -> None:
 def build(engine: Engine, indexes: Mapping[str, str]) -> None:
     """Build the indexes that are missing or were interrupted. If another process builds now, it is left to that one."""
     with engine.connect() as connection:
-        found = {row.relname: row.indisvalid for row in connection.exec_driver_sql(FOUND, (list(indexes),))}
-    missing = [name for name in indexes if not found.get(name)]
+        is_valid = {row.relname: row.indisvalid for row in connection.exec_driver_sql(VALID, (list(indexes),))}
+    missing = [name for name in indexes if not is_valid.get(name)]
     if not missing:
         return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -41,7 +41,7 @@ def build(engine: Engine, indexes: Mapping[str, str]) -> None:
         try:
             connection.exec_driver_sql("set statement_timeout = 0")
             for name in missing:
-                if name in found:
+                if name in is_valid:
                     connection.exec_driver_sql(f"drop index concurrently if exists {name}")
                 connection.exec_driver_sql(f"create index concurrently if not exists {name} on {indexes[name]}")
         finally:

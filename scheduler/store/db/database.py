@@ -2,7 +2,6 @@
 
 import functools
 import getpass
-import math
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,7 +24,7 @@ MAX_ATTEMPTS = 5
 #: Seconds between two attempts of a transaction while the server takes no writes.
 PAUSE_S = 0.2
 #: The options of every connection: short limits on waiting for a lock and on an idle transaction. With database.statement_timeout
-#: (`options`), no statement of a process blocks others for longer. If a process stops inside a transaction, its pools and runs
+#: (`_options`), no statement of a process blocks others for longer. If a process stops inside a transaction, its pools and runs
 #: stay locked until the server ends its session.
 OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=10s"
 #: More options for schedulers. Each of their statements has an index, but after a table was analyzed while it was small, a
@@ -39,6 +38,8 @@ UNSENDABLE = "A string with a NUL character or half of a surrogate pair cannot b
 REFUSED = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 #: Messages of libpq if no server of the URL accepts writes.
 STANDBY = ("session is read-only", "server is in hot standby mode", "the database system is not accepting connections")
+#: TCP options with which a vanished peer is noticed within half a minute.
+TCP: dict[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 #: Messages of libpq if the server or its certificate does not fit sslmode. Waiting would not fix that.
 UNTRUSTED = (
     "certificate verify failed", "does not match host name", "does not support SSL", "root certificate file", "weak sslmode",
@@ -63,24 +64,17 @@ def create(
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
-    made = create_engine(
+    pool: dict[str, Any] = {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
+    engine = create_engine(
         "postgresql+psycopg2://",
         creator=lambda: odd_values.accept(connect(settings, application, BY_INDEX if by_index else "")),
-        **(
-            {"poolclass": NullPool}
-            if pool_size == 0
-            else {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
-        ),
+        **({"poolclass": NullPool} if pool_size == 0 else pool),
     )
-    act_as(made, actor or f"cli:{user()}")
-    made.update_execution_options(**{PATIENCE: patience_s})
-    event.listen(made, "checkout", functools.partial(_tell_actor, made))
-    event.listen(made, "handle_error", _classify)
-    return made
-
-
-def _pool(size: int) -> dict[str, Any]:
-    return {"pool_size": size, "pool_pre_ping": True} if size else {"poolclass": NullPool}
+    act_as(engine, actor or f"cli:{user()}")
+    engine.update_execution_options(**{PATIENCE: patience_s})
+    event.listen(engine, "checkout", functools.partial(_set_actor, engine))
+    event.listen(engine, "handle_error", _classify)
+    return engine
 
 
 def connect(
@@ -88,18 +82,21 @@ def connect(
 ) -> psycopg2.extensions.connection:
     """A separate connection to the server that accepts writes, with the limits of every connection."""
     dsn = settings.database_url.replace("postgres://", "postgresql://", 1)
-    named = psycopg2.extensions.parse_dsn(dsn)
-    limits = socket_options(settings)
-    if connect_timeout_s is not None:
-        limits["connect_timeout"] = connect_timeout_s
-    made: psycopg2.extensions.connection = psycopg2.connect(
+    connection: psycopg2.extensions.connection = psycopg2.connect(
         dsn,
         application_name=application,
-        options=f"{options(settings)} {more_options}",
-        target_session_attrs=named.get("target_session_attrs", WRITABLE),
-        **limits,
+        options=f"{_options(settings)} {more_options}",
+        target_session_attrs=psycopg2.extensions.parse_dsn(dsn).get("target_session_attrs", WRITABLE),
+        connect_timeout=connect_timeout_s or settings.database.connect_timeout,
+        **TCP,
     )
-    return made
+    return connection
+
+
+def _options(settings: Settings) -> str:
+    """The options of every connection, see OPTIONS, with the statement timeout and whether changes of state become events."""
+    timeout_ms = int(settings.database.statement_timeout * 1000)
+    return f"{OPTIONS} -c statement_timeout={timeout_ms}{'' if settings.core.record_events else ' -c paceline.events=off'}"
 
 
 def _classify(context: ExceptionContext) -> None:
@@ -120,7 +117,7 @@ def act_as(engine: Engine, actor: str) -> None:
     engine.update_execution_options(**{ACTOR: actor})
 
 
-def _tell_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
+def _set_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
     """Set the actor of a connection: once for each new connection, and again if the process gets another ID."""
     actor = engine.get_execution_options()[ACTOR]
     if record.info.get(ACTOR) == actor:
@@ -142,26 +139,9 @@ def user() -> str:
         return "unknown"
 
 
-def options(settings: Settings) -> str:
-    """The options of every connection, see OPTIONS, with the statement timeout and whether changes of state become events."""
-    timeout_ms = int(settings.database.statement_timeout * 1000)
-    return f"{OPTIONS} -c statement_timeout={timeout_ms}{'' if settings.core.record_events else ' -c paceline.events=off'}"
-
-
 def patiently(connection: Connection, *, seconds: float = 0) -> None:
     """Set a longer statement timeout for this transaction; 0 is no limit."""
     connection.exec_driver_sql("select set_config('statement_timeout', %s, true)", (str(int(seconds * 1000)),))
-
-
-def socket_options(settings: Settings) -> dict[str, Any]:
-    """The timeout for connecting, and TCP options with which a vanished peer is noticed within half a minute."""
-    return {
-        "connect_timeout": settings.database.connect_timeout,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 4,
-        "tcp_user_timeout": 30_000,
-    }
 
 
 def check(engine: Engine) -> None:
@@ -222,9 +202,9 @@ def _is_read_only(error: DBAPIError) -> bool:
     return sqlstates.is_read_only(error.orig) or any(phrase in str(error.orig) for phrase in STANDBY)
 
 
-def wait(engine: Engine, say: Callable[[str], None], *, timeout_s: float = math.inf, pause_s: float = 1.0) -> None:
+def wait(engine: Engine, say: Callable[[str], None]) -> None:
     """Wait until the database answers, and log that once; wrong credentials end the wait at once."""
-    retries.await_server(functools.partial(check, engine), say, within_s=timeout_s, pause_s=pause_s)
+    retries.await_server(functools.partial(check, engine), say)
 
 
 def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:

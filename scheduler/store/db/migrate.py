@@ -32,8 +32,8 @@ log = logging.getLogger("paceline.schema")
 T = TypeVar("T")
 
 FOLDER = Path(__file__).parent / "migrations"
-#: The assignments in a migration that define its place in the chain.
-ASSIGNED = re.compile(r'^(revision|down_revision) = (None|"\w+")', re.MULTILINE)
+#: The assignments in a migration that define its place in the chain; the first one follows none, which becomes "".
+ASSIGNED = re.compile(r'^(revision|down_revision) = (?:None|"(\w+)")', re.MULTILINE)
 #: The advisory lock that serializes migrations; any number without another use.
 MIGRATION_LOCK = 7_223_463
 #: Statements queue behind a migration that waits for a table lock. So it waits only briefly, and tries again for a minute.
@@ -200,13 +200,13 @@ def known() -> tuple[str, ...]:
 
 @functools.cache
 def _known(folder: Path) -> tuple[str, ...]:
-    follower: dict[str | None, str] = {}
+    follower: dict[str, str] = {}
     for file in (folder / "versions").glob("[0-9]*_*.py"):
-        found = dict(ASSIGNED.findall(file.read_text(encoding="utf-8")))
-        follower[found["down_revision"].strip('"') if found["down_revision"] != "None" else None] = found["revision"].strip('"')
+        assigned = dict(ASSIGNED.findall(file.read_text(encoding="utf-8")))
+        follower[assigned["down_revision"]] = assigned["revision"]
     revisions: list[str] = []
-    while (next_one := follower.get(revisions[-1] if revisions else None)) is not None:
-        revisions.append(next_one)
+    while (following := follower.get(revisions[-1] if revisions else "")) is not None:
+        revisions.append(following)
     return tuple(reversed(revisions))
 
 
