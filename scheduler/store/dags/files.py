@@ -106,19 +106,29 @@ def sync(
             f" delete from {table} f using gone where f.{path} = gone.{path}",
             parameters,
         )
-    gone = connection.exec_driver_sql(
-        "with gone as (select dag_id from dag where is_active and file <> all(%(paths)s::text[]) order by dag_id for no key update)"
-        " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",
-        parameters,
-    )
-    return tuple(gone.scalars())
+    return _deactivate(connection, "file <> all(%(paths)s::text[])", parameters)
 
 
 def claim(
     connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
 ) -> list[Claimed]:
     """Claim up to `limit` due files that no other process parses; a claim expires at its `until`."""
-    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+    rows = connection.exec_driver_sql(
+        f"""
+        with due as materialized (
+            select path from dag_file
+             where next_parse_at <= %(now)s and (claimed_until is null or claimed_until <= %(now)s)
+             order by coalesce(parsed_at > modified_at, false), case when parsed_at > modified_at then next_parse_at end,
+                      {ORDERS[sort_mode]}
+             limit %(limit)s
+               for update skip locked)
+        update dag_file f set claimed_by = %(claimed_by)s, claimed_until = %(until)s
+          from due where f.path = due.path
+        returning f.path, f.modified_at
+        """,
+        {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host},
+    )
+    return [Claimed(path, modified_at) for path, modified_at in rows]
 
 
 def take(
@@ -131,7 +141,7 @@ def take(
     """
     connection.exec_driver_sql("set local synchronous_commit = off")
     _sync(connection, files, modules, again, now)
-    return _claim(connection, sort_mode, {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host})
+    return claim(connection, claimed_by=claimed_by, until=until, now=now, limit=limit, sort_mode=sort_mode, host=host)
 
 
 def _sync(
@@ -174,25 +184,6 @@ def _sync(
             """,
             parameters,
         )
-
-
-def _claim(connection: Connection, sort_mode: str, parameters: Mapping[str, Any]) -> list[Claimed]:
-    rows = connection.exec_driver_sql(
-        f"""
-        with due as materialized (
-            select path from dag_file
-             where next_parse_at <= %(now)s and (claimed_until is null or claimed_until <= %(now)s)
-             order by coalesce(parsed_at > modified_at, false), case when parsed_at > modified_at then next_parse_at end,
-                      {ORDERS[sort_mode]}
-             limit %(limit)s
-               for update skip locked)
-        update dag_file f set claimed_by = %(claimed_by)s, claimed_until = %(until)s
-          from due where f.path = due.path
-        returning f.path, f.modified_at
-        """,
-        parameters,
-    )
-    return [Claimed(path, modified_at) for path, modified_at in rows]
 
 
 def release(connection: Connection, *, claimed_by: str) -> None:
@@ -270,7 +261,11 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
         _keep_source(connection, versions, text)
     if changed:
         _switch(connection, parsed.path, changed, now)
-    vanished = _deactivate(connection, parsed) if stored.keys() - {dag.dag_id for dag in parsed.dags} else ()
+    ids = [dag.dag_id for dag in parsed.dags]
+    vanished: tuple[str, ...] = ()
+    if stored.keys() - set(ids):
+        others = "file = %(path)s and dag_id <> all(%(ids)s::text[])"
+        vanished = _deactivate(connection, others, {"path": parsed.path, "ids": ids})
     return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
 
 
@@ -384,15 +379,11 @@ def _taken_sentence(connection: Connection, path: str, taken: list[str]) -> str:
     return f"DAG {taken[0]!r}{others} is in {owner} and in {path}; {owner} keeps it: rename one of them or remove a file."
 
 
-def _deactivate(connection: Connection, parsed: ParsedFile) -> tuple[str, ...]:
+def _deactivate(connection: Connection, which: str, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Deactivate the active DAGs that fulfill the condition `which`, and return their IDs."""
     gone = connection.exec_driver_sql(
-        """
-        with gone as (
-            select dag_id from dag where file = %(path)s and is_active and dag_id <> all(%(ids)s::text[])
-             order by dag_id for no key update
-        )
-        update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id
-        """,
-        {"path": parsed.path, "ids": [dag.dag_id for dag in parsed.dags]},
+        f"with gone as (select dag_id from dag where is_active and {which} order by dag_id for no key update)"
+        " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",
+        parameters,
     )
     return tuple(gone.scalars())

@@ -194,16 +194,14 @@ def _renumber(
     number = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
     old = {one.task_no: number[one.task_id] for one in instances if number[one.task_id] != one.task_no}
     moves = {"run": run.id, "old": list(old), "new": [-1 - no for no in old.values()]}
-    for table in ("task_instance", "deadline") if old else ():
+    for table, of_task in (("task_instance", "true"), ("deadline", "t.kind = 'sla'")) if old else ():
         connection.exec_driver_sql(
             f"update {table} t set task_no = n.new from unnest(%(old)s::int[], %(new)s::int[]) n (old, new)"
-            " where t.dag_run_id = %(run)s and t.task_no = n.old" + (" and t.kind = 'sla'" if table == "deadline" else ""),
+            f" where t.dag_run_id = %(run)s and t.task_no = n.old and {of_task}",
             moves,
         )
         connection.exec_driver_sql(
-            f"update {table} set task_no = -1 - task_no where dag_run_id = %(run)s and task_no < 0"
-            + (" and kind = 'sla'" if table == "deadline" else ""),
-            moves,
+            f"update {table} t set task_no = -1 - task_no where dag_run_id = %(run)s and task_no < 0 and {of_task}", moves
         )
     if unmapped:
         connection.exec_driver_sql(
