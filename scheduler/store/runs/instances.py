@@ -6,8 +6,9 @@ Where rows are known by ID, their state is compared as coalesce(state, ''), see 
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 
 from scheduler.messaging.message import Message
 from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
@@ -23,6 +24,8 @@ PENDING = f"""
     or exists (select from task_instance where state in {DUE.sql}
                   and due_at <= clock_timestamp() + make_interval(secs => $1))
 """
+#: The columns of a Message about a task instance `t` of a run `r`.
+MESSAGE = "t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight"
 FAILED_TRY = shutdown.KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
 
 
@@ -187,7 +190,7 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
 def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Message]:
     """scheduled -> queued, each with a new dispatch ID. Returns the messages to send after the commit."""
     queued = connection.exec_driver_sql(
-        """
+        f"""
         with chosen as (
             select t.id, n.dispatch_id
               from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[]) n (id, dispatch_id)
@@ -200,11 +203,11 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
                dispatched_at = null
           from chosen c, dag_run r
          where t.id = c.id and coalesce(t.state, '') = 'scheduled' and r.id = t.dag_run_id
-        returning t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        returning {MESSAGE}
         """,
         {"ids": literal(ids), "dispatch_ids": literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
     )
-    return sorted(rows.of_result(Message, queued), key=lambda m: (-m.priority_weight, m.ti_id))
+    return _messages(queued)
 
 
 def dispatch_again(connection: Connection) -> list[Message]:
@@ -214,7 +217,7 @@ def dispatch_again(connection: Connection) -> list[Message]:
     still run it, and its writes with the old ID must have no effect.
     """
     queued = connection.exec_driver_sql(
-        """
+        f"""
         with chosen as (
             select t.id from task_instance t
              where t.state = 'queued' and t.queued_at <= (select since from crash_free)
@@ -224,10 +227,15 @@ def dispatch_again(connection: Connection) -> list[Message]:
            set dispatch_id = gen_random_uuid(), queued_at = clock_timestamp(), dispatched_at = null
           from chosen c, dag_run r
          where t.id = c.id and t.state = 'queued' and r.id = t.dag_run_id
-        returning t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        returning {MESSAGE}
         """
     )
-    return sorted(rows.of_result(Message, queued), key=lambda m: (-m.priority_weight, m.ti_id))
+    return _messages(queued)
+
+
+def _messages(queued: CursorResult[Any]) -> list[Message]:
+    """The messages in these rows, in the order in which they are sent."""
+    return sorted(rows.of_result(Message, queued), key=lambda message: (-message.priority_weight, message.ti_id))
 
 
 @commit_point("stamp", lambda _: True)
@@ -250,8 +258,8 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
 def queued_longer_than(connection: Connection, seconds: float, *, limit: int, after_id: int = 0) -> list[Message]:
     """Messages of task instances that were queued, or last sent, at least `seconds` ago, by ID, to be checked in the broker."""
     queued = connection.exec_driver_sql(
-        """
-        select t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight
+        f"""
+        select {MESSAGE}
           from task_instance t join dag_run r on r.id = t.dag_run_id
          where t.state = 'queued' and t.id > %(after_id)s
            and greatest(t.queued_at, t.dispatched_at) <= clock_timestamp() - make_interval(secs => %(seconds)s)

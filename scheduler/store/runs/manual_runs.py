@@ -12,7 +12,7 @@ from scheduler.authoring.asset_events import check_partition_key
 from scheduler.authoring.timetables.base import Partition
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.store.db import fencing
+from scheduler.store.db import clock, fencing
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import runs
 from scheduler.store.runs.runs import CreatedRun, NewRun
@@ -50,7 +50,7 @@ def trigger(
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
     params.check_size(conf, max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
-    now = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    now = clock.now(connection)
     logical_date = logical_date or now if dated else None
     run_id = run_id or manual_run_id(logical_date or run_after or now)
     _check_manual(dag, run_id, logical_date)

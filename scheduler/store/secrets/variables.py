@@ -34,11 +34,8 @@ def variables(connection: Connection) -> list[dict[str, Any]]:
 
 def variable(connection: Connection, key: str, cipher: Cipher) -> dict[str, Any]:
     """One variable with its value; NotFoundError."""
-    row = (
-        connection.exec_driver_sql("select key, value, description, updated_at from variable where key = %s", (key,))
-        .mappings()
-        .first()
-    )
+    found = connection.exec_driver_sql("select key, value, description, updated_at from variable where key = %s", (key,))
+    row = found.mappings().first()
     if row is None:
         raise _missing(key)
     return {**row, "value": cipher.decrypt(row["value"], f"Variable {key!r}")}

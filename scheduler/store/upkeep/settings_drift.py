@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,21 +52,18 @@ class SettingsDrift:
         if time.monotonic() - self._looked_at < LOOK_S and self._looked_at:
             return
         self._looked_at = time.monotonic()
-        found = [one for one in transact(self._engine, differences, silent_s=self._silent_s) if self._concerns(one, process_id)]
+        found = transact(self._engine, differences, silent_s=self._silent_s)
+        ours = [each for each in found if any(process_id in names for names in each.values.values())]
         complaint = None
-        if found:
-            more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-            complaint = f"Settings differ between processes: {'; '.join(map(str, found[:NAMED]))}{more}. Set them to equal values."
+        if ours:
+            more = f" and {len(ours) - NAMED} more" if len(ours) > NAMED else ""
+            complaint = f"Settings differ between processes: {'; '.join(map(str, ours[:NAMED]))}{more}. Set them to equal values."
         if complaint != self._complaint:
             self._say(complaint or "The settings of all processes are equal again.")
         self._complaint = complaint
 
     def __call__(self, now: float) -> str | None:
         return self._complaint
-
-    @staticmethod
-    def _concerns(one: Difference, process_id: str) -> bool:
-        return any(process_id in names for names in one.values.values())
 
 
 def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
@@ -83,18 +80,14 @@ def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
         """,
         (silent_s,),
     )
-    return _differing(rows.all())
-
-
-def _store(connection: Connection, process_id: str, settings: dict[str, Any]) -> None:
-    connection.exec_driver_sql("update process set settings = %s where id = %s", (Json(settings), process_id))
-
-
-def _differing(rows: Iterable[Any]) -> list[Difference]:
     values: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     for key, value, process_id in rows:
         values[key].setdefault(value, []).append(process_id)
     return [Difference(key, by_value) for key, by_value in sorted(values.items()) if len(by_value) > 1]
+
+
+def _store(connection: Connection, process_id: str, settings: dict[str, Any]) -> None:
+    connection.exec_driver_sql("update process set settings = %s where id = %s", (Json(settings), process_id))
 
 
 def _some(names: list[str]) -> str:
