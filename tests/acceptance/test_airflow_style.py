@@ -1,4 +1,4 @@
-"""Ten DAG files written for Airflow's SDK run here unchanged, with the states Airflow documents."""
+"""Ten DAG files written for Airflow's SDK run unchanged, and their task instances end in the states that Airflow documents."""
 
 import difflib
 from pathlib import Path

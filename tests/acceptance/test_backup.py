@@ -1,4 +1,4 @@
-"""A backup of a stack at work is restored on another machine, and the run that was under way completes there."""
+"""A backup of a stack with running tasks is restored on another machine, and the open run completes there."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`python -m bench` in small: that it measures what it says, not how fast that is.
+"""`python -m bench` at a small size: it measures the right things. Speed does not matter here.
 
 `make test-long` takes the shapes and the parts that are quick; `make test-bench` takes all.
 """

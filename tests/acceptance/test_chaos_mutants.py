@@ -1,4 +1,4 @@
-"""Mutants of the product: each can be made of the source as it is, and a chaos run catches them (`make test-chaos-mutants`)."""
+"""Mutants of the product: each can be derived from the current source, and a chaos run detects them (`make test-chaos-mutants`)."""
 
 import pytest
 from chaos.mutants import MUTANTS, ROOT, Change, Mutant, StaleMutantError, changed

@@ -1,4 +1,4 @@
-"""PostgreSQL is killed and starts again under work: running tasks go on and report later, nobody is taken for dead."""
+"""PostgreSQL is killed and restarts under load: running tasks continue and report later, and no process is declared lost."""
 
 import contextlib
 import os

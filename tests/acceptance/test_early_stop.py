@@ -1,4 +1,4 @@
-"""A process that is told to stop before it has begun its work ends in order too: nothing of it looks alive afterwards."""
+"""A process that gets a stop signal while it starts shuts down cleanly, and leaves nothing that looks alive."""
 
 import contextlib
 import os

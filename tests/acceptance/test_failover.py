@@ -1,4 +1,4 @@
-"""PostgreSQL fails over to a standby, or Redis to a replica that lags, under work: nothing is lost and nothing runs twice."""
+"""PostgreSQL fails over to a standby, or Redis to a replica that lags, under load: nothing is lost and nothing runs twice."""
 
 import json
 from collections.abc import Collection, Iterator

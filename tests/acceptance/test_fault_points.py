@@ -1,4 +1,4 @@
-"""SIGKILL at each fault point, with real processes: every run ends, and what succeeded ran exactly once.
+"""SIGKILL at each fault point, with real processes: every run ends, and every success ran exactly once.
 
 `make test` takes a few of the points with a few runs each; `make test-faults` all of them with 200 runs each.
 """

@@ -1,4 +1,4 @@
-"""The flights pipeline on Spark, on the embedded stack, with kill -9 of everything's parent in its middle."""
+"""The flights pipeline on Spark, on the embedded stack, whose parent process is killed with SIGKILL in the middle of the run."""
 
 import csv
 import json

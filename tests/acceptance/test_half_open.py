@@ -1,4 +1,4 @@
-"""Half-open connections, of real schedulers and workers to PostgreSQL and Redis: what is sent is taken and does not arrive."""
+"""Half-open connections of real schedulers and workers to PostgreSQL and Redis: data is accepted and does not arrive."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`GET /health` and `paceline doctor --role` of real processes: they agree, also while the process hangs."""
+"""`GET /health` and `paceline doctor --role` of real processes agree, also while the process hangs."""
 
 import json
 import signal

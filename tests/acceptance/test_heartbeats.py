@@ -1,4 +1,4 @@
-"""Heartbeats need their own connection to PostgreSQL and nothing else: neither a broker nor a lock delays them."""
+"""Heartbeats need only their own connection to PostgreSQL: neither a broker nor a lock delays them."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Importing `scheduler` loads authoring only, and asking how a process is does without what the process needs."""
+"""`import scheduler` loads authoring only, and health checks load nothing that the checked process needs."""
 
 import os
 import subprocess

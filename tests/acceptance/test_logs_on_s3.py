@@ -1,4 +1,4 @@
-"""Logs of tries on a real S3-compatible server, moto's: read from another machine, and deleted with their run."""
+"""Logs of tries on moto's real S3-compatible server: read from another machine, and deleted with their run."""
 
 import contextlib
 import os

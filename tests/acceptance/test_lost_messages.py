@@ -1,4 +1,4 @@
-"""Messages that Redis loses or delivers again, with real processes: everything runs once, and no try is spent."""
+"""Messages that Redis loses or delivers again, with real processes: every task runs once, and no try is used up."""
 
 import signal
 import subprocess

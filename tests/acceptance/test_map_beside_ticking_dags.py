@@ -1,4 +1,4 @@
-"""A map of 10,000 in one run beside 50 DAGs that tick each second, three schedulers racing: nobody waits for the map."""
+"""A map of 10,000 in one run beside 50 DAGs that run each second, with three schedulers: no other DAG waits for the map."""
 
 from datetime import UTC, datetime, timedelta
 from statistics import quantiles

@@ -1,4 +1,4 @@
-"""Callbacks with real processes: workers and schedulers are killed, and each lost try is told of once."""
+"""Callbacks with real processes: workers and schedulers are killed, and each lost try has one notice."""
 
 import json
 import signal

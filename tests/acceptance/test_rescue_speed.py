@@ -1,4 +1,4 @@
-"""How soon work goes on at default settings: after kill -9 of a worker, after Redis came back empty; and scale-down under load."""
+"""How soon work continues at default settings after kill -9 of a worker and an emptied Redis; and scale-down under load."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`paceline scheduler` as a process: how it starts, waits, stops, and what it says."""
+"""`paceline scheduler` as a process: how it starts, waits and stops, and its output."""
 
 import os
 import signal

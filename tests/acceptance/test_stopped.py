@@ -1,4 +1,4 @@
-"""SIGSTOP, and SIGCONT when the others have long given the process up: no duplicate, no failed task instance.
+"""SIGSTOP, and SIGCONT long after the process was declared lost: no duplicate, no failed task instance.
 
 `make test` stops processes until they are taken for dead, with short timeouts; `make test-faults` for 60 s with the defaults.
 """

@@ -1,4 +1,4 @@
-"""Two real schedulers and a real worker: a chain is followed by the worker, pools hold, nothing runs twice."""
+"""Two real schedulers and a real worker: the worker follows a chain, pool limits hold, and nothing runs twice."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The release before runs beside this one under load: a rolling upgrade, and back. `make test-upgrade` runs it."""
+"""The previous release runs beside this one under load: a rolling upgrade, and back. `make test-upgrade` runs it."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Branches that choose one task, several, a group, or none, and what joins them."""
+"""Branches that choose one task, several, a group, or none, and the tasks that join them."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Tasks that become as many as there is work: expand, partial, expand_kwargs, map, zip, cross products, none at all."""
+"""Mapped tasks: expand, partial, expand_kwargs, map, zip, cross products, empty lists."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Setups and teardowns: what needs a setup, what a teardown waits for, and which failures fail the run."""
+"""Setups and teardowns: which tasks need a setup, what a teardown waits for, and which failures fail the run."""
 
 from datetime import UTC, datetime
 

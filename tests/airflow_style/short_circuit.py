@@ -1,4 +1,4 @@
-"""Tasks that end a line of work early: short circuits with and without the trigger rules below them, latest only."""
+"""Short circuits with and without the trigger rules below them, and latest only."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""One `paceline standalone` with its pages, and Chromium. They run by `make test-browser`."""
+"""One `paceline standalone` with its pages, and Chromium. `make test-browser` runs these tests."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A reverse proxy that serves a web process below /paceline, as an organization puts it beside other sites."""
+"""A reverse proxy that serves a web process under /paceline, as an organization puts it beside other sites."""
 
 import contextlib
 import subprocess

@@ -1,4 +1,4 @@
-"""People at work in a real browser, on a real stack."""
+"""Users at work in a real browser, on a real stack."""
 
 import json
 import re

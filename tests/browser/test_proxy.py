@@ -1,4 +1,4 @@
-"""The pages below a path of another site."""
+"""The pages under a path of another site."""
 
 import pytest
 from playwright.sync_api import Browser, expect

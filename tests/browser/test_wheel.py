@@ -1,4 +1,4 @@
-"""A wheel that was built here, installed in an environment of its own, serves the pages where there is no Node.js."""
+"""A wheel that was built here serves the pages in an environment of its own, on a machine without Node.js."""
 
 import shutil
 import subprocess

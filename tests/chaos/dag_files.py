@@ -1,4 +1,4 @@
-"""Writes the plan as DAG files: each task does what is planned, and writes what it got and what it returned into the ledger."""
+"""Writes the plan as DAG files: each task acts as planned, and records its inputs and its result in the ledger."""
 
 from support.ledger import Ledger
 

@@ -1,4 +1,4 @@
-"""Faults of the disk that holds the logs: full, or emptied by somebody."""
+"""Faults of the disk that holds the logs: full, or emptied."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""A failover: a streaming replica of the server is made, the primary is killed and the replica is promoted in its place."""
+"""A failover: a streaming replica of the server is created, the primary is killed, and the replica is promoted in its place."""
 
 import contextlib
 import shutil

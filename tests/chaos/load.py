@@ -1,4 +1,4 @@
-"""Triggers runs at intervals, so many that the wanted number of task instances comes about."""
+"""Triggers runs at intervals, until they have about the planned number of task instances."""
 
 import contextlib
 import threading

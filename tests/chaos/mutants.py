@@ -1,4 +1,4 @@
-"""Mutants: the product with one defect each, made at run time in a copy of its packages. A chaos run must catch every one."""
+"""Mutants: copies of the product with one defect each, created at run time. A chaos run must detect every one."""
 
 import shutil
 from collections.abc import Sequence

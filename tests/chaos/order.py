@@ -1,4 +1,4 @@
-"""Whether tasks ran in the order that the plan asks for, by the times in the ledger alone."""
+"""Checks that tasks ran in the planned order, by the times in the ledger alone."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""TCP between processes and their servers, which can be made half-open: bytes are taken and do not arrive, nothing is closed."""
+"""TCP links between processes and their servers. A link can be half-open: it accepts data, delivers nothing and stays open."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Reads the records for the checker: the ledger, and Paceline's tables as they are at the end."""
+"""Reads the records for the checker: the ledger, and Paceline's tables at the end of the run."""
 
 import contextlib
 from typing import Any

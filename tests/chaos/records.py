@@ -1,4 +1,4 @@
-"""The records that the checker compares: executions from the ledger, and the stored state. A test can write them down."""
+"""The records that the checker compares: executions from the ledger, and the stored state. Tests can write them directly."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How long until work moves again after a fault, read from the witness: every move of a task instance with its time."""
+"""The time until work moves again after a fault, read from the witness: every move of a task instance with its time."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL and Redis: killed, restarted, emptied, frozen, read-only; and messages that come twice."""
+"""Faults of PostgreSQL and Redis: killed, restarted, emptied, frozen, read-only; and messages that are delivered twice."""
 
 import contextlib
 import os

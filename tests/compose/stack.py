@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml as a Compose project of its own, and what the checks of it share."""
+"""The stack of docker-compose.yml as a Compose project of its own, and helpers that its checks share."""
 
 import base64
 import json

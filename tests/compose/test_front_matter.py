@@ -1,4 +1,4 @@
-"""What README, Compose file and constraints promise, checked without starting anything."""
+"""The promises of README, Compose file and constraints, checked without starting anything."""
 
 import re
 import shutil

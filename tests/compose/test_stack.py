@@ -1,4 +1,4 @@
-"""What the checks of the Compose stack do when its CLI fails, without Docker."""
+"""The checks of the Compose stack when its CLI fails, without Docker."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of what deploy/ holds. They run by `make test-deploy`, which installs helm and kubernetes-validate."""
+"""Tests of the files in deploy/. `make test-deploy` runs them, and installs helm and kubernetes-validate."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""deploy/secrets: what the chart and the kustomize folders need, and nothing else."""
+"""deploy/secrets has the keys that the chart and the kustomize folders need, and nothing else."""
 
 import json
 import os

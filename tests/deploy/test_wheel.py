@@ -1,4 +1,4 @@
-"""The wheel in an empty folder: what it holds, and that it works without a checkout and beside modules of the same names."""
+"""The wheel in an empty folder: its content, and that it works without a checkout and beside modules of the same names."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is known of Airflow's example files that do not load here, and how they are read in Airflow."""
+"""The example files of Airflow that are known not to load here, and how they are read in Airflow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Random DAGs end in the states that Airflow's own scheduler gives them. A new difference is made small and kept as a test."""
+"""Random DAGs end in the states that Airflow's own scheduler gives them. A new difference is reduced and kept as a test."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Random schedules give the runs that Airflow's timetables give. A new difference is made small and kept as a test."""
+"""Random schedules give the runs that Airflow's timetables give. A new difference is reduced and kept as a test."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What each case is fed to, and what must not come of it."""
+"""The areas of the fuzzer: the code that receives each case, and the failures that must not occur."""
 
 import base64
 import contextlib

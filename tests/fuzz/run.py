@@ -1,4 +1,4 @@
-"""Runs areas: so many cases each, from one seed; the first failure of an area is shrunk and kept, and the others go on."""
+"""Runs areas with a number of cases each, from one seed. The first failure of an area is shrunk and kept; other areas continue."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""What is fed in: mostly garbage near something valid, since pure garbage never gets past the first check."""
+"""The cases: mostly garbage near valid values, since pure garbage never gets past the first check."""
 
 import base64
 import hashlib

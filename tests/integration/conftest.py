@@ -1,4 +1,4 @@
-"""The engine of one test: real database and broker, turns taken by hand."""
+"""The engine of one test: a real database and broker, with scheduler turns that the test calls."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Small DAGs as data, with how each task ends: built, and run to the end in memory."""
+"""Small DAGs as data, with the end of each task: built, and run to the end in memory."""
 
 import json
 from collections import defaultdict

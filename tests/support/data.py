@@ -1,4 +1,4 @@
-"""Writes the files that an attempt of a task would have written."""
+"""Writes the files of an attempt of a task."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where the servers of tests keep their data: in memory if the machine has room there, since each test copies a database."""
+"""The folders of test servers: in memory if the machine has enough, since each test copies a database."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The release before this one: its code, and processes of it beside those of the checkout, in one environment."""
+"""The previous release: its code, and its processes beside those of the checkout, in one environment."""
 
 import os
 import subprocess

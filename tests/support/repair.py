@@ -1,4 +1,4 @@
-"""Repairs what the invariants of `doctor --deep` find, by the ordinary transitions of schedulers and waiters."""
+"""Repairs the findings of `doctor --deep` by the ordinary transitions of schedulers and waiters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

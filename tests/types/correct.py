@@ -1,4 +1,4 @@
-"""Correct DAGs: no type checker finds anything here."""
+"""Correct DAGs: no type checker reports anything here."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

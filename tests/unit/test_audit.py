@@ -1,4 +1,4 @@
-"""`make check` asks for known vulnerabilities, and says so where it cannot."""
+"""`make check` queries known vulnerabilities, and reports it where it cannot."""
 
 import json
 from importlib.machinery import SourceFileLoader

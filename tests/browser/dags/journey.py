@@ -1,4 +1,4 @@
-"""What the browser tests run: it fails at its first try if the conf asks for that, and one task prints a long log."""
+"""The DAG of the browser tests: it fails in its first try if the conf requests that, and one task prints a long log."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A DAG as shops have it: groups, a mapped task, a task that needs a second try, and params for its form."""
+"""A typical DAG of a shop: groups, a mapped task, a task that needs a second try, and params for its form."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Other DAGs of an installation: wide, waiting, failing, branching, by assets."""
+"""Other DAGs of an installation: wide, waiting, failing, branching, scheduled by assets."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Tasks that ask a person: for an approval, and for values."""
+"""Tasks that wait for a person: for an approval, and for values."""
 
 from scheduler import DAG, Param
 from scheduler.operators import EmptyOperator

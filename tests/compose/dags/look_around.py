@@ -1,4 +1,4 @@
-"""Looks for secrets from where a DAG file is read, from a task and from a trigger; says what it found, or "nothing"."""
+"""Looks for secrets while the DAG file is read, in a task and in a trigger, and prints its findings, or "nothing"."""
 
 from typing import Any
 

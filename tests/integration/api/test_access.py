@@ -1,4 +1,4 @@
-"""Every route x every role, and how an account proves itself."""
+"""Every route with every role, and the ways in which an account authenticates."""
 
 import re
 import threading

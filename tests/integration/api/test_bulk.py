@@ -1,4 +1,4 @@
-"""Bulk requests: what an action does if some of its things exist, or are missing, as in Airflow."""
+"""Bulk requests with existing and missing entities, as in Airflow."""
 
 from typing import Any
 

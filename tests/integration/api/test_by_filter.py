@@ -1,4 +1,4 @@
-"""Clear, mark and delete by filter: the preview is exact, and the change is what it said."""
+"""Clear, mark and delete by filter: the preview is exact, and the change matches it."""
 
 from typing import Any
 

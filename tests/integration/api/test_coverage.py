@@ -1,4 +1,4 @@
-"""Which operations of Airflow's client the other tests of this folder call."""
+"""The operations of Airflow's client that the other tests of this folder call."""
 
 import inspect
 import re

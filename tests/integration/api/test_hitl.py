@@ -1,4 +1,4 @@
-"""Requests to a person, and the answers, through Airflow's client."""
+"""Questions to a person and their answers, through Airflow's client."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An account that is limited to DAGs with a tag learns no names of other DAGs, and rights that it loses end at once."""
+"""An account that is limited to DAGs with a tag sees no names of other DAGs, and revoked rights end immediately."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the API has beside Airflow's: grid, graph, timeline, why with history, queues, workers, home."""
+"""The API beyond Airflow's: grid, graph, timeline, why with history, queues, workers, home."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Several people at once, and requests of unusual size."""
+"""Concurrent requests of several people, and requests of unusual size."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

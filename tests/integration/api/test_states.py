@@ -1,4 +1,4 @@
-"""The state of tasks and assets through Airflow's client, beside the tasks that keep it."""
+"""The stored state of tasks and assets through Airflow's client, beside tasks that use it."""
 
 from datetime import UTC, datetime
 

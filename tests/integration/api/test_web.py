@@ -1,4 +1,4 @@
-"""What surrounds the routes: entity tags, limits, path prefixes, bad input, and servers that are away."""
+"""The frame around the routes: entity tags, limits, path prefixes, bad input, and unreachable servers."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""Operations of Airflow's client that change something."""
+"""Operations of Airflow's client that write."""
 
 import json
 from datetime import UTC, datetime

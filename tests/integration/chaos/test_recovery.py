@@ -1,4 +1,4 @@
-"""What chaos counts as the recovery from a scheduler's death: the messages that it owed, and nothing else."""
+"""Chaos measures the recovery from a scheduler's death by the messages that it had not published, and by nothing else."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""`paceline doctor --role` and `paceline alive`: what a container's health check learns."""
+"""`paceline doctor --role` and `paceline alive`: the health checks of containers."""
 
 import json
 import threading

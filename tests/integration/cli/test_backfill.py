@@ -1,4 +1,4 @@
-"""`paceline backfill`: what it prints, and how it refuses."""
+"""`paceline backfill`: its output and its errors."""
 
 from support.scenario import Scenario, dag
 

@@ -1,4 +1,4 @@
-"""`paceline db backup` and `db restore` with servers of one's own, which the guide on external servers sets up."""
+"""`paceline db backup` and `db restore` with external servers, which the guide on external servers sets up."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The commands that change something: trigger and wait, pause, pools, schema."""
+"""The commands that write: trigger and wait, pause, pools, schema."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`paceline doctor` on a living installation: what is fine, and what can never run as things stand."""
+"""`paceline doctor` on a running installation: passed checks, and work that cannot run."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every change of a run or task instance is an event: when, from and to which state, by whom and why."""
+"""Every change of a run or task instance is an event with its time, both states, its cause and its reason."""
 
 from collections.abc import Iterator
 

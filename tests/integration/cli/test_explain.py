@@ -1,4 +1,4 @@
-"""`paceline runs explain` tells a run in order."""
+"""`paceline runs explain` lists the events of a run in order."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`paceline flower` beside a real worker: readable names, no password on a command line, the taken port."""
+"""`paceline flower` beside a real worker: readable names, no password on a command line, an occupied port."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""`paceline tasks logs`: whole logs, big ones, and following one that grows."""
+"""`paceline tasks logs`: whole logs, large logs, and following a log that grows."""
 
 from collections.abc import Callable
 from pathlib import Path

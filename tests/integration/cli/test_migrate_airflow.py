@@ -1,4 +1,4 @@
-"""`paceline migrate-airflow` on a folder of files, and the import of what Airflow exports."""
+"""`paceline migrate-airflow` on a folder of files, and the import of Airflow's exports."""
 
 import json
 import os

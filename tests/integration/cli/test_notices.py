@@ -1,4 +1,4 @@
-"""`paceline notices list`: what waits and what failed."""
+"""`paceline notices list`: waiting and failed notices."""
 
 from support.scenario import Scenario, dag
 

@@ -1,4 +1,4 @@
-"""`watch_run` on a terminal, and when its time is over."""
+"""`watch_run` on a terminal, and its timeout."""
 
 import io
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the reading commands print: the shapes that scripts rely on, and which rows they hold."""
+"""The output of the reading commands: the shapes that scripts rely on, and the rows in them."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A database role without rights and a Redis that asks for a password: one sentence, whatever was started."""
+"""A database role without rights, and a Redis that requires a password: every command ends with one sentence."""
 
 import os
 import subprocess

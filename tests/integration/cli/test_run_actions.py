@@ -1,4 +1,4 @@
-"""The commands that take a hand in runs: clear, mark and delete."""
+"""The commands that change runs: clear, mark and delete."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the command line says of schedules and assets."""
+"""Schedules and assets on the command line."""
 
 from datetime import UTC, datetime
 

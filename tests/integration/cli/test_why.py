@@ -1,4 +1,4 @@
-"""`tasks why` on a real database: the facts behind each sentence are those of this task instance and no other.
+"""`tasks why` on a real database: the facts behind each sentence belong to this task instance and to no other.
 
 The REST API, from which the pages have them, must answer each question with the same sentences.
 """

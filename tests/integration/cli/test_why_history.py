@@ -1,4 +1,4 @@
-"""`tasks why --history` on a real database: what a task instance had waited for, known from the dispatches of that time.
+"""`tasks why --history` on a real database: past waits of a task instance, derived from the dispatches of that time.
 
 The waits are made longer afterwards, in the events, so that no test waits.
 """

@@ -1,4 +1,4 @@
-"""`why` in more than 40 situations, live and afterwards: the same in the command line and in the REST API, which pages ask."""
+"""`why` in more than 40 situations, live and afterwards: the command line and the REST API of the pages give the same text."""
 
 import re
 from typing import Any

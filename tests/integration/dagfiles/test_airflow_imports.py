@@ -1,4 +1,4 @@
-"""The processes that load DAG files answer imports of Airflow if the setting says so."""
+"""The processes that load DAG files provide Airflow's modules if the setting is on."""
 
 from pathlib import Path
 

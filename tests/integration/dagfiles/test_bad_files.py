@@ -1,4 +1,4 @@
-"""Whatever a DAG file does, it costs one child and becomes an import error; the good file beside it is stored."""
+"""A bad DAG file costs one child process and becomes an import error; the good file beside it is stored."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the database keeps of DAG files: which are due, who reads which, and what became of it."""
+"""The rows of DAG files in the database: due files, claims, and results."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime

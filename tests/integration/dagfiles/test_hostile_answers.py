@@ -1,4 +1,4 @@
-"""Whatever the child that reads a DAG file answers, it becomes an import error of that file, and the others go on being read."""
+"""A hostile answer of the child that reads a DAG file becomes an import error of that file, and other files are still read."""
 
 import hashlib
 import json

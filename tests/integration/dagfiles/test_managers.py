@@ -1,4 +1,4 @@
-"""Managers of DAG files: which file is read when and by whom, and what they do when the database goes away."""
+"""Managers of DAG files: which manager reads which file at what time, and how they survive an unreachable database."""
 
 import logging
 from collections import Counter

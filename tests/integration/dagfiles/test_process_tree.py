@@ -1,4 +1,4 @@
-"""What a DAG file starts ends with it, whatever it does to stay; and it may not start, open or write without end."""
+"""Processes that a DAG file starts always end with it, and its processes, open files and output are limited."""
 
 import os
 import signal

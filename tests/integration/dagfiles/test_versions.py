@@ -1,4 +1,4 @@
-"""What is stored of DAG files: versions, activity, who owns a dag_id, and who reads which file when."""
+"""The stored data of DAG files: versions, activity, owners of a dag_id, and the files that schedulers claim."""
 
 import os
 import subprocess

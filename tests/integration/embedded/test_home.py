@@ -1,4 +1,4 @@
-"""One stack a home, and folders that nobody else can reach."""
+"""One stack for each home, and folders that no other user can reach."""
 
 import fcntl
 import os

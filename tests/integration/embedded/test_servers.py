@@ -1,4 +1,4 @@
-"""The embedded servers start, keep their data, and start again whatever killed them."""
+"""The embedded servers start, keep their data, and restart after any kill."""
 
 import contextlib
 import importlib.util

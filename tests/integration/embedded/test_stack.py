@@ -1,4 +1,4 @@
-"""The whole stack as a person starts it: `paceline standalone` and `paceline demo`."""
+"""The whole stack as a user starts it: `paceline standalone` and `paceline demo`."""
 
 import contextlib
 import json

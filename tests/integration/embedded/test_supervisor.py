@@ -1,4 +1,4 @@
-"""Children under a supervisor: started again, ended in order, and never outliving whoever started them."""
+"""Children of a supervisor: restarted, stopped in stages, and never alive after their parent."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The message that Publisher writes, held against what Celery itself would send."""
+"""The message of Publisher, compared with Celery's own."""
 
 import json
 from typing import Any

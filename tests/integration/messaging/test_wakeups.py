@@ -1,4 +1,4 @@
-"""Wakeups with a real Redis: which of them a scheduler reads."""
+"""Wakeups with a real Redis, and the schedulers that read them."""
 
 import threading
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Checks on real DataFrames: each kind with what passes and what breaks it, a suite as one Spark job, one more if some fail."""
+"""Checks on real DataFrames: each kind with passing and failing rows; a suite is one Spark job, plus one if checks fail."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

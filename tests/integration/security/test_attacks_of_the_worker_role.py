@@ -1,4 +1,4 @@
-"""What an author could try with the database role of the worker: act as the owner of the tables, forge and suppress events."""
+"""Attacks of an author with the worker's database role: act as the owner of the tables, forge and suppress events."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The Redis users of config/redis.conf: everything works under them, and they can do nothing else."""
+"""The Redis users of config/redis.conf: all of Paceline works with them, and they can do nothing else."""
 
 import contextlib
 import json

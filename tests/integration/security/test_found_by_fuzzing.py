@@ -1,4 +1,4 @@
-"""What `make fuzz` has found, each as a test of its own."""
+"""Defects that `make fuzz` has found, each as a test of its own."""
 
 from collections.abc import Iterator
 from typing import Any

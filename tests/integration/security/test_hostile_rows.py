@@ -1,4 +1,4 @@
-"""What a task writes into the rows that its worker's role may change keeps nothing from starting, and nothing from people."""
+"""Hostile values in rows that the worker's role may write neither prevent a start nor hide anything from people."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Schedulers and the commands of people under a role that owns nothing."""
+"""Schedulers and commands with a role that owns nothing."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Passwords of database, broker and mail and the Fernet key: no log, message, table, command line or process shows them."""
+"""Passwords of database, broker and email and the Fernet key appear in no log, message, table, command line or process."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis over TLS and with passwords, by their URLs alone; what cannot be trusted is refused in a sentence."""
+"""PostgreSQL and Redis over TLS and with passwords, by their URLs alone. An untrusted server is refused in one sentence."""
 
 import contextlib
 from collections.abc import Iterator

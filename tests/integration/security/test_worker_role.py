@@ -1,4 +1,4 @@
-"""Workers and waiters under a database role that may do no more than they need."""
+"""Workers and waiters with a database role that has only the rights that they need."""
 
 from collections.abc import Iterator
 from typing import Any

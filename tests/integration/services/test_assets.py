@@ -1,4 +1,4 @@
-"""Assets: updates by tasks and people, and the runs they make."""
+"""Assets: updates by tasks and people, and the runs that they create."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Backfills: which runs they make, when, within which limits, and what they refuse."""
+"""Backfills: their runs, the order and the limits of these, and refused requests."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""What a person may ask of backfills: what is refused, what a dry run shows, and which dates have a run already."""
+"""Requests for backfills: refusals, dry runs, and dates that have a run already."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Backfills that are paused, cancelled or finished, and runs of others at their dates."""
+"""Backfills that are paused, cancelled or finished, and other runs at their dates."""
 
 import pytest
 from support.backfills import add, complete, counts, hour, wanted

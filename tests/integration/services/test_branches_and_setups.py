@@ -1,4 +1,4 @@
-"""Branches, setups and teardowns, fail_fast: what skips, what waits, and how the run ends."""
+"""Branches, setups and teardowns, fail_fast: which tasks skip, which wait, and how the run ends."""
 
 from collections.abc import Callable
 from typing import Any

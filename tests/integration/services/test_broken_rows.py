@@ -1,4 +1,4 @@
-"""A stored DAG that cannot be read stops its own runs and nobody else's."""
+"""A stored DAG that cannot be read stops only its own runs."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""SLAs and deadlines: one miss recorded once, with one notice and one mail, and none for what made it."""
+"""SLAs and deadlines: a miss is recorded once, with one notice and one email, and a met deadline is none."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Mails on failure and retry, taken by a real SMTP server."""
+"""Emails on failure and retry, received by a real SMTP server."""
 
 import email
 import email.policy

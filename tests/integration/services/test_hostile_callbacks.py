@@ -1,4 +1,4 @@
-"""Whatever a callback writes into the pipes of its process, it ends that callback; those of other files are called."""
+"""Hostile output of a callback in the pipes of its process ends that callback; callbacks of other files are called."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Large runs and many runs: what ranks first is made ready first, several schedulers share the work, and no row is lost."""
+"""Large runs and many runs: higher ranks become ready first, several schedulers share the work, and no row is lost."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Limits of tasks, places held in line, age, and deferred slots: what one pass of the queue service may choose."""
+"""Limits of tasks, reserved places, age, and deferred slots: what one pass of the queue service may choose."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Slow callbacks hold up neither the loop nor those of other files, and several schedulers call each once."""
+"""Slow callbacks delay neither the loop nor callbacks of other files, and several schedulers call each once."""
 
 import threading
 from collections.abc import Callable

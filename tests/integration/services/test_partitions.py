@@ -1,4 +1,4 @@
-"""Partitions: updates with keys, and the runs that they make."""
+"""Partitions: updates with keys, and the runs that they create."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""One look tells which services may have something to do; the others ask nothing, and none is overlooked."""
+"""One query tells which services may have work. The others send no query, and no work is missed."""
 
 import threading
 from collections.abc import Callable

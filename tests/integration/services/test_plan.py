@@ -1,4 +1,4 @@
-"""The plan service: which runs are made, when, and by how many schedulers."""
+"""The plan service: which runs are created, when, and by how many schedulers."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What else decides whether a run is made: room, other kinds of runs, pauses, edits, and runs that follow at once."""
+"""Further conditions of a new run: limits, other kinds of runs, pauses, edits, and runs that follow immediately."""
 
 import threading
 from datetime import UTC, datetime, timedelta

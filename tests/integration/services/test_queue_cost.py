@@ -1,4 +1,4 @@
-"""What a pass of the queue service asks of the database: few statements, whatever waits."""
+"""The cost of a pass of the queue service: few statements, with any number of waiting tasks."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What schedulers write into Redis for Flower: once for all of them."""
+"""The report of queues in Redis for Flower: schedulers write it once for all of them."""
 
 from datetime import UTC, datetime
 

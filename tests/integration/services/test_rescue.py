@@ -1,4 +1,4 @@
-"""Rescue: lost messages, dead workers, an emptied broker."""
+"""Rescue: lost messages, lost workers, an emptied broker."""
 
 import json
 from collections.abc import Callable, Sequence

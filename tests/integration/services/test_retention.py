@@ -1,4 +1,4 @@
-"""Retention: what ended long ago goes, batch by batch; what anybody may still need stays."""
+"""Retention: old runs are deleted in batches, and rows that may still be needed stay."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What must not hold a scheduler up: much work at once, or a large DAG file that is stored. What one that was away must not do."""
+"""Much work at once or a large DAG file does not delay a scheduler, and a scheduler that was away does no harm."""
 
 import threading
 from collections.abc import Callable, Iterator

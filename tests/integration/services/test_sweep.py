@@ -1,4 +1,4 @@
-"""A run that nobody decided in time is found by the next sweep, however many runs are open, and at a bounded cost."""
+"""The next sweep finds a run that was not decided in time, among any number of open runs, at a bounded cost."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Clear and mark at random moments: whatever people do, and whenever, each run ends, and no try runs or succeeds twice."""
+"""Clear and mark at random moments: each run ends, and no try runs or succeeds twice."""
 
 import random
 from collections.abc import Callable

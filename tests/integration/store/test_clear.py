@@ -1,4 +1,4 @@
-"""Clearing: what was decided is decided again, what ran runs again, what runs is stopped first."""
+"""Clearing: decisions are reverted, ended tasks run again, and running tasks are stopped first."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Clearing mapped tasks: instances that stay, that go, and that are expanded again."""
+"""Clearing mapped tasks: instances that stay, that are deleted, and that are expanded again."""
 
 import pytest
 from support.run_actions import brief, clear_, end, push, running

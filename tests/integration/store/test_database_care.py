@@ -1,4 +1,4 @@
-"""No connection asks for much: limits of time for statements, locks and idle transactions; early vacuum for what churns."""
+"""Time limits for statements, locks and idle transactions of every connection, and early vacuum of tables with many updates."""
 
 from collections.abc import Callable
 

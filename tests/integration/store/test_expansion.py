@@ -1,4 +1,4 @@
-"""Mapped tasks and groups in the engine: how many instances there are, when, and in which states they end."""
+"""Mapped tasks and groups in the engine: the number of instances, the time of the expansion, and the final states."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whoever was away does no harm on return, and whoever died holds nothing."""
+"""A process that was away does no harm on return, and a dead process holds nothing."""
 
 import time
 from collections.abc import Callable

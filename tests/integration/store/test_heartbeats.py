@@ -1,4 +1,4 @@
-"""The thread that renews a heartbeat: it gives up what does not answer, and says what it found."""
+"""The thread that renews a heartbeat: it drops a connection without a response, and reports its findings."""
 
 import itertools
 import threading

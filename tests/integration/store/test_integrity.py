@@ -1,4 +1,4 @@
-"""A DAG that changes while its runs go on: pinned ones keep their version, others are made to fit the newest."""
+"""A DAG changes while its runs are open: pinned runs keep their version, and other runs are adapted to the newest."""
 
 from datetime import UTC, datetime
 from typing import Any

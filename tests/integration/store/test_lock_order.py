@@ -1,4 +1,4 @@
-"""Backfills, deleting, pruning and repairing beside schedulers and workers at work: one order of locks, so no deadlock ever."""
+"""Backfills, deletes, pruning and repairs beside busy schedulers and workers: one order of locks, so no deadlock ever."""
 
 import contextlib
 import random

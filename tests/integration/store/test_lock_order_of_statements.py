@@ -1,4 +1,4 @@
-"""Rows are locked in id order, also where a task was added to a run after what comes below it."""
+"""Rows are locked in ID order, also where a task was added to a run after its downstream tasks."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Tasks mapped over what another task returned, while the DAG changes and its runs are cleared."""
+"""Tasks mapped over the result of another task, while the DAG changes and its runs are cleared."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Marking: a person says how task instances or runs ended."""
+"""Marking: a person sets the final state of task instances or runs."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

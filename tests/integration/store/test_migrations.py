@@ -1,4 +1,4 @@
-"""Migrations beside processes of an older version: within the rule they go on, outside it nobody is harmed."""
+"""Migrations beside processes of an older version: allowed migrations let them continue, and others do no harm."""
 
 import re
 import shutil

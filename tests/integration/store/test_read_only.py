@@ -1,4 +1,4 @@
-"""A server that takes no writes for a moment: a standby, a demoted primary, or one that an operator set read-only."""
+"""A server that accepts no writes for a moment: a standby, a demoted primary, or a server that an operator set read-only."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Processes with settings that differ say so: in the log, in their health, and in `paceline doctor`."""
+"""Processes with different settings report it in the log, in their health, and in `paceline doctor`."""
 
 import json
 from collections.abc import Iterator

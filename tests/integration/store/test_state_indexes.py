@@ -1,4 +1,4 @@
-"""Partial indexes and the sets of scheduler/states: a set that an index was made for must still be the one the index holds."""
+"""Partial indexes and the sets of scheduler/states: an index holds exactly the set that it was created for."""
 
 import re
 from collections.abc import Callable

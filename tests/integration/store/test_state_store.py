@@ -1,4 +1,4 @@
-"""Whose values the state of tasks and assets are: over a clear, between runs, and after the end of a run."""
+"""The owner of stored state of tasks and assets: after a clear, between runs, and after the end of a run."""
 
 from typing import Any
 

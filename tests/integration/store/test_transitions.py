@@ -1,4 +1,4 @@
-"""Every pair of states: the named transitions of the store do what the table in scheduler/states.py allows, and nothing else."""
+"""Every pair of states: the named transitions of the store allow exactly the pairs in the table of scheduler/states.py."""
 
 import itertools
 import re

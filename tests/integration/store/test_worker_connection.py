@@ -1,4 +1,4 @@
-"""The connection of a pool process: it closes when it is idle, and whatever opens it again gets the same session."""
+"""The connection of a pool process: it closes when it is idle, and each statement that opens it again gets the same session."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The check of the ledger finds each kind of violation: each is provoked once."""
+"""The check of the ledger finds each kind of violation, each provoked once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

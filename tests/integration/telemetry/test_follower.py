@@ -1,4 +1,4 @@
-"""Metrics of events and gauges of a scenario on real PostgreSQL: each event is counted once, whoever reads."""
+"""Metrics of events and gauges of a scenario on real PostgreSQL: each event is counted once by any number of readers."""
 
 import threading
 from collections.abc import Callable, Iterator

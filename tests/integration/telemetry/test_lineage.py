@@ -1,4 +1,4 @@
-"""OpenLineage events of a scenario: written to a file, and sent to a server that is away."""
+"""OpenLineage events of a scenario: written to a file, and sent to an unreachable server."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A real Celery worker process for one test; the test takes the scheduler's turns."""
+"""A real Celery worker process for one test; the test calls the scheduler's turns."""
 
 import contextlib
 import os

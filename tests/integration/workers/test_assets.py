@@ -1,4 +1,4 @@
-"""Assets in real tasks: what a task says of its outlets reaches the tasks of the run that the update makes."""
+"""Assets in real tasks: outlet events of a task reach the tasks of the run that the update creates."""
 
 from typing import Any
 

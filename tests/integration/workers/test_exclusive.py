@@ -1,4 +1,4 @@
-"""An exclusive task: at most one execution at a time, whatever the network does."""
+"""An exclusive task has at most one execution at a time, under any network fault."""
 
 import os
 import signal

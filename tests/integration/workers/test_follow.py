@@ -1,4 +1,4 @@
-"""Following: what a finished task queues itself, and when it leaves that to the scheduler."""
+"""Fast-follow: which tasks a worker queues after a finished task, and which it leaves to the scheduler."""
 
 import threading
 from collections.abc import Callable

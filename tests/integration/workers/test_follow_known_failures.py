@@ -1,4 +1,4 @@
-"""What a worker that follows must not get wrong: it decides from the whole DAG, and waits for nobody who looks at the run."""
+"""Known failures of mini-schedulers: a worker decides from the whole DAG, and does not wait for readers of the run."""
 
 import os
 import subprocess

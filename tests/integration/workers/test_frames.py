@@ -1,4 +1,4 @@
-"""DataFrames passed from task to task: written by a real worker, read as DataFrames or with pandas, gone with their run."""
+"""DataFrames passed from task to task: written by a real worker, read with Spark or pandas, deleted with their run."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""A worker that goes deaf turns unhealthy and starts itself again; what it says agrees with the health check of its container."""
+"""A worker that goes deaf becomes unhealthy and restarts itself, and its own health agrees with the check of its container."""
 
 import json
 import os

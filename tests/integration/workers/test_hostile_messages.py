@@ -1,4 +1,4 @@
-"""Whatever lies in the broker's lists: a worker refuses it in a line of its log and goes on, and so does rescue."""
+"""Garbage in the broker's lists: a worker refuses it with a line in its log and continues, and so does rescue."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A pool process that continues with the next task itself: what it runs is known, stopped, counted and shown like any other."""
+"""A pool process that continues with the next task in place: that task is recorded, stopped, counted and shown like any other."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a killed worker ran is gone before anybody runs it again, and a child that dies while it starts is replaced."""
+"""Processes of a killed worker are gone before its tasks run again, and a child that dies while it starts is replaced."""
 
 import os
 import signal

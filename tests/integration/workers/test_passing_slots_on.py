@@ -1,4 +1,4 @@
-"""Handing on: a worker gives the slots of a task that ended to the first in line of its pool, when nothing has to be counted."""
+"""Passing slots on: a worker gives the slots of an ended task to the first in line of its pool, if no count is needed."""
 
 import threading
 from collections.abc import Callable

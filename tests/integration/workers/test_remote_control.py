@@ -1,4 +1,4 @@
-"""Celery's remote control with a real worker: what it answers, what it refuses and in which words, and what it survives."""
+"""Celery's remote control with a real worker: its answers, its refusals, and garbage that it survives."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The results of templates are kept beside the log of a try, for pages: without secrets, and only if there are any."""
+"""Rendered templates are stored beside the log of a try, for the pages: without secrets, and only if there are any."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a task has done is stored, whatever goes wrong with the database, with what follows, or with the log."""
+"""The end of a task is stored in spite of errors of the database, of fast-follow, and of the log."""
 
 import json
 import os

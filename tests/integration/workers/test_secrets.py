@@ -1,4 +1,4 @@
-"""Variables and connections in a real worker: they reach the task, and what is secret in them stays out of everything else."""
+"""Variables and connections in a real worker: they reach the task, and their secrets stay out of everything else."""
 
 import json
 from typing import Any

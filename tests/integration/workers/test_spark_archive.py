@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made by a real JVM, used by others, and no harm when it is of no use."""
+"""The archive of Spark's classes: created by a real JVM, used by others, and harmless when it is useless."""
 
 from collections.abc import Iterator
 from pathlib import Path

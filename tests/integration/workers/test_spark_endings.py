@@ -1,4 +1,4 @@
-"""Whatever a PySpark task does to its warm JVM, the next task of the same pool child succeeds at its first try."""
+"""After any damage of a PySpark task to its warm JVM, the next task of the same pool child succeeds in its first try."""
 
 from collections.abc import Iterator
 from pathlib import Path

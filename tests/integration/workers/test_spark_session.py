@@ -1,4 +1,4 @@
-"""What a task finds in a warm JVM, and what it leaves: sessions of one JVM, opened as the worker opens them."""
+"""The state of a warm JVM before and after a task: sessions of one JVM, opened as the worker opens them."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Applications that are submitted to a real standalone cluster: to their end, taken over, cancelled."""
+"""Applications that are submitted to a real standalone cluster: run to their end, taken over, cancelled."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""How a worker ends, and what becomes of its tasks: SIGTERM, kill -9, database or broker away."""
+"""The end of a worker and of its tasks: SIGTERM, kill -9, unreachable database or broker."""
 
 import signal
 from pathlib import Path

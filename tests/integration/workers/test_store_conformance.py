@@ -1,4 +1,4 @@
-"""The two stores of tries behave alike: the same code of a worker over PostgreSQL and over memory."""
+"""The two stores of tries behave alike: the same worker code over PostgreSQL and over memory."""
 
 import uuid
 from collections.abc import Callable

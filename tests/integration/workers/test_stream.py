@@ -1,4 +1,4 @@
-"""The streaming example: killed, stopped and ended, it has written every reading exactly once."""
+"""The streaming example has written every reading exactly once after a kill, a stop and an end."""
 
 import json
 import signal

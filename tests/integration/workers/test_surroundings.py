@@ -1,4 +1,4 @@
-"""What user code finds around it, what it prints, and what it must not leave behind."""
+"""The environment of user code, its output, and traces of it that must not stay behind."""
 
 import re
 from typing import Any

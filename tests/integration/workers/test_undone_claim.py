@@ -1,4 +1,4 @@
-"""A claim does not wait for the disk: what a worker does when a crash of PostgreSQL has undone it."""
+"""Claims use asynchronous commit: how workers and schedulers recover a claim that a crash of PostgreSQL has undone."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A deaf worker is noticed, others are left alone."""
+"""The watchdog detects a deaf worker, and leaves others alone."""
 
 from collections.abc import Iterator
 from typing import Any

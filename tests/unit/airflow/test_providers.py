@@ -1,4 +1,4 @@
-"""What provider packages import from Airflow behaves as there."""
+"""Airflow's names that provider packages import behave as in Airflow."""
 
 import pytest
 

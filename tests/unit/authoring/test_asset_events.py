@@ -1,4 +1,4 @@
-"""What user code meets of assets: `@asset`, outlet_events, and the mappings of events."""
+"""Assets in user code: `@asset`, outlet_events, and the mappings of events."""
 
 from datetime import UTC, datetime
 

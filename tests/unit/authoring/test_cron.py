@@ -1,4 +1,4 @@
-"""Cron ticks, above all when clocks are changed."""
+"""Cron ticks, above all at changes of daylight saving time."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

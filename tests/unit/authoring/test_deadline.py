@@ -1,4 +1,4 @@
-"""Deadlines as authors write them: what is refused, and what the scheduler gets of them."""
+"""Deadlines of authors: refused values, and their serialized form."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""@dag, @task and @task.pyspark, and what their functions are called with."""
+"""@dag, @task and @task.pyspark, and the arguments of their functions."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""References to returned DataFrames: through JSON and back, told from other objects, described for people."""
+"""References to returned DataFrames: to JSON and back, distinguished from other objects, described for people."""
 
 import json
 import sys

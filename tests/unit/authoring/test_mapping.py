@@ -1,4 +1,4 @@
-"""Mapped tasks and groups: what is serialized, what each instance gets, what is refused."""
+"""Mapped tasks and groups: their serialized form, the values of each instance, and refused arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

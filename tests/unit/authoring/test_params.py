@@ -1,4 +1,4 @@
-"""Params: defaults and schemas are checked when the file is read, values when a run is made, and tasks get them merged."""
+"""Params: defaults and schemas are checked when the file is read, values when a run is created, and tasks get them merged."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Setup and teardown tasks: how they are made, and whose setups and teardowns they are."""
+"""Setup and teardown tasks: how they are declared, and to which tasks they belong."""
 
 from collections.abc import Callable
 from typing import Any

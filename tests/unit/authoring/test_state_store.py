@@ -1,4 +1,4 @@
-"""The stores of state in the context: which values they take, and whose they are. Errors and defaults are Airflow 3.3.2's."""
+"""The stores of state in the context: accepted values, and their owners. Errors and defaults are Airflow 3.3.2's."""
 
 import asyncio
 from datetime import timedelta

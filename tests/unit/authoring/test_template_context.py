@@ -1,4 +1,4 @@
-"""What templates reach beside dates and ids: variables, connections, assets; and how a DAG shapes their environment."""
+"""Names in templates beside dates and IDs: variables, connections, assets; and arguments of a DAG for its templates."""
 
 from typing import Any
 

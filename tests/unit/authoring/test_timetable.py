@@ -1,4 +1,4 @@
-"""Which run comes next."""
+"""The next run of a timetable."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo

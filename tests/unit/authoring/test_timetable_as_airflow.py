@@ -1,4 +1,4 @@
-"""What the timetables of Apache Airflow 3.3.2 make of some schedules: Paceline makes the same runs.
+"""Schedules recorded from the timetables of Apache Airflow 3.3.2: Paceline creates the same runs.
 
 A line of airflow_schedules.jsonl is a schedule with the runs that Airflow gave. tests/differential/test_schedules.py records
 them, and adds each new difference, made small.

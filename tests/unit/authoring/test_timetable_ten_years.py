@@ -1,4 +1,4 @@
-"""Ten years of cron ticks and data intervals in five zones, against the rule spelled out."""
+"""Ten years of cron ticks and data intervals in five zones, compared with the plain rule."""
 
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta

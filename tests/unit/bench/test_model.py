@@ -1,4 +1,4 @@
-"""The model: it does all that it is given, in the order that edges ask for, and takes as long as its costs add up to."""
+"""The model of the bench: it runs all its tasks, in the order of the edges, and takes the sum of its costs."""
 
 import json
 import subprocess

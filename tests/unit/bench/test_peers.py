@@ -1,4 +1,4 @@
-"""The comparison with Airflow: the same DAG files, and what is told of its runs."""
+"""The comparison with Airflow: the same DAG files, and the report of its runs."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a bench ends with, as people read it."""
+"""The report at the end of a bench."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/explanation/chaos.md names exactly the faults, counters and mutants that there are."""
+"""docs/explanation/chaos.md names exactly the existing faults, counters and mutants."""
 
 import re
 from pathlib import Path

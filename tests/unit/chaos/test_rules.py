@@ -1,4 +1,4 @@
-"""The checker's table of trigger rules agrees with the one that schedules; neither is made from the other."""
+"""The checker's table of trigger rules agrees with that of the scheduler, although both are written separately."""
 
 from itertools import product
 

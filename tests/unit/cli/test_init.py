@@ -1,4 +1,4 @@
-"""`paceline init`, and the distribution of PyPI that has the same module."""
+"""`paceline init`, and the error for a foreign distribution that has the same module."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""How far a Spark task is, in words."""
+"""The progress of a Spark task as text."""
 
 import pytest
 

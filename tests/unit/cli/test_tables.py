@@ -1,4 +1,4 @@
-"""Tables on a narrow terminal: ids stay whole, the least important columns go, free text is wrapped."""
+"""Tables on a narrow terminal: IDs stay whole, the least important columns are dropped, free text is wrapped."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Which files an `.airflowignore` takes from the DAG files. The expected files are those that Airflow 3.3.2 finds."""
+"""The files that an `.airflowignore` excludes. The expected files are those that Airflow 3.3.2 finds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Loading DAG files by path, in a process that stays: what is found, what cannot shadow what, when it is read again."""
+"""Loading DAG files by path in a long-lived process: imports, shadowed names, and changed files."""
 
 import os
 import sys

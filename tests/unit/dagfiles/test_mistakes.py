@@ -1,4 +1,4 @@
-"""Mistakes that Python or Airflow leave to chance: each is one message with the line and with what to write instead."""
+"""Mistakes that Python or Airflow leave undetected: each is one message with the line and the fix."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The DAG file that the template process reads before it forks."""
+"""The DAG file that the fork server reads before it forks."""
 
 import sys
 from pathlib import Path

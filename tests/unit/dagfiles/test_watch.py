@@ -1,4 +1,4 @@
-"""Which files of a folder are DAG files, and when the folder is listed."""
+"""The DAG files of a folder, and the moments at which the folder is listed."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Makes the parts of the flights pipeline importable the way a DAG file finds them: from the end of the path."""
+"""Makes the parts of the flights pipeline importable as in a DAG file: from the end of the path."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The example DAGs load as a parser loads them, and have the shape they promise."""
+"""The example DAGs load as in a parser, and have the promised shape."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What Airflow's own scheduler makes of small DAGs: JSON lines in (`tasks`, `order`), the same with `states` and `run` out.
+"""Records how Airflow's own scheduler ends small DAGs: JSON lines in (`tasks`, `order`), the same with `states` and `run` out.
 
 Run it with the Python of an environment that has Airflow and an empty database (`airflow db migrate`), AIRFLOW_HOME set:
 `python record_airflow_states.py < plans.jsonl > states.jsonl`. Nothing is executed: a task instance that may run is held as

@@ -1,4 +1,4 @@
-"""What Apache Airflow 3.3.2 makes of small DAGs, recorded from its own scheduler: Paceline ends them the same way.
+"""Small DAGs recorded from the scheduler of Apache Airflow 3.3.2: Paceline ends them in the same states.
 
 A line of airflow_states.jsonl is a DAG, how each of its tasks ends, which running task instance ends next (the `first` or the
 `last` in the order of the file), and the states that Airflow came to. record_airflow_states.py recorded it.

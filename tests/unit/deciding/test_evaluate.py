@@ -1,4 +1,4 @@
-"""Evaluating a whole run in memory: fixpoint in one pass, reasons of what waits, how a run ends."""
+"""Evaluating a whole run in memory: a fixpoint in one pass, reasons of waiting tasks, the end of a run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whole runs in memory: every run ends, one pass is a fixpoint, and the order of completion decides only what the rules let it."""
+"""Whole runs in memory: every run ends, one pass is a fixpoint, and only rules that allow it depend on the order of completion."""
 
 import random
 from collections import Counter

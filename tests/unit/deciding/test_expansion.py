@@ -1,4 +1,4 @@
-"""How many instances a mapped task becomes, from lengths alone."""
+"""The number of instances of a mapped task, from lengths alone."""
 
 from typing import Any
 

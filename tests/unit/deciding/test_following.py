@@ -1,4 +1,4 @@
-"""The pure half of following: what one result settles, who inherits, and whom to wake."""
+"""The pure part of fast-follow: which tasks a result settles, the successor, and the wakeups."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many messages a queue may hold beyond the places of its workers."""
+"""The number of messages that a queue may hold beyond the places of its workers."""
 
 from hypothesis import given
 from hypothesis import strategies as st

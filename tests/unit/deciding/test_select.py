@@ -1,4 +1,4 @@
-"""Selection: rank order, and no limit exceeded whatever waits."""
+"""Selection: rank order, and no limit exceeded by any set of waiting tasks."""
 
 from collections import Counter, defaultdict
 

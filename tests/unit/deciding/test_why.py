@@ -1,4 +1,4 @@
-"""`tasks why`: every reason there is has its sentence, and a reason that does not hold is not given."""
+"""`tasks why`: every possible reason has its sentence, and a reason that does not hold is not given."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the sentences of a history say: each kind of wait with its cause, as far as it had one."""
+"""The sentences of a history: each kind of wait with its cause, if it had one."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

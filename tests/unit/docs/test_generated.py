@@ -1,4 +1,4 @@
-"""The generated files are views of the code, and CI says when one is stale."""
+"""The generated files are views of the code, and CI reports a stale file."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/reference/airflow-parity.md names tests that exist, has every row, and says no to few."""
+"""docs/reference/airflow-parity.md names tests that exist, has every row, and has few rows with "no"."""
 
 import ast
 import re

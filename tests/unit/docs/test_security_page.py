@@ -1,4 +1,4 @@
-"""docs/explanation/security.md: every sentence about what something may not do names the test that tries it."""
+"""docs/explanation/security.md: for every sentence about a forbidden action, this file names the test that attempts it."""
 
 import re
 from pathlib import Path

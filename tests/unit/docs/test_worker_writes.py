@@ -1,4 +1,4 @@
-"""docs/explanation/worker-writes.md has a row for everything that workers and waiters write, and each row names its test."""
+"""docs/explanation/worker-writes.md has a row for every write of workers and waiters, and each row names its test."""
 
 import ast
 import re

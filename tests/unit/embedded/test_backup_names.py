@@ -1,4 +1,4 @@
-"""The names of backups."""
+"""The names of backup files."""
 
 from pathlib import Path
 

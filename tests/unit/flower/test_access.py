@@ -1,4 +1,4 @@
-"""Who may use the Flower of a stack."""
+"""Access to the Flower of a stack."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Asset watchers: the DAGs that are made of them, and what these do."""
+"""Asset watchers: the DAGs that are generated for them, and their tasks."""
 
 import asyncio
 from collections.abc import Iterator

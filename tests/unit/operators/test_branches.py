@@ -1,4 +1,4 @@
-"""Which tasks a branch skips."""
+"""The tasks that a branch skips."""
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Operators that ask a person: what they ask, which answers they take, and what follows."""
+"""Operators that ask a person: their questions, valid answers, and the results."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""When sensors look again, give up, and what they skip."""
+"""Sensors: the time of the next poke, timeouts, and skips."""
 
 import asyncio
 from collections.abc import Iterator

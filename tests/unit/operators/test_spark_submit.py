@@ -1,4 +1,4 @@
-"""What the Spark operators take, and to which queue and pool their tasks go."""
+"""The arguments of the Spark operators, and the queue and pool of their tasks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A task with a streaming query: whatever ends the task stops the query, and the query's own error is the task's."""
+"""A task with a streaming query: every end of the task stops the query, and an error of the query is the task's."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What is kept from user code."""
+"""Secrets that are hidden from user code."""
 
 from scheduler.process import hardening
 from scheduler.settings.environment import PASSWORDS

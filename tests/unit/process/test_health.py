@@ -1,4 +1,4 @@
-"""What the parts of a process say of themselves, and how others hear of it."""
+"""The health of the parts of a process, and how other processes read it."""
 
 import os
 import signal

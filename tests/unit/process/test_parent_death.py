@@ -1,4 +1,4 @@
-"""A forked process that ends with its parent."""
+"""A forked process ends with its parent."""
 
 import os
 import signal

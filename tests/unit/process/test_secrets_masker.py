@@ -1,4 +1,4 @@
-"""Masking: no secret is read whole, however the output is cut into pieces."""
+"""Masking: no secret appears whole, for any split of the output into pieces."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checks in words, and what the schema alone decides."""
+"""The report of checks as text, and checks that the schema alone decides."""
 
 import pytest
 

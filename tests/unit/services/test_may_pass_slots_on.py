@@ -1,4 +1,4 @@
-"""Whether workers may hand the slots of a pool on without asking the queue service."""
+"""When workers may pass the slots of a pool on without the queue service."""
 
 import pytest
 

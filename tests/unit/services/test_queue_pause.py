@@ -1,4 +1,4 @@
-"""How long the queue service lets wakeups collect."""
+"""The pause in which the queue service collects wakeups."""
 
 from typing import Any
 

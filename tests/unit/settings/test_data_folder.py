@@ -1,4 +1,4 @@
-"""Where returned DataFrames lie: every attempt has a folder of its own, and each deletion takes what is its own alone."""
+"""The folders of returned DataFrames: every attempt has its own, and each deletion leaves the folders of others."""
 
 import logging
 from dataclasses import replace

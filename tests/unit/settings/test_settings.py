@@ -1,4 +1,4 @@
-"""Settings: who beats whom, and what a bad value is told."""
+"""Settings: the precedence of their sources, and the errors for bad values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which errors of PostgreSQL pass, and after which nothing was stored."""
+"""Transient errors of PostgreSQL, and errors after which nothing was stored."""
 
 import psycopg2
 import pytest

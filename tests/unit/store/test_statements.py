@@ -1,4 +1,4 @@
-"""Ids, confs and whatever else comes from outside are parameters of statements and items of argument lists, never text in them.
+"""IDs, confs and all other input are parameters of statements and items of argument lists, never text in them.
 
 What is put into a statement as text is a constant of a module, or stands here, reviewed: say why it cannot come from outside.
 """

@@ -1,4 +1,4 @@
-"""The cache of DAG versions: a scheduler that sees a new version at every turn does not grow."""
+"""The cache of DAG versions does not grow in a scheduler that sees a new version at every turn."""
 
 from support.scenario import chain
 

@@ -1,4 +1,4 @@
-"""What events count, without a database."""
+"""The metrics counted from events, without a database."""
 
 from dataclasses import replace
 

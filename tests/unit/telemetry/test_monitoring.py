@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules use metrics that exist; promtool, if it is there, runs the tests of the rules."""
+"""The dashboard and the alert rules use existing metrics; promtool, if it is installed, runs the tests of the rules."""
 
 import json
 import re

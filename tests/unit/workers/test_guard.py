@@ -1,4 +1,4 @@
-"""What a task may do to its process without the next one noticing."""
+"""Changes of a task to its process, which the next task must not see."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Leases on the board, and the ends of processes."""
+"""Leases of running tasks, and the ends of processes."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Where logs are, and what is cut from a traceback."""
+"""The paths of logs, and the parts that are cut from a traceback."""
 
 import json
 import os

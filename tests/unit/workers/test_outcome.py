@@ -1,4 +1,4 @@
-"""What an exception means for a try, and how long the next one waits."""
+"""The meaning of an exception for a try, and the delay of the next try."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Reading and storing what a Spark task has done: when, how often, and that no error of it reaches the task."""
+"""Reading and storing the progress of a Spark task: when, how often, and that no error of it reaches the task."""
 
 import threading
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The lock that pool processes share: one process at a time has it, and a dead or stopped one keeps it from nobody for long."""
+"""The lock that pool processes share: one process at a time has it, and a dead or stopped process blocks no other for long."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a parent and its children tell each other through shared memory."""
+"""The shared memory between a worker process and its children."""
 
 import os
 

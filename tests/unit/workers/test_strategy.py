@@ -1,4 +1,4 @@
-"""What a message costs to hand on, and what the parent hears of its end."""
+"""The cost of passing a message to a child, and the report of its end in the parent."""
 
 import json
 import pickle

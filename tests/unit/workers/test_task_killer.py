@@ -1,4 +1,4 @@
-"""When the process beside a worker takes the worker for dead."""
+"""The detection of a dead worker by the process beside it."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a task passes to Spark, so that its traces and lineage join those of the try."""
+"""The Spark properties with which traces and lineage of Spark join those of the try."""
 
 import os
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What the author's code sees of its container's secrets, all of which begin with the same word in the stack of run.py.
+"""The secrets of a container that author code can see. All begin with the same word in the stack of run.py.
 
 Nothing here may spell the word in one piece, or it would find itself.
 """

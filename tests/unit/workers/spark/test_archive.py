@@ -1,4 +1,4 @@
-"""Where the archive of Spark's classes is, and when there is none to start from."""
+"""The place of the archive of Spark's classes, and sources that cannot provide one."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The cause of a failure, out of what spark-submit of the pinned PySpark printed: outputs/ is written by record.py."""
+"""The cause of a failure, found in the output of the pinned PySpark's spark-submit: record.py writes outputs/."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""From an operator and its connection to a command line, and what is refused before a JVM is started for it."""
+"""From an operator and its connection to a command line, and arguments that are refused before a JVM starts."""
 
 from typing import Any
 

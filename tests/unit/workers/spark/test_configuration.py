@@ -1,4 +1,4 @@
-"""Which conf a task gets, and which part of its own a session can take."""
+"""The conf of a task, and the part of its own conf that a session accepts."""
 
 from pathlib import Path
 from typing import Any

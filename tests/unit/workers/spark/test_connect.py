@@ -1,4 +1,4 @@
-"""Applications of a Connect server: their session is named after the tag, and nothing waits for a server that is away."""
+"""Applications of a Connect server: their session is named after the tag, and no call waits for an unreachable server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The connections to a JVM close before it ends, whatever their threads do."""
+"""The connections to a JVM close before it ends, in any state of their threads."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What exceptions of PySpark say, beyond the end of their JVM: with stand-ins for them that ask one."""
+"""The text of PySpark's exceptions after the end of their JVM, with stand-ins for exceptions that query a JVM."""
 
 import pytest
 

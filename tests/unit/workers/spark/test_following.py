@@ -1,4 +1,4 @@
-"""When an application counts as ended, and how one is ended: with a stand-in for the cluster that answers as it is told."""
+"""When an application has ended, and how it is ended, with a stand-in for the cluster that gives prepared answers."""
 
 import time
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a file system says when it takes no data, in Spark's words, as one reason."""
+"""The reason in Spark's error when a file system accepts no data."""
 
 import pytest
 

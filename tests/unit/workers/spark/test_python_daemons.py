@@ -1,4 +1,4 @@
-"""Which Python daemons of a JVM count as running."""
+"""The Python daemons of a JVM that count as running."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A master that is not there is told in one sentence, in bounded time."""
+"""An unreachable master is reported in one sentence, in bounded time."""
 
 import re
 import socket

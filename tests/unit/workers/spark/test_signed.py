@@ -1,4 +1,4 @@
-"""What a Spark master's JWSFilter is sent."""
+"""The signed requests to a Spark master's JWSFilter."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""What a standalone master's answers mean; they are as Spark 4.3.0's master gave them."""
+"""The answers of a standalone master, as those of Spark 4.3.0, and their meaning."""
 
 from datetime import UTC, datetime
 from typing import Any

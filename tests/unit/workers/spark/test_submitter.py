@@ -1,4 +1,4 @@
-"""What a try does about what earlier tries left, and about a submission without an answer: with a stand-in for the cluster."""
+"""How a try treats applications of earlier tries and a submission without a response, with a stand-in for the cluster."""
 
 import socket
 from collections.abc import Callable, Iterator

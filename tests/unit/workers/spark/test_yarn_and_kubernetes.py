@@ -1,4 +1,4 @@
-"""What spark-submit, YARN and Kubernetes print. The outputs were recorded by others, who are named; no such cluster ran here."""
+"""The output of spark-submit, YARN and Kubernetes, quoted from the named sources; no such cluster ran here."""
 
 from typing import Any
 
