@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from scheduler.embedded import home
+from scheduler.embedded import flower_login, home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.flower import access
 from scheduler.settings import Settings
 from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
 from scheduler.settings.model import environment_names
@@ -93,7 +92,7 @@ def running_stack(
         settings = _with_addresses(settings, web=web)
         password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
-        login = access.login(settings.home, environment)
+        login = flower_login.login(settings.home, environment)
         for command in stack_commands(
             environment,
             schedulers=2,

@@ -1,6 +1,7 @@
 """Flower's Broker page and queue API: the waiting tasks as the schedulers report them, and the messages in Redis."""
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,9 +16,9 @@ from tornado import web
 from tornado.ioloop import IOLoop
 from tornado.web import url
 
-from scheduler.messaging import publisher
+from scheduler.messaging import broker_keys, publisher
+from scheduler.messaging.broker_roles import REPORT
 from scheduler.messaging.wakeups import client
-from scheduler.services import queue_report
 from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.flower")
@@ -48,7 +49,7 @@ def install(settings: Settings) -> None:
 
 def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
     """Return one row for each queue: `postgresql` and `redis` count the waiting tasks in each, `messages` is their sum."""
-    report = queue_report.read(broker)
+    report = read_report(broker)
     known = {row["queue"]: row for row in report["queues"]} if report else {}
     names = sorted(known.keys() | worker_queues)
     held = publisher.lengths(broker, names)
@@ -67,6 +68,20 @@ def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, A
             }
         )
     return table, datetime.fromisoformat(report["at"]) if report else None
+
+
+def read_report(broker: redis.Redis) -> dict[str, Any] | None:
+    """The last report of the schedulers; None if Redis has no report, or if this version cannot read it."""
+    try:
+        text: Any = broker.get(REPORT)
+        report = json.loads(text or b"null")
+    except redis.ResponseError as error:
+        if not broker_keys.is_wrong_type(error):
+            raise
+        return None
+    except (ValueError, RecursionError):
+        return None
+    return report if isinstance(report, dict) and isinstance(report.get("queues"), list) else None
 
 
 class _Reads:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import time
 from datetime import datetime
-from typing import Any
 
 import redis
 from sqlalchemy import Engine
@@ -64,20 +63,6 @@ class QueueReport(TimedService):
                 pipe.execute()
             return True
         return False
-
-
-def read(broker: redis.Redis) -> dict[str, Any] | None:
-    """The last report; None if Redis has no report, or if this version cannot read it."""
-    try:
-        text: Any = broker.get(KEY)
-        report = json.loads(text or b"null")
-    except redis.ResponseError as error:
-        if not broker_keys.is_wrong_type(error):
-            raise
-        return None
-    except (ValueError, RecursionError):
-        return None
-    return report if isinstance(report, dict) and isinstance(report.get("queues"), list) else None
 
 
 def _plain(value: object) -> str:

@@ -8,6 +8,7 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
+from scheduler.flower.queues import read_report
 from scheduler.messaging import listener
 from scheduler.messaging.wakeups import KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
@@ -197,12 +198,12 @@ def test_the_report_of_queues_is_written_although_a_foreign_key_holds_its_turn_f
     report = queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
     for garbage in (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b'{"queues": 1}'):
         scenario.broker.set(queue_report.KEY, garbage)
-        assert queue_report.read(scenario.broker) is None
+        assert read_report(scenario.broker) is None
     scenario.broker.delete(queue_report.KEY)
     scenario.broker.lpush(queue_report.KEY, "x")
-    assert queue_report.read(scenario.broker) is None
+    assert read_report(scenario.broker) is None
 
     scenario.broker.set(queue_report.LOCK_KEY, "x")
     assert not report.write(datetime.now(UTC))
     assert report.write(datetime.now(UTC))
-    assert queue_report.read(scenario.broker) is not None
+    assert read_report(scenario.broker) is not None

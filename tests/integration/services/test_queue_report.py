@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from support.scenario import Scenario, chain
 
+from scheduler.flower.queues import read_report
 from scheduler.messaging import publisher
 from scheduler.services import queue_report
 
@@ -22,7 +23,7 @@ def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
 
     assert [reporter(scenario).write(NOW), reporter(scenario).write(NOW)] == [True, False]
 
-    found = queue_report.read(scenario.broker)
+    found = read_report(scenario.broker)
     assert found is not None and found["at"] == NOW.isoformat()
     rows = {row["queue"]: row for row in found["queues"]}
     assert (rows["q"]["queued"], rows["q"]["workers"], rows["default"]["worker_names"]) == (1, 0, ["w"])

@@ -51,9 +51,9 @@ def test_every_package_is_on_the_page() -> None:
 
 
 def room(path: Path) -> str:
-    """A folder of scheduler/ or workers/ is a room, and so are a module of scheduler/ and the modules of workers/."""
+    """A folder of scheduler/ is a room, and so are a module of scheduler/ and all of workers/."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[0] if parts[1] == "__init__" or (parts[0] == "workers" and len(parts) == 2) else "/".join(parts[:2])
+    return parts[0] if parts[1] == "__init__" or parts[0] == "workers" else "/".join(parts[:2])
 
 
 def imports(node: ast.AST, *, at_start: bool) -> Iterator[str]:
