@@ -28,7 +28,7 @@ class Versions:
 
     def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
         """The DAG of a version; `read` returns its stored data if it is not cached. UnreadableVersionError."""
-        dag = self._dags.get(version_id) or _parsed(version_id, read())
+        dag = self._dags.get(version_id) or parsed(version_id, read())
         with self._lock:
             self._dags[version_id] = dag
             self._dags.move_to_end(version_id)
@@ -37,7 +37,8 @@ class Versions:
         return dag
 
 
-def _parsed(version_id: int, data: Any) -> SerializedDag:
+def parsed(version_id: int, data: Any) -> SerializedDag:
+    """The DAG of the stored data of a version. UnreadableVersionError."""
     try:
         return SerializedDag.from_json(data)
     except Exception as error:  # stored data can be wrong in any way

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import psycopg2
@@ -62,7 +63,8 @@ class WorkerConnection:
         self._acts_as: str | None = None
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
-        self._versions = versions.Versions()
+        #: Returns the DAG of a version, which never changes. UnreadableVersionError.
+        self.dag = lru_cache(maxsize=versions.MAX_CACHED)(self._dag)
         #: Held from a statement until its rows are read, and during a transaction: the connection does not close in between.
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -77,10 +79,6 @@ class WorkerConnection:
     def is_open(self) -> bool:
         """Whether the next statement opens no connection, unless the idle one closes just before."""
         return self._cursor is not None
-
-    def dag(self, version_id: int) -> SerializedDag:
-        """The DAG of a version, cached."""
-        return self._versions.get(version_id, lambda: self.value(versions.READ, (version_id,)))
 
     def now(self) -> datetime:
         """The time by the database's clock."""
@@ -159,6 +157,9 @@ class WorkerConnection:
         """Leave the connection to the process that this one was forked from. psycopg2 closes it only in that process."""
         self._connection = self._cursor = None
         self._lock = threading.RLock()
+
+    def _dag(self, version_id: int) -> SerializedDag:
+        return versions.parsed(version_id, self.value(versions.READ, (version_id,)))
 
     def _open(self) -> Cursor:
         if self._cursor is None:

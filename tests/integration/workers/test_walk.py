@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
 from support.scenario import pool_process
 
 from scheduler.dagfiles import load
@@ -19,6 +20,8 @@ PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 MOST_FILES, MOST_STOPS = 25, 12
 #: No stops of their own: they are part of the function around them.
 PARTS = re.compile(r"<(listcomp|dictcomp|setcomp|genexpr|lambda)>$")
+#: Sends the message of the next task, as the page says below its table.
+PUBLISHER = "scheduler/messaging/publisher.py"
 CHAIN = """
 with DAG("d", schedule=None):
     task(task_id="traced")(lambda: 1)() >> task(task_id="after")(lambda: 1)()
@@ -47,13 +50,16 @@ def walk_of_the_page() -> list[str]:
     return re.findall(r"^\| `([\w/.]+)` \|", section, re.MULTILINE)
 
 
-def one_task(bench: Any) -> list[CodeType]:
-    """A pool process runs the first task of a second run, so that everything is loaded: from its message to the next task."""
+def one_task(bench: Any, *, in_place: bool) -> list[CodeType]:
+    """A pool process runs the first task of a second run, so that everything is loaded: from its message to the next task.
+
+    The next task runs in the same process, or its message is sent.
+    """
     load.preload()
     scenario = bench.scenario
     bench.dag(CHAIN)
     # However slow the machine is.
-    strategy.executes_with(pool_process(scenario, in_place_seconds=60).run)
+    strategy.executes_with(pool_process(scenario, in_place_seconds=60 if in_place else 0).run)
     for number in range(2):
         run = scenario.trigger("d", run_id=f"r{number}")
         scenario.turn()
@@ -61,16 +67,21 @@ def one_task(bench: Any) -> list[CodeType]:
         with trace() as entered:
             failed, _, _ = strategy.run(*message)
         assert not failed
-        assert scenario.states(run) == {"traced": "success", "after": "success"}
-    _, second = [place for place, code in enumerate(entered) if code.co_qualname == "Executor._run_claimed"]
-    return entered[:second]
+        assert scenario.states(run) == {"traced": "success", "after": "success" if in_place else "queued"}
+        assert len(scenario.messages()) == (0 if in_place else 1)
+    starts = [place for place, code in enumerate(entered) if code.co_qualname == "Executor._run_claimed"]
+    assert len(starts) == (2 if in_place else 1)
+    return entered[: starts[1]] if in_place else entered
 
 
-def test_one_task_walks_through_the_files_that_the_page_lists(bench: Any) -> None:
-    entered = one_task(bench)
+@pytest.mark.parametrize(
+    ("in_place", "at_the_end"), [(True, []), (False, [PUBLISHER])], ids=["the next task runs in place", "its message is sent"]
+)
+def test_one_task_walks_through_the_files_that_the_page_lists(bench: Any, in_place: bool, at_the_end: list[str]) -> None:
+    entered = one_task(bench, in_place=in_place)
 
     files = list(dict.fromkeys(str(Path(code.co_filename).relative_to(ROOT)) for code in entered))
-    assert files == walk_of_the_page()
+    assert files == walk_of_the_page() + at_the_end
     assert len(files) <= MOST_FILES
 
     names = [code.co_qualname for code in entered if not PARTS.search(code.co_qualname)]
