@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from http.server import ThreadingHTTPServer
+from typing import TYPE_CHECKING
 
 import click
 
 from scheduler.cli import options, output
+from scheduler.process import hardening, health_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from scheduler.services.autoscale import Autoscaler
 
-#: Seconds in which a client must send its request.
-PATIENCE_S = 5.0
 PATH = "/workers"
 
 
@@ -70,7 +69,6 @@ def autoscale(
     The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if
     nothing waits or runs. Tasks that wait for a slot of a pool do not count.
     """
-    from scheduler.process import hardening
     from scheduler.services.autoscale import Autoscaler, Limits
 
     if maximum < minimum:
@@ -94,8 +92,8 @@ def autoscale(
     elif watch:
         _watch(autoscaler, engine, interval, say)
     else:
-        found = autoscaler.run_once(engine)
-        output.result(found, str(found["workers"]))
+        decision = autoscaler.run_once(engine)
+        output.result(decision, str(decision["workers"]))
 
 
 def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Callable[[str], None]) -> None:
@@ -103,13 +101,13 @@ def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Calla
     last = None
     while True:
         try:
-            found = autoscaler.run_once(engine)
+            decision = autoscaler.run_once(engine)
         except Exception as error:
             say(f"No decision: {_reason(error)}")
         else:
-            if found["workers"] != last:
-                last = found["workers"]
-                click.echo(json.dumps(found) if output.json_wanted() else str(last))
+            if decision["workers"] != last:
+                last = decision["workers"]
+                click.echo(json.dumps(decision) if output.json_wanted() else str(last))
         time.sleep(interval_s)
 
 
@@ -125,9 +123,7 @@ def server(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> T
     return ThreadingHTTPServer((address, port), handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server_version, sys_version = "paceline", ""
-    timeout = PATIENCE_S
+class _Handler(health_server.Handler):
     autoscaler: Autoscaler
     engine: Engine
     lock: threading.Lock
@@ -135,29 +131,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/alive":
-            self._answer(200, {"alive": True})
+            self.answer(200, {"alive": True})
         elif path != PATH:
-            self._answer(404, {"error": f"There is only {PATH} here."})
+            self.answer(404, {"error": f"There is only {PATH} here."})
         else:
             try:
                 with self.lock:
-                    found = self.autoscaler.run_once(self.engine)
+                    decision = self.autoscaler.run_once(self.engine)
             except Exception as error:
-                self._answer(503, {"error": _reason(error)})
+                self.answer(503, {"error": _reason(error)})
             else:
-                self._answer(200, found)
-
-    def _answer(self, code: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Do not log requests."""
+                self.answer(200, decision)
 
 
 def _reason(error: Exception) -> str:

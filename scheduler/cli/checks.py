@@ -53,7 +53,7 @@ def bad(check: str, message: str, fix: str) -> Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Run all checks. Checks that need the database are skipped if it is unreachable."""
-    findings = [*machine(settings), *java(settings), *broker(settings), *web(settings)]
+    findings = [*machine(settings), *java(settings), *_guarded("broker", lambda: _redis(settings)), *web(settings)]
     engine = database.create(settings, pool_size=1, application="paceline doctor")
     try:
         reachable = list(_guarded("database", lambda: postgres(engine)))
@@ -96,7 +96,7 @@ def machine(settings: Settings) -> Iterator[Finding]:
 
 
 def _log_copies(url: str) -> Finding:
-    """Whether fsspec has the file system of logs.url on this machine. Its server is not asked."""
+    """Whether fsspec has the file system of logs.url on this machine. This sends nothing to its server."""
     import fsspec
 
     try:
@@ -126,11 +126,6 @@ def java(settings: Settings) -> Iterator[Finding]:
         archived = archive.path(settings).is_file()
         start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
         yield good("java", f"{path}, version {version or 'unknown'}; {start}")
-
-
-def broker(settings: Settings) -> Iterator[Finding]:
-    """Check Redis."""
-    yield from _guarded("broker", lambda: _redis(settings))
 
 
 def web(settings: Settings) -> Iterator[Finding]:

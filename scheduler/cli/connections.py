@@ -88,7 +88,7 @@ def delete(conn_id: str) -> None:
 
 
 @connections.command("export")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
     cipher = options.cipher()
@@ -99,7 +99,7 @@ def export(file: Path) -> None:
 
 
 @connections.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 @click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
 def import_(file: Path, existing: str) -> None:
     """Import connections from a file: JSON or YAML with {"id": "URI"} or {"id": {"conn_type": ..., ...}}, or .env with id=URI.

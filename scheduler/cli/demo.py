@@ -17,7 +17,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import output
-from scheduler.cli.late import database, manual_runs, progress, reads, wakeups
+from scheduler.cli.late import database, log_paths, manual_runs, progress, reads, wakeups
 from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -164,14 +164,12 @@ def _show_failures(settings: Settings, run: dict[str, Any], screen: Console) -> 
     """Print the failed tasks, each with the end of its newest log."""
     from rich.text import Text
 
-    from workers import logs
-
     for task in run["tasks"]:
         if task["state"] != states.TaskState.FAILED:
             continue
         screen.print(Text(f"\n{task['task_id']} failed: {task['reason'] or 'no reason was given'}", style="bold red"))
         names = {key: task[key] for key in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
-        path = Path(logs.try_path(settings.logs_folder, **names))
+        path = Path(log_paths.try_path(settings.logs_folder, **names))
         try:
             with path.open(encoding="utf-8", errors="replace") as log:
                 screen.print(Text(f"{path}:\n" + "".join(deque(log, LOG_LINES)).rstrip()))

@@ -52,7 +52,7 @@ def _examine_rows() -> bool:
     settings = options.settings()
     with wakeups.client(settings) as broker:
         broken = invariants.find(invariants.Tools(options.engine(), settings, broker))
-    rows = [{"invariant": one.name} | asdict(one) for one in broken]
+    rows = [{"invariant": violation.name} | asdict(violation) for violation in broken]
     if output.json_wanted():
         output.print_json({"ok": not rows, "broken": [{name: row[name] for name in DEEP_COLUMNS} for row in rows]})
         return not rows

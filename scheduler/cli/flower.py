@@ -26,7 +26,8 @@ def flower() -> None:
     available only if FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API is set.
     """
     settings = options.settings()
-    options.refuse_taken_port("flower", settings.flower.address, settings.flower.port)
+    address, port = settings.flower.address, settings.flower.port
+    options.refuse_taken_port("flower", address, port)
     from scheduler.flower.control import refuse_revoke
     from scheduler.messaging import publisher
     from scheduler.process import hardening
@@ -34,7 +35,6 @@ def flower() -> None:
 
     app = publisher.celery_app(settings)
     refuse_revoke()
-    address, port = settings.flower.address, settings.flower.port
     # Tornado adds no handler of its own if the root logger has one.
     output.sayer(settings, "flower")(f"Flower listens on http://{address}:{port}.")
     arguments = {

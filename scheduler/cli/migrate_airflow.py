@@ -102,15 +102,15 @@ def _print(reports: Sequence[FileReport], summary: dict[str, Any], *, diff: bool
         if diff:
             click.echo(_diff(report), nl=False)
             continue
-        click.echo(f"{report.path}: {_state(report)}, {_count(len(report.rewritten.changes), 'change')}")
+        click.echo(f"{report.path}: {_state(report)}, {output.count(len(report.rewritten.changes), 'change')}")
         for line, text in _complaints(report):
             click.echo(f"    {f'line {line}: ' if line else ''}{output.visible(text)}")
     output.say(
-        f"{summary['loaded_after']} of {_count(summary['dag_files'], 'DAG file')} load after the rewrite. "
+        f"{summary['loaded_after']} of {output.count(summary['dag_files'], 'DAG file')} load after the rewrite. "
         + (
-            f"{_count(summary['written'], 'file')} changed."
+            f"{output.count(summary['written'], 'file')} changed."
             if summary["written"]
-            else f"{_count(summary['changed'], 'file')} would change: --diff shows the changes, --write makes them."
+            else f"{output.count(summary['changed'], 'file')} would change: --diff shows the changes, --write makes them."
         )
     )
 
@@ -129,7 +129,7 @@ def _state(report: FileReport) -> str:
     if not report.loads:
         return "does not load"
     hook = " with core.airflow_imports, for its provider packages" if report.after.with_hook else ""
-    return f"loads{hook} ({_count(len(report.after.dags), 'DAG')})"
+    return f"loads{hook} ({output.count(len(report.after.dags), 'DAG')})"
 
 
 def _row(report: FileReport, *, diff: bool) -> dict[str, Any]:
@@ -159,10 +159,6 @@ def _diff(report: FileReport) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _import(*, connections: Path | None, variables: Path | None, pools: Path | None, overwrite: bool) -> None:
     """Store the content of all files, or nothing."""
     from scheduler.cli import connections as connections_cli
@@ -185,7 +181,7 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
             (new_pools, new_pools, "pool"),
         )
         pools_store.set_pools(session, new_pools)
-        return [f"{len(done)} of {_count(len(given), noun)}" for done, given, noun in written if given]
+        return [f"{len(done)} of {output.count(len(given), noun)}" for done, given, noun in written if given]
 
     written = options.transact(store)
     if new_pools:

@@ -49,6 +49,8 @@ map_index = click.option(
 history = click.option("--history", is_flag=True, help="Also print each earlier step, with the reason why it took so long.")
 #: Adds --json, which `output.json_wanted` reads.
 as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
+#: The file of an export or import; - is standard output or input.
+file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 #: Seconds for which a command waits for a server that accepts no writes, as during a failover.
@@ -95,13 +97,9 @@ def cipher(*, make: bool = False) -> "Cipher":
     return Cipher.of(settings(), make=make)
 
 
-def is_interactive() -> bool:
-    return sys.stdin.isatty()
-
-
 def asks(agreed: bool) -> bool:
-    """Whether to ask for confirmation: on a terminal, unless `agreed` (--yes) or --json. Scripts are not asked."""
-    return not agreed and not output.json_wanted() and is_interactive()
+    """Whether to ask for confirmation: on a terminal, unless `agreed` (--yes) or --json. Scripts get no question."""
+    return not agreed and not output.json_wanted() and sys.stdin.isatty()
 
 
 def wake(*tokens: str) -> None:

@@ -30,22 +30,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: The width without a terminal: no line is cut or wrapped, so that scripts can search and split lines.
 UNBOUNDED = 10_000
 #: Columns whose text may be wrapped, to at least TEXT_WIDTH characters.
-FREE_TEXT = frozenset(
-    {
-        "reason",
-        "error",
-        "scheduling_error",
-        "description",
-        "what",
-        "value",
-        "default",
-        "upstream",
-        "queues",
-        "workers",
-        "schedule",
-        "log",
-    }
-)
+FREE_TEXT = frozenset({
+    "reason", "error", "scheduling_error", "description", "what", "value", "default", "upstream", "queues", "workers", "schedule",
+    "log",
+})  # fmt: skip
 TEXT_WIDTH = 16
 #: The width between two columns, for the padding and the separator.
 COLUMN_GAP = 3
@@ -86,7 +74,7 @@ def result(value: Any, text: str) -> None:
 
 
 def explanation(answer: Mapping[str, Any]) -> None:
-    """Print why something is in its state: each step of its history, if that was asked for, and what it waits for now."""
+    """Print why something is in its state: each step of its history, if the answer has one, and what it waits for now."""
     steps = [f"{step['at']:%Y-%m-%d %H:%M:%S}  {step['text']}" for step in answer.get("history", ())]
     result(answer, "\n".join(map(visible, [*steps, *answer["waiting_for"]])))
 
@@ -119,6 +107,11 @@ def sayer(settings: Settings, role: str) -> Callable[[str], None]:
     return logging.getLogger(f"paceline.{role}").info
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 run` or `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def visible(text: str) -> str:
     """Return the text with its control characters written out."""
     return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
@@ -146,34 +139,33 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
         for column, of in cells.items()
     }
     if screen.is_terminal:
-        kept = fitting(widths, screen.width)
-        left_out = [column for column in columns if column not in kept]
-        screen = Console(file=sys.stdout, highlight=False, width=max(screen.width, _width(widths, kept)))
+        chosen = fitting(widths, screen.width)
+        screen = Console(file=sys.stdout, highlight=False, width=max(screen.width, _width(widths, chosen)))
     else:
-        kept, left_out = list(columns), []
+        chosen = list(columns)
     grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for column in kept:
+    for column in chosen:
         grid.add_column(_title(column), overflow="fold", no_wrap=screen.is_terminal and column not in FREE_TEXT)
-    for line in zip(*(cells[column] for column in kept), strict=True):
+    for line in zip(*(cells[column] for column in chosen), strict=True):
         grid.add_row(*line)
     screen.print(grid)
-    if left_out:
+    if left_out := [column for column in columns if column not in chosen]:
         say(f"Not shown, for lack of room: {', '.join(map(_title, left_out))}; --json has them.")
 
 
 def fitting(widths: Mapping[str, int], max_width: int) -> list[str]:
     """Return the columns that fit on a terminal. The least important columns are omitted until the others fit."""
-    kept = list(widths)
+    chosen = list(widths)
     for column in LEAST_IMPORTANT:
-        if _width(widths, kept) <= max_width:
+        if _width(widths, chosen) <= max_width:
             break
-        if column in kept:
-            kept.remove(column)
-    return kept
+        if column in chosen:
+            chosen.remove(column)
+    return chosen
 
 
-def _width(widths: Mapping[str, int], kept: Sequence[str]) -> int:
-    return sum(widths[column] for column in kept) + COLUMN_GAP * (len(kept) - 1)
+def _width(widths: Mapping[str, int], columns: Sequence[str]) -> int:
+    return sum(widths[column] for column in columns) + COLUMN_GAP * (len(columns) - 1)
 
 
 def _longest(texts: Iterable[Text]) -> int:

@@ -55,7 +55,7 @@ def delete(name: str) -> None:
 
 
 @pools.command("export")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 def export(file: Path) -> None:
     """Write all pools to a JSON file, in the form of `airflow pools export`. Use - for standard output."""
     names = ("slots", "description", "include_deferred", "queue")
@@ -65,7 +65,7 @@ def export(file: Path) -> None:
 
 
 @pools.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 def import_(file: Path) -> None:
     """Import pools from a JSON file: {"name": {"slots": 4, "description": ..., "include_deferred": ...}}.
 

@@ -198,7 +198,7 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
     _delete_data(dag_id, deleted.keys)
     options.wake("plan", "queue")
     answer = {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
-    output.result(answer, f"DAG {dag_id} and {_count(deleted.runs, 'run')} are deleted.")
+    output.result(answer, f"DAG {dag_id} and {output.count(deleted.runs, 'run')} are deleted.")
     if deleted.file is not None and not output.json_wanted():
         output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
 
@@ -215,7 +215,7 @@ def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]
         planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
         _table(planned)
         if planned:
-            _ask(f"Clear {_count(len(planned), 'task instance')}?", False)
+            _ask(f"Clear {output.count(len(planned), 'task instance')}?", False)
     changes = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=dry_run)
     _show(changes, "cleared", dry_run=dry_run)
 
@@ -229,7 +229,7 @@ def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool) -> N
         return
     _table(changes)
     if changes:
-        click.echo(f"{_count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
+        click.echo(f"{output.count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
 
 
 def _table(changes: Sequence[selection.Change]) -> None:
@@ -251,7 +251,3 @@ def _ask(question: str, agreed: bool) -> None:
     if options.asks(agreed) and not click.confirm(question):
         output.say("Nothing was changed.")
         click.get_current_context().exit(1)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

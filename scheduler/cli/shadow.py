@@ -19,28 +19,26 @@ MISSING = "none"
 
 
 def run(url: str, dag_ids: Sequence[str], *, since: datetime, every: float | None) -> None:
-    """Compare all finished runs since then, again every so many seconds if asked. Each run is reported once.
+    """Compare all finished runs since then, again every so many seconds if `every` is given. Each run is reported once.
 
     Ends the command with exit code 1 if a state differs.
     """
     airflow = _client(url)
     done: set[tuple[str, str]] = set()
-    found: list[Difference] = []
+    differences: list[Difference] = []
     while True:
         chosen = dag_ids or [row["dag_id"] for row in options.transact(reads.dags)]
-        new = [one for dag_id in chosen for one in _compared(airflow, dag_id, since, done)]
-        found += new
+        new = [difference for dag_id in chosen for difference in _compared(airflow, dag_id, since, done)]
+        differences += new
+        if every is None and output.json_wanted():
+            output.print_json({"runs": len(done), "differences": [asdict(difference) for difference in differences]})
+        else:
+            _print(new)
+            output.say(f"{len(done)} runs compared, {len(differences)} differences.")
         if every is None:
             break
-        _print(new)
-        output.say(f"{len(done)} runs compared, {len(found)} differences.")
         time.sleep(every)
-    if output.json_wanted():
-        output.print_json({"runs": len(done), "differences": [asdict(one) for one in found]})
-    else:
-        _print(found)
-        output.say(f"{len(done)} runs compared, {len(found)} differences.")
-    if found:
+    if differences:
         click.get_current_context().exit(1)
 
 
@@ -55,16 +53,17 @@ def _client(url: str) -> Airflow:
 def _compared(airflow: Airflow, dag_id: str, since: datetime, done: set[tuple[str, str]]) -> list[Difference]:
     """The differences of the runs of a DAG that are not in `done`, which gets them."""
     ours = [
-        made
+        run
         for row in options.transact(reads.runs, dag_id=dag_id)
-        if (made := shadow.run_of(row["run_id"], row["logical_date"], row["state"])) is not None and made.logical_date >= since
+        if (run := shadow.run_of(row["run_id"], row["logical_date"], row["state"])) is not None and run.logical_date >= since
     ]
     pairs = [pair for pair in shadow.pairs(airflow.runs(dag_id, since), ours) if (dag_id, pair[1].run_id) not in done]
     done |= {(dag_id, own.run_id) for _, own in pairs}
-    found: list[Difference] = []
-    for run, own in pairs:
-        found += shadow.differences(dag_id, (run, own), airflow.states(dag_id, run.run_id), _states(dag_id, own.run_id))
-    return found
+    return [
+        difference
+        for run, own in pairs
+        for difference in shadow.differences(dag_id, (run, own), airflow.states(dag_id, run.run_id), _states(dag_id, own.run_id))
+    ]
 
 
 def _states(dag_id: str, run_id: str) -> States:
@@ -72,7 +71,7 @@ def _states(dag_id: str, run_id: str) -> States:
     return {(row["task_id"], row["map_index"]): None if row["state"] == MISSING else row["state"] for row in rows}
 
 
-def _print(found: Sequence[Difference]) -> None:
-    rows = [{**asdict(one), "airflow": one.airflow or MISSING, "paceline": one.paceline or MISSING} for one in found]
+def _print(differences: Sequence[Difference]) -> None:
+    rows = [{**asdict(one), "airflow": one.airflow or MISSING, "paceline": one.paceline or MISSING} for one in differences]
     if rows:
         output.table(rows, ["dag_id", "logical_date", "task_id", "map_index", "airflow", "paceline"], empty="")

@@ -125,11 +125,9 @@ class _TryLog:
 
     @property
     def path(self) -> Path:
-        from workers import logs as worker_logs
-
         dag_id, run_id, task_id, map_index = self._key
         settings = options.settings()
-        path = worker_logs.try_path(
+        path = log_paths.try_path(
             settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=self.number
         )
         return log_copies.local(settings, Path(path))

@@ -56,7 +56,7 @@ def delete(key: str) -> None:
 
 
 @variables.command("export")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 def export(file: Path) -> None:
     """Write all variables, unencrypted, to a JSON file that only you can read. Use - for standard output."""
     cipher = options.cipher()
@@ -67,7 +67,7 @@ def export(file: Path) -> None:
 
 
 @variables.command("import")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@options.file
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""

@@ -23,14 +23,14 @@ LONGEST_WAIT_S = 4.0
 
 
 class Listener:
-    """The part of one scheduler in this."""
+    """One scheduler as a candidate for the listener."""
 
     def __init__(self, client: Any) -> None:
         self._redis = client
         self._name = uuid.uuid4().hex.encode()
         #: Until then, by the monotonic clock, no other scheduler can have become the listener.
         self._until = 0.0
-        #: Whether another scheduler listens, as far as this one knows.
+        #: Whether another scheduler listened at the last attempt.
         self.is_other = False
 
     def listen(self, wait_s: float) -> float:
@@ -42,15 +42,15 @@ class Listener:
                 pipe.set(KEY, self._name, px=lock_ms)
                 held_by: bytes | None = pipe.execute()[0]
             if held_by is not None and held_by > self._name:
-                # Both hold it, as after Redis lost the lock: one of the two gives up.
+                # Both hold it, as after Redis lost the lock: one of the two leaves.
                 self._until, self.is_other = 0.0, True
                 return TRY_S
         else:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(KEY, self._name, px=lock_ms, nx=True)
                 pipe.pttl(KEY)
-                found: tuple[bool | None, int] = tuple(pipe.execute())
-            is_own, left_ms = found
+                answers: tuple[bool | None, int] = tuple(pipe.execute())
+            is_own, left_ms = answers
             if not is_own:
                 self.is_other = True
                 if broker_keys.is_stuck(left_ms, longest_s=LONGEST_WAIT_S + LATE_S):

@@ -31,7 +31,7 @@ KEY = "paceline:doorbell"
 TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
 LARGEST_ID = 2**63 - 1
 #: Seconds between two warnings about dropped members.
-SAY_S = 60.0
+WARN_S = 60.0
 QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
 #: The key of the waiters: a task was deferred.
 WAITERS_KEY = "paceline:waiters"
@@ -166,7 +166,7 @@ class Wakeups:
                 self.dropped += 1
             else:
                 tokens.add(member.decode())
-        if self.dropped and (self._warned_at is None or time.monotonic() - self._warned_at > SAY_S):
+        if self.dropped and (self._warned_at is None or time.monotonic() - self._warned_at > WARN_S):
             log.warning("%d wakeup(s) in Redis were dropped: Paceline sends none like them", self.dropped)
             self._warned_at, self.dropped = time.monotonic(), 0
         return tokens

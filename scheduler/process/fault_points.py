@@ -144,12 +144,6 @@ def arm(environ: Mapping[str, str], database_url: str) -> None:
     _armed = _Armed(plan, Path(folder))
 
 
-def disarm() -> None:
-    """Turn all fault points off."""
-    global _armed  # noqa: PLW0603
-    _armed = None
-
-
 def parse(text: str) -> list[Fault]:
     """Return the faults of a plan. SettingsError names an invalid clause."""
     faults = []

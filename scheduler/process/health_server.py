@@ -14,7 +14,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +30,18 @@ ANSWER_S = 3.0
 Page = Callable[[], tuple[str, bytes]]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """The base of handlers that send small uncached pages. Requests are not logged."""
+
     server_version, sys_version = "paceline", ""
     timeout = PATIENCE_S
-    health: Health
-    pages: Mapping[str, Page]
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/health":
-            report = self.health.report()
-            self._answer(200 if report["status"] == "healthy" else 503, report)
-        elif path == "/alive":
-            hangs = self.health.hangs()
-            self._answer(503 if hangs else 200, {"alive": not hangs})
-        elif path in self.pages:
-            self._send(200, *self.pages[path]())
-        else:
-            self._answer(404, {"error": f"There is only {', '.join(['/health', '/alive', *self.pages])} here."})
+    def answer(self, code: int, body: dict[str, Any]) -> None:
+        """Send a JSON object."""
+        self.send(code, "application/json", json.dumps(body).encode())
 
-    def _answer(self, code: int, body: dict[str, Any]) -> None:
-        self._send(code, "application/json", json.dumps(body).encode())
-
-    def _send(self, code: int, content_type: str, data: bytes) -> None:
+    def send(self, code: int, content_type: str, data: bytes) -> None:
+        """Send a page."""
         self.send_response(code)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
@@ -67,18 +56,37 @@ class _Handler(BaseHTTPRequestHandler):
         """Do not log requests."""
 
 
-class _TcpServer(ThreadingHTTPServer):
+class _HealthHandler(Handler):
+    health: Health
+    pages: Mapping[str, Page]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            report = self.health.report()
+            self.answer(200 if report["status"] == "healthy" else 503, report)
+        elif path == "/alive":
+            hangs = self.health.hangs()
+            self.answer(503 if hangs else 200, {"alive": not hangs})
+        elif path in self.pages:
+            self.send(200, *self.pages[path]())
+        else:
+            self.answer(404, {"error": f"There is only {', '.join(['/health', '/alive', *self.pages])} here."})
+
+
+class _Threads(socketserver.ThreadingMixIn):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore the error: the client has disconnected."""
 
 
-class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
+class _TcpServer(_Threads, HTTPServer):
+    pass
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: the client has disconnected."""
+
+class _UnixServer(_Threads, socketserver.UnixStreamServer):
+    pass
 
 
 class HealthServer:
@@ -90,7 +98,7 @@ class HealthServer:
     def __init__(
         self, health: Health, *, path: Path, address: str = "127.0.0.1", port: int = 0, pages: Mapping[str, Page] | None = None
     ) -> None:
-        handler = type("Handler", (_Handler,), {"health": health, "pages": pages or {}})
+        handler = type("Handler", (_HealthHandler,), {"health": health, "pages": pages or {}})
         self._servers: list[socketserver.TCPServer] = []
         with self._may_fail(f"on {path}"):
             path.unlink(missing_ok=True)

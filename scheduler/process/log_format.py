@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-TEXT, JSON = "text", "json"
+JSON = "json"
 
 
 class UtcFormatter(logging.Formatter):
@@ -41,10 +41,10 @@ class JsonFormatter(logging.Formatter):
 def line(message: str, level: str, fields: Mapping[str, Any], *, at: datetime | None = None, error: str | None = None) -> str:
     """One line of JSON, at this moment unless `at` is given."""
     stamp = (at or datetime.now(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    found = {"at": stamp, "level": level, **fields, "message": message}
+    record = {"at": stamp, "level": level, **fields, "message": message}
     if error is not None:
-        found["error"] = error
-    return json.dumps(found, ensure_ascii=False, default=str)
+        record["error"] = error
+    return json.dumps(record, ensure_ascii=False, default=str)
 
 
 def json_to_stderr(role: str) -> None:

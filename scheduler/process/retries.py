@@ -16,10 +16,10 @@ def repeated(
     failed: Callable[[BaseException, int], object] | None = None,
     **more: Any,
 ) -> Retrying:
-    """Return a callable that calls a function, and repeats the call after a pause while its errors are temporary. The last error is
-    raised unchanged.
+    """Return a callable that calls a function, and repeats the call after a pause while its errors are temporary.
 
-    Before each pause, `failed` receives the error and its number. `more` are options of tenacity, such as `stop`.
+    The last error is raised unchanged. Before each pause, `failed` receives the error and its number. `more` are options of
+    tenacity, such as `stop`.
     """
 
     def before_sleep(state: RetryCallState) -> None:

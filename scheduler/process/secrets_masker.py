@@ -53,23 +53,23 @@ class Stream:
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._kept = b""
-        #: The number of bytes at the start of `_kept` that belong to a secret whose *** is already written.
+        self._pending = b""
+        #: The number of bytes at the start of `_pending` that belong to a secret whose *** is already written.
         self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return the masked data so far, except for an end that may be the start of a secret."""
-        data = self._kept + data
+        data = self._pending + data
         return self._give(data, len(data) - longest_start(data, self._secrets.data))
 
     def finish(self) -> bytes:
         """Return the rest of the masked data."""
-        return self._give(self._kept, len(self._kept))
+        return self._give(self._pending, len(self._pending))
 
     def _give(self, data: bytes, end: int) -> bytes:
         covered = self._covered
         spans = _spans(data, self._secrets.data, covered=covered)
-        self._kept = data[end:]
+        self._pending = data[end:]
         self._covered = max([0, *(b - end for a, b in spans if a < end or (a == 0 and covered))])
         return _replaced(data[:end], [(a, min(b, end)) for a, b in spans if a < end], MASK.encode(), covered=covered)
 

@@ -23,18 +23,9 @@ SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("pat
 #: Not settings: the name of the file, the passwords that docker-compose.yml puts into URLs, the images of Compose files, and the
 #: faults of a test.
 PASSWORDS = (
-    "POSTGRES",
-    "SCHEDULER",
-    "WORKER",
-    "REDIS",
-    "REDIS_SCHEDULER",
-    "REDIS_WORKER",
+    "POSTGRES", "SCHEDULER", "WORKER", "WEB", "FLOWER", "SPARK", "REDIS", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_WEB",
     "REDIS_FLOWER",
-    "FLOWER",
-    "SPARK",
-    "WEB",
-    "REDIS_WEB",
-)
+)  # fmt: skip
 IMAGES = frozenset({"PACELINE_IMAGE", "PACELINE_PYTHON_IMAGE", "PACELINE_POSTGRES_IMAGE", "PACELINE_REDIS_IMAGE"})
 OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.

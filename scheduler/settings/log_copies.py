@@ -56,23 +56,23 @@ def local(settings: Settings, path: Path) -> Path:
     """
     if settings.logs.url is None or path.is_file():
         return path
-    kept = settings.home / "cache" / "logs" / path.relative_to(settings.logs_folder)
-    if time.monotonic() - _read_at.get(kept, -FRESH_S) < FRESH_S and kept.is_file():
-        return kept
+    cached = settings.home / "cache" / "logs" / path.relative_to(settings.logs_folder)
+    if time.monotonic() - _read_at.get(cached, -FRESH_S) < FRESH_S and cached.is_file():
+        return cached
     try:
         files, place = _place(settings, path)
         about = files.info(place)
-        _read(files, place, about, kept)
+        _read(files, place, about, cached)
     except FileNotFoundError:
         return path
     except Exception as error:  # each file system has its own errors
         log.warning("%s cannot be read from %s: %s", path.name, settings.logs.url, error)
-        return kept if kept.is_file() else path
+        return cached if cached.is_file() else path
     if len(_read_at) > MOST_FRESH:
         _read_at.clear()
-    _read_at[kept] = time.monotonic()
+    _read_at[cached] = time.monotonic()
     _forget_old(settings.home / "cache" / "logs")
-    return kept
+    return cached
 
 
 def delete_run(settings: Settings, dag_id: str, run_id: str) -> None:
@@ -96,20 +96,20 @@ def _place(settings: Settings, path: Path) -> tuple[Any, str]:
     return files, f"{str(base).rstrip('/')}/{path.relative_to(settings.logs_folder)}"
 
 
-def _read(files: Any, place: str, about: dict[str, Any], kept: Path) -> None:
-    """Read a copy, unless the one that is kept has its size and is not older."""
+def _read(files: Any, place: str, about: dict[str, Any], cached: Path) -> None:
+    """Read a copy, unless the cached one has its size and is not older."""
     changed = about.get("mtime") or about.get("LastModified") or about.get("last_modified")
     mark = f"{about['size']} {changed} {about.get('ETag', '')}"
-    note = kept.with_name(f"{kept.name}.mark")
+    note = cached.with_name(f"{cached.name}.mark")
     with contextlib.suppress(OSError):
-        if note.read_text() == mark and kept.is_file():
-            os.utime(kept)
+        if note.read_text() == mark and cached.is_file():
+            os.utime(cached)
             return
-    kept.parent.mkdir(log_paths.FOLDER_MODE, parents=True, exist_ok=True)
-    part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
+    cached.parent.mkdir(log_paths.FOLDER_MODE, parents=True, exist_ok=True)
+    part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
     files.get_file(place, str(part))
     part.chmod(log_paths.FILE_MODE)
-    part.replace(kept)
+    part.replace(cached)
     note.write_text(mark)
 
 

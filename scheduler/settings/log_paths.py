@@ -48,7 +48,7 @@ def callbacks_path(folder: Path, *, dag_id: str, run_id: str, task_id: str | Non
     No encoded component begins with %c, so the path of a run's log cannot be the folder of a task.
     """
     if task_id is None:
-        return f"{folder}/{component(dag_id)}/{component(run_id)}/%callbacks.log"
+        return f"{run_folder(folder, dag_id, run_id)}/%callbacks.log"
     return f"{_task_folder(folder, dag_id, run_id, task_id, map_index)}/callbacks.log"
 
 

@@ -279,16 +279,12 @@ class Settings(Section):
     @property
     def worker_database_url(self) -> str:
         """The URL of workers and waiters: their own, or else database.url, or else their role at the embedded server."""
-        if self.worker.database_url or self.database.url:
-            return self.worker.database_url or self.database_url
-        return self._embedded_url(EMBEDDED_WORKER)
+        return self.worker.database_url or self.database.url or self._embedded_url(EMBEDDED_WORKER)
 
     @property
     def web_database_url(self) -> str:
         """The URL of web processes: their own, or else database.url, or else their role at the embedded server."""
-        if self.web.database_url or self.database.url:
-            return self.web.database_url or self.database_url
-        return self._embedded_url(EMBEDDED_WEB)
+        return self.web.database_url or self.database.url or self._embedded_url(EMBEDDED_WEB)
 
     @property
     def database_is_embedded(self) -> bool:

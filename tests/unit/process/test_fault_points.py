@@ -21,7 +21,7 @@ LOCAL = "postgresql://u@/db?host=/run/x"
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     yield
-    fault_points.disarm()
+    fault_points.arm({}, LOCAL)
 
 
 def armed(folder: Path, plan: str) -> None:
