@@ -103,14 +103,13 @@ class DagErrors(DagError):
         self.errors = tuple(errors)
         self.file, self.line = errors[0].file, errors[0].line
         alike: dict[object, list[DagError]] = {}
-        for one in errors:
+        for error in errors:
             # The names of tasks in a loop differ by a number.
-            alike.setdefault((one.file, one.line, re.sub(r"\d+", "0", str(one))), []).append(one)
+            alike.setdefault((error.file, error.line, re.sub(r"\d+", "0", str(error))), []).append(error)
         shown: list[str] = []
-        for found in alike.values():
-            few = len(found) <= MOST_ALIKE
-            each = [f"line {one.line}: {one}" if one.file == self.file and one.line else str(one) for one in found]
-            shown += each if few else [f"{each[0]} (and {len(each) - 1} more like this)"]
+        for group in alike.values():
+            texts = [f"line {error.line}: {error}" if error.file == self.file and error.line else str(error) for error in group]
+            shown += texts if len(texts) <= MOST_ALIKE else [f"{texts[0]} (and {len(texts) - 1} more like this)"]
         super().__init__("\n".join((f"The file has {len(errors)} errors:", *shown)))
 
 
@@ -164,8 +163,6 @@ class UnreadableVersionError(PacelineError):
 
 class ConflictError(PacelineError):
     """The request conflicts with something that exists."""
-
-    exit_code = 1
 
 
 class BackfillError(PacelineError):

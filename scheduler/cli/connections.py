@@ -64,14 +64,14 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
     if sum([conn_uri is not None, conn_json is not None, bool(given)]) != 1:
         raise click.UsageError("Give one of --conn-uri, --conn-json, or --conn-type with the other fields.")
     if conn_uri is not None:
-        connection = Connection.from_uri(conn_id, _typed(conn_uri))
+        connection = Connection.from_uri(conn_id, options.typed(conn_uri))
     elif conn_json is not None:
-        connection = Connection.from_json(conn_id, _typed(conn_json))
+        connection = Connection.from_json(conn_id, options.typed(conn_json))
     else:
         if "conn_type" not in given:
             raise click.UsageError("--conn-type is missing.")
         if "conn_password" in given:
-            given["conn_password"] = _typed(given["conn_password"])
+            given["conn_password"] = options.typed(given["conn_password"])
         connection = Connection.from_json(
             conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
         )
@@ -121,7 +121,3 @@ def _imported(conn_id: str, given: Any) -> Connection:
     if isinstance(given, dict):
         return Connection.from_json(conn_id, given)
     raise PacelineError(f"Connection {conn_id!r} must be a URI or a JSON object.")
-
-
-def _typed(value: str) -> str:
-    return options.standard_input() if value == "-" else value

@@ -10,10 +10,10 @@ import click
 
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import load, problem
-from scheduler.dagfiles.watch import Watch
 from scheduler.exceptions import DagError, NotFoundError
 from scheduler.process import masked_output
 from scheduler.settings import Settings
+from scheduler.testing import folder as dag_folder
 from scheduler.testing import runs
 
 
@@ -40,13 +40,11 @@ def run(settings: Settings, dag_id: str, *, logical_date: datetime, conf: dict[s
 def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
     """Return a DAG and its file in the DAGs folder. Files that mention its ID are loaded first."""
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
-    folder = settings.dags_folder
-    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
-        listing = watch.look()
-    if listing is None:
+    folder, files = settings.dags_folder, dag_folder.listed(settings)
+    if files is None:
         raise NotFoundError(f"The DAGs folder {folder} cannot be read: correct PACELINE_DAGS_FOLDER.")
     failed: dict[str, str] = {}
-    for file in sorted(listing.files, key=lambda file: (not _mentions(folder / file, dag_id), file)):
+    for file in sorted(files, key=lambda file: not _mentions(folder / file, dag_id)):
         try:
             dags = load.load(folder, file, all_errors=True)
         except (Exception, SystemExit) as error:

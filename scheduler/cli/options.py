@@ -128,6 +128,11 @@ def standard_input() -> str:
     return sys.stdin.read().removesuffix("\n")
 
 
+def typed(value: str) -> str:
+    """Return an argument, or the content of standard input for `-`."""
+    return standard_input() if value == "-" else value
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """Read a JSON object from a file, or from standard input for `-`.
 

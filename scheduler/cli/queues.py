@@ -26,12 +26,12 @@ def list_() -> None:
     """
     settings = options.settings()
     stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)
-    held = _in_redis([row["queue"] for row in stored])
+    in_redis = _in_redis([row["queue"] for row in stored])
     rows = [
         {
             "queue": row["queue"],
             "waiting_in_postgresql": row["scheduled"],
-            "waiting_in_redis": held.get(row["queue"]),
+            "waiting_in_redis": in_redis.get(row["queue"]),
             "running": row["running"],
             "oldest_waiting_at": row["oldest_waiting_at"],
             "workers": row["worker_names"],

@@ -26,10 +26,10 @@ def users() -> None:
 @options.as_json
 def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
-    chosen = _given(password)
-    generated = passwords.generated() if chosen is None else None
-    by_tag = dict(_tag(one) for one in tags)
-    _change("users.create", name, lambda c: accounts.create(c, name, chosen or generated or "", role=role, tags=by_tag))
+    chosen = passwords.generated() if password is None else options.typed(password)
+    generated = chosen if password is None else None
+    by_tag = dict(map(_tag, tags))
+    _change("users.create", name, lambda c: accounts.create(c, name, chosen, role=role, tags=by_tag))
     text = f"Account {name} is created." + (f" Its password is {generated}" if generated else "")
     output.result({"name": name, "role": role, "tags": by_tag, "password": generated}, text)
 
@@ -49,10 +49,9 @@ def list_() -> None:
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 def password(name: str, password: str | None) -> None:
     """Change a password. All sessions of the account end."""
-    chosen = _given(password)
-    new = passwords.generated() if chosen is None else chosen
+    new = passwords.generated() if password is None else options.typed(password)
     _change("users.password", name, lambda c: accounts.set_password(c, name, new))
-    click.echo(f"The password of {name} is changed." + (f" It is {new}" if chosen is None else ""))
+    click.echo(f"The password of {name} is changed." + (f" It is {new}" if password is None else ""))
 
 
 @users.command()
@@ -94,10 +93,6 @@ def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
         return result
 
     return options.transact(both)
-
-
-def _given(password: str | None) -> str | None:
-    return options.standard_input() if password == "-" else password  # noqa: S105 - not a password
 
 
 def _tag(text: str) -> tuple[str, str]:

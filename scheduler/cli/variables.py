@@ -41,9 +41,7 @@ def get(key: str, show: bool) -> None:
 @click.option("--description", help="Description.")
 def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
-    if value == "-":
-        value = options.standard_input()
-    options.transact(store.set_variables, [(key, value, description)], options.cipher(make=True))
+    options.transact(store.set_variables, [(key, options.typed(value), description)], options.cipher(make=True))
     click.echo(f"Variable {key} is set.")
 
 

@@ -52,16 +52,16 @@ def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, A
     report = read_report(broker)
     known = {row["queue"]: row for row in report["queues"]} if report else {}
     names = sorted(known.keys() | worker_queues)
-    held = publisher.lengths(broker, names)
+    in_redis = publisher.lengths(broker, names)
     table = []
     for name in names:
         row = known.get(name, {})
         table.append(
             {
                 "name": name,
-                "messages": row.get("scheduled", 0) + held[name],
+                "messages": row.get("scheduled", 0) + in_redis[name],
                 "postgresql": row.get("scheduled") if report else None,
-                "redis": held[name],
+                "redis": in_redis[name],
                 "running": row.get("running") if report else None,
                 "oldest_waiting_at": row.get("oldest_waiting_at"),
                 "workers": row.get("worker_names", []),

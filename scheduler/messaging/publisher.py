@@ -184,8 +184,8 @@ def lengths(broker: redis.Redis, names: Sequence[str]) -> dict[str, int]:
         for name in names:
             for key in broker_lists(name):
                 pipe.llen(key)
-        found: Any = iter(pipe.execute())
-    return {name: sum(next(found) for _ in broker_lists(name)) for name in names}
+        counts: Any = iter(pipe.execute())
+    return {name: sum(next(counts) for _ in broker_lists(name)) for name in names}
 
 
 def broker_lists(queue: str) -> list[str]:

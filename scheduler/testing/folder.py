@@ -45,30 +45,34 @@ class DagBag:
             raise DagError("\n".join(f"{file}: {message}" for file, message in self.import_errors.items()))
 
 
+def listed(settings: Settings) -> list[str] | None:
+    """The DAG files that a scheduler finds in the DAGs folder; None if the folder cannot be read."""
+    folder, syntax = settings.dags_folder, settings.core.dag_ignore_file_syntax
+    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=syntax)) as watch:
+        listing = watch.look()
+    return None if listing is None else sorted(listing.files)
+
+
 def files_of(settings: Settings) -> list[str]:
     """The DAG files that a scheduler finds in the DAGs folder. NotFoundError if there is no such folder."""
-    folder = settings.dags_folder
-    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)) as watch:
-        listing = watch.look()
-    if listing is None:
+    files = listed(settings)
+    if files is None:
         raise NotFoundError(
-            f"There is no DAGs folder {folder}; set `dag_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
+            f"There is no DAGs folder {settings.dags_folder}; set `dag_folder` in the settings of pytest, or PACELINE_DAGS_FOLDER."
         )
-    return sorted(listing.files)
+    return files
 
 
 def load_folder(settings: Settings) -> DagBag:
     """Load every DAG file of the DAGs folder. NotFoundError if there is no such folder."""
-    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
-    folder = settings.dags_folder
-    bag = DagBag(folder)
+    bag = DagBag(settings.dags_folder)
     for file in files_of(settings):
         try:
-            found = load_file(settings, file)
+            dags = load_file(settings, file)
         except (Exception, SystemExit) as error:
-            bag.import_errors[file] = problem.of_exception(error, folder / file, memory_limit_mb=0).with_line
+            bag.import_errors[file] = problem.of_exception(error, bag.folder / file, memory_limit_mb=0).with_line
             continue
-        for dag_id, dag in found.items():
+        for dag_id, dag in dags.items():
             if dag_id in bag.dags:
                 bag.import_errors[file] = f"The DAG {dag_id!r} is also in {bag.files[dag_id]}; rename one."
             else:

@@ -41,10 +41,12 @@ INJECTED = KEYS | {"spark", "sc", "self", "context"}
 #: The classes of values that JSON gives back as they were. Others change: a tuple is a list, and a DataFrame a reference.
 JSON = {f"builtins.{name}" for name in ("str", "int", "float", "bool", "list", "dict")}
 ANY = AnyType(TypeOfAny.explicit)
+#: The kind of a parameter once it is optional.
+OPTIONAL = {ARG_POS: ARG_OPT, ARG_NAMED: ARG_NAMED_OPT}
 
 
 class PacelinePlugin(Plugin):
-    """Knows the parameters of the function inside a TaskFunction."""
+    """Gives mypy the parameters of the function inside a TaskFunction."""
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
         if fullname == f"{TASK_FUNCTION}.__call__":
@@ -66,12 +68,12 @@ class PacelinePlugin(Plugin):
 
 def _of_decorator(context: MethodContext) -> Type:
     """The result of a decorator, with the parameters and the result of the function."""
-    made = get_proper_type(context.default_return_type)
+    returned = get_proper_type(context.default_return_type)
     function = get_proper_type(context.arg_types[0][0]) if context.arg_types and context.arg_types[0] else None
-    if not isinstance(made, Instance) or made.type.fullname != TASK_FUNCTION or not isinstance(function, CallableType):
+    if not isinstance(returned, Instance) or returned.type.fullname != TASK_FUNCTION or not isinstance(function, CallableType):
         return context.default_return_type
     own = Parameters(function.arg_types, function.arg_kinds, function.arg_names)
-    return made.copy_modified(args=[own, _result(function)])
+    return returned.copy_modified(args=[own, _result(function)])
 
 
 def _result(function: CallableType) -> Type:
@@ -86,18 +88,18 @@ def _parameters(context: MethodSigContext | MethodContext) -> Parameters | None:
     kind = get_proper_type(context.type)
     if not isinstance(kind, Instance) or not kind.args:
         return None
-    found = get_proper_type(kind.args[0])
-    return _of_operator(found) if kind.type.fullname == OPERATOR_PARTIAL else found if isinstance(found, Parameters) else None
+    own = get_proper_type(kind.args[0])
+    return _of_operator(own) if kind.type.fullname == OPERATOR_PARTIAL else own if isinstance(own, Parameters) else None
 
 
 def _of_operator(kind: ProperType) -> Parameters | None:
     """The parameters of an operator with the names in its **kwargs."""
     method = kind.type.get_method("__init__") if isinstance(kind, Instance) else None
-    made = get_proper_type(method.type) if method is not None else None
-    if not isinstance(made, CallableType):
+    signature = get_proper_type(method.type) if method is not None else None
+    if not isinstance(signature, CallableType):
         return None
-    each = made.with_unpacked_kwargs()
-    return Parameters(each.arg_types[1:], each.arg_kinds[1:], each.arg_names[1:])
+    unpacked = signature.with_unpacked_kwargs()
+    return Parameters(unpacked.arg_types[1:], unpacked.arg_kinds[1:], unpacked.arg_names[1:])
 
 
 def _of_partial(context: MethodSigContext) -> FunctionLike:
@@ -106,31 +108,29 @@ def _of_partial(context: MethodSigContext) -> FunctionLike:
     partial = get_proper_type(signature.ret_type) if isinstance(signature, CallableType) else None
     if not isinstance(partial, Instance) or partial.type.fullname != OPERATOR_PARTIAL:
         return signature
-    found = _of_operator(get_proper_type(partial.args[0]))
-    if found is None or ARG_STAR2 in found.arg_kinds:
-        return context.default_signature
-    kinds = [ARG_NAMED_OPT] * len(found.arg_names)
-    return context.default_signature.copy_modified(arg_names=found.arg_names, arg_kinds=kinds, arg_types=found.arg_types)
+    parameters = _of_operator(get_proper_type(partial.args[0]))
+    if parameters is None or ARG_STAR2 in parameters.arg_kinds:
+        return signature
+    kinds = [ARG_NAMED_OPT] * len(parameters.arg_names)
+    return signature.copy_modified(arg_names=parameters.arg_names, arg_kinds=kinds, arg_types=parameters.arg_types)
 
 
 def _of_call(context: MethodSigContext) -> FunctionLike:
     """The parameters of the function; those that a worker fills are optional."""
-    found = _parameters(context)
-    if found is None:
+    parameters = _parameters(context)
+    if parameters is None:
         return context.default_signature
-    optional = {ARG_POS: ARG_OPT, ARG_NAMED: ARG_NAMED_OPT}
-    kinds = [
-        optional.get(kind, kind) if name in INJECTED else kind for name, kind in zip(found.arg_names, found.arg_kinds, strict=True)
-    ]
-    return context.default_signature.copy_modified(arg_names=found.arg_names, arg_kinds=kinds, arg_types=found.arg_types)
+    names, kinds = parameters.arg_names, parameters.arg_kinds
+    kinds = [OPTIONAL.get(kind, kind) if name in INJECTED else kind for name, kind in zip(names, kinds, strict=True)]
+    return context.default_signature.copy_modified(arg_names=names, arg_kinds=kinds, arg_types=parameters.arg_types)
 
 
 def _of_expansion(context: MethodSigContext) -> FunctionLike:
     """The names of the parameters of the function, each optional, for lists and results of any type."""
-    found = _parameters(context)
-    if found is None or ARG_STAR2 in found.arg_kinds:
+    parameters = _parameters(context)
+    if parameters is None or ARG_STAR2 in parameters.arg_kinds:
         return context.default_signature
-    names = [name for name, kind in zip(found.arg_names, found.arg_kinds, strict=True) if kind is not ARG_STAR]
+    names = [name for name, kind in zip(parameters.arg_names, parameters.arg_kinds, strict=True) if kind is not ARG_STAR]
     # With Any, mypy would not infer the type of the entries of a list.
     anything = context.api.named_generic_type("builtins.object", [])
     return context.default_signature.copy_modified(
@@ -145,13 +145,11 @@ def _check_results(context: MethodContext) -> Type:
 
 def _check_values(context: MethodContext) -> Type:
     """Report each argument of `partial` that does not fit its parameter. All parameters of a group are optional after it."""
-    returned, kind, found = _check(context, _value), get_proper_type(context.type), _parameters(context)
-    if found is None or not isinstance(kind, Instance) or kind.type.fullname != GROUP_FUNCTION:
+    returned, group, parameters = _check(context, _value), get_proper_type(context.type), _parameters(context)
+    if parameters is None or not isinstance(group, Instance) or group.type.fullname != GROUP_FUNCTION:
         return returned
-    optional = {ARG_POS: ARG_OPT, ARG_NAMED: ARG_NAMED_OPT}
-    return kind.copy_modified(
-        args=[Parameters(found.arg_types, [optional.get(one, one) for one in found.arg_kinds], found.arg_names)]
-    )
+    kinds = [OPTIONAL.get(kind, kind) for kind in parameters.arg_kinds]
+    return group.copy_modified(args=[Parameters(parameters.arg_types, kinds, parameters.arg_names)])
 
 
 def _check_entries(context: MethodContext) -> Type:

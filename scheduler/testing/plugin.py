@@ -116,8 +116,7 @@ def run_dag(paceline_settings: Settings, request: pytest.FixtureRequest) -> Any:
     def run(dag: DAG | str | Any, **options: Any) -> RunResult:
         from scheduler.testing import runs
 
-        found = request.getfixturevalue("dag_bag").get_dag(dag) if isinstance(dag, str) else dag
-        return runs.run_dag(_made(found), paceline_settings, **options)
+        return runs.run_dag(_dag(request, dag), paceline_settings, **options)
 
     return run
 
@@ -238,10 +237,12 @@ class InEnvironment(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _made(dag: Any) -> Any:
-    """The DAG; of a @dag function the one that it creates."""
+def _dag(request: pytest.FixtureRequest, dag: Any) -> Any:
+    """A DAG by its ID in the DAGs folder, or itself, or the one that a @dag function creates."""
     from scheduler.authoring.dag import DAG
 
+    if isinstance(dag, str):
+        return request.getfixturevalue("dag_bag").get_dag(dag)
     return dag if isinstance(dag, DAG) or not callable(dag) else dag()
 
 
@@ -249,8 +250,7 @@ def _task(request: pytest.FixtureRequest, task: tuple[Any, ...]) -> Any:
     if len(task) == 1:
         return task[0]
     dag, task_id = task
-    found = request.getfixturevalue("dag_bag").get_dag(dag) if isinstance(dag, str) else _made(dag)
-    return found.get_task(task_id)
+    return _dag(request, dag).get_task(task_id)
 
 
 def _folder(config: pytest.Config) -> Path:

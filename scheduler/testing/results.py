@@ -1,8 +1,8 @@
-"""What a run in memory did."""
+"""The results of runs in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,29 +112,3 @@ class TaskResult:
 def key_of(task_id: str, map_index: int) -> str:
     """The name of a task instance in the mappings of a result."""
     return task_id if map_index < 0 else f"{task_id}[{map_index}]"
-
-
-def of_run(
-    dag_id: str,
-    run_id: str,
-    state: str,
-    instances: Iterable[Any],
-    *,
-    errors: Mapping[str, BaseException],
-    triggered: Sequence[TriggeredRun] = (),
-) -> RunResult:
-    """The result from the rows of a MemoryRun, in order."""
-    rows = {key_of(row["task_id"], row["map_index"]): row for row in instances}
-    return RunResult(
-        dag_id=dag_id,
-        run_id=run_id,
-        state=state,
-        order=list(rows),
-        states={name: row["state"] for name, row in rows.items()},
-        xcoms={name: row["result"] for name, row in rows.items() if row["result"] is not None},
-        all_xcoms={name: row["xcoms"] for name, row in rows.items()},
-        reasons={name: row["reason"] for name, row in rows.items() if row["reason"]},
-        durations={name: row["took_s"] for name, row in rows.items()},
-        errors=errors,
-        triggered=triggered,
-    )

@@ -18,7 +18,7 @@ from scheduler.authoring.dag import DAG
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
-from scheduler.testing.results import RunResult, TaskResult, key_of, of_run
+from scheduler.testing.results import RunResult, TaskResult, key_of
 from workers.memory_run import MemoryRun
 from workers.memory_store import NO_NUMBER
 
@@ -80,10 +80,21 @@ def run_dag(dag: DAG, settings: Settings | None = None, *, file: str | None = No
     """Run a DAG to its end. `options` are those of `prepare`."""
     settings = settings or Settings.load(os.environ)
     run = prepare(dag, settings, file=file or Path(dag.fileloc).name, **options)
-    rows = list(finished(settings, run))
-    names = [(row["task_id"], row["map_index"]) for row in rows]
-    errors = {key_of(*name): error for name in names if (error := run.error_of(*name)) is not None}
-    return of_run(dag.dag_id, run.store.dag_run.run_id, str(run.state), rows, errors=errors, triggered=run.store.triggered)
+    rows = {key_of(row["task_id"], row["map_index"]): row for row in finished(settings, run)}
+    errors = {name: run.error_of(row["task_id"], row["map_index"]) for name, row in rows.items()}
+    return RunResult(
+        dag_id=dag.dag_id,
+        run_id=run.store.dag_run.run_id,
+        state=str(run.state),
+        order=list(rows),
+        states={name: row["state"] for name, row in rows.items()},
+        xcoms={name: row["result"] for name, row in rows.items() if row["result"] is not None},
+        all_xcoms={name: row["xcoms"] for name, row in rows.items()},
+        reasons={name: row["reason"] for name, row in rows.items() if row["reason"]},
+        durations={name: row["took_s"] for name, row in rows.items()},
+        errors={name: error for name, error in errors.items() if error is not None},
+        triggered=run.store.triggered,
+    )
 
 
 def run_and_print(dag: DAG, *, logical_date: datetime | None, conf: Mapping[str, Any] | None) -> RunResult:
@@ -102,8 +113,7 @@ def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str,
     `options` are those of `prepare`.
     """
     operator = operator_of(task)
-    settings = settings or Settings.load(os.environ)
-    run = _before(operator, settings, xcoms, options)
+    run = _before(operator, settings, xcoms=xcoms, **options)
     rows = list(run.rows_of(operator.task_id))
     first = rows[0]
     return TaskResult(
@@ -120,9 +130,7 @@ def run_task(task: Any, settings: Settings | None = None, *, xcoms: Mapping[str,
 def context_of(task: Any, settings: Settings | None = None, *, map_index: int = -1, **options: Any) -> dict[str, Any]:
     """The context that a task would get. `options` are those of `run_task`."""
     operator = operator_of(task)
-    settings = settings or Settings.load(os.environ)
-    xcoms = options.pop("xcoms", None)
-    return _before(operator, settings, xcoms, options).context_of(operator, map_index)
+    return _before(operator, settings, **options).context_of(operator, map_index)
 
 
 def render_task(task: Any, settings: Settings | None = None, *, map_index: int = -1, **options: Any) -> dict[str, Any]:
@@ -155,11 +163,11 @@ def end_spark() -> None:
 
 
 def _before(
-    operator: AbstractOperator, settings: Settings, xcoms: Mapping[str, Any] | None, options: Mapping[str, Any]
+    operator: AbstractOperator, settings: Settings | None, *, xcoms: Mapping[str, Any] | None = None, **options: Any
 ) -> MemoryRun:
     dag = operator.dag
     assert isinstance(dag, DAG)
-    run = prepare(dag, settings, file=Path(dag.fileloc).name, **options)
+    run = prepare(dag, settings or Settings.load(os.environ), file=Path(dag.fileloc).name, **options)
     upstream = operator.get_flat_relative_ids(upstream=True)
     values = dict(xcoms or {})
     for name in sorted(upstream | values.keys() - {operator.task_id}):
