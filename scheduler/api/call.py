@@ -117,7 +117,7 @@ def authorize_dag(connection: Connection, account: Account, needs: access.Needs,
         if not access.may(account, needs):
             raise access.refusal(needs)
         return
-    if not access.may(account, needs, dags.tags_of(connection, dag_id) or []):
+    if not access.may(account, needs, dags.tags_of(connection, dag_id)):
         raise access.refusal(needs)
 
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query
 
-from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
@@ -74,10 +73,10 @@ def get_asset_events(
     name_prefix_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List updates of assets."""
-    filters = records.event_filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
+    filters = records.ASSET_EVENTS.filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
     filters.equals("source_task_id", source_task_id).equals("source_run_id", source_run_id)
     filters.equals("source_map_index", source_map_index).like("name", name_pattern, name_prefix_pattern)
-    found = api.read(records.asset_events, filters.between("timestamp", ranges_["timestamp"]), page)
+    found = api.read(records.ASSET_EVENTS.page, filters.in_ranges(ranges_), page)
     return {"asset_events": found.rows, "total_entries": found.total}
 
 
@@ -89,7 +88,7 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     asset = known(api, body.asset_id)
     made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}", body.partition_key)
     api.wake("plan")
-    return api.read(records.asset_events, records.event_filters().equals("id", made["id"]), params.page(1)).rows[0]
+    return api.read(records.ASSET_EVENTS.by_keys, [made["id"]])[0]
 
 
 @router.get("/assets/{asset_id}", response_model=models.Asset)

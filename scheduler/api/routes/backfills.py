@@ -17,7 +17,8 @@ def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str,
     """List backfills."""
     if dag_id is not None:
         api.require(dag_id, "viewer")
-    found = api.read(records.backfills, records.backfill_filters().visible(api.tags()).equals("dag_id", dag_id), page)
+    filters = records.BACKFILLS.filters().visible(api.tags()).equals("dag_id", dag_id)
+    found = api.read(records.BACKFILLS.page, filters, page)
     return {"backfills": found.rows, "total_entries": found.total}
 
 

@@ -60,7 +60,9 @@ def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
     """Delete all runs that a filter selects, except runs with a task instance on a worker."""
     chosen = body.filter
     _refuse_empty(chosen)
-    filters = runs.filters().visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)
+    filters = (
+        runs.RUNS.filters().visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)
+    )
     filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
     filters.one_of("state", chosen.state).one_of("run_type", chosen.run_type)
     _in_ranges(filters, chosen)
@@ -89,7 +91,7 @@ def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
 def _chosen(api: Call, chosen: models.InstanceFilter) -> dict[int, list[int]]:
     """The task instances that a filter selects and the account may change, by run."""
     _refuse_empty(chosen)
-    filters = instances.filters().visible(api.tags("operator"))
+    filters = instances.INSTANCES.filters().visible(api.tags("operator"))
     filters.one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids).one_of("task_id", chosen.task_ids)
     filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
     filters.matches("task_id", chosen.task_id_pattern).one_of("operator", chosen.operator)

@@ -33,7 +33,7 @@ from scheduler.store.runs.selection import Change, Runs, Tasks
 
 router = new_router(tags=["DagRun"])
 
-RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at")
+RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at", "partition_date")
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: Characters of an idempotency key.
 LONGEST_KEY = 200
@@ -46,7 +46,7 @@ def get_dag_runs(
     api: Api,
     dag_id: str,
     page: CursorPage,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES, "partition_date"))],
+    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
     run_type: RunTypes = None,
     state: RunStates = None,
     dag_version: Annotated[list[int] | None, Query()] = None,
@@ -64,12 +64,10 @@ def get_dag_runs(
 ) -> dict[str, Any]:
     """List runs of a DAG, or of all DAGs with ~."""
     filters = _of_dag(api, dag_id).one_of("run_type", run_type).one_of("state", state).one_of("version_number", dag_version)
-    for name in RANGES:
-        filters.between(name, ranges_[name])
+    filters.in_ranges(ranges_)
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("dag_id", dag_id_pattern, dag_id_prefix_pattern)
     filters.matches("conf", conf_contains)
     filters.like("partition_key", partition_key_pattern, partition_key_prefix_pattern)
-    filters.between("partition_date", ranges_["partition_date"])
     if bundle_version:
         filters.nothing()
     runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)
@@ -83,8 +81,7 @@ def get_list_dag_runs_batch(api: Api, dag_id: str, body: models.DagRunsFilter) -
     if dag_id != "~":
         raise UsageError("The DAG in the path must be ~: name DAGs in dag_ids.")
     filters = _of_dag(api, "~").one_of("dag_id", body.dag_ids).one_of("state", body.states).matches("conf", body.conf_contains)
-    for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
-        filters.between(name, bounds)
+    filters.in_ranges(params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration"))
     return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
 
 
@@ -160,7 +157,7 @@ def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str
     if body.note is not None:
         for key in keys:
             api.write(runs.set_note, key, body.note)
-    found = api.read(runs.by_keys, keys)
+    found = api.read(runs.RUNS.by_keys, keys)
     return {"dag_runs": found, "total_entries": len(found)}
 
 
@@ -178,7 +175,7 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
         return entity if isinstance(entity, str) else entity.dag_run_id
 
     def find(entity: str | models.DagRunRef) -> list[str]:
-        own = runs.filters().equals("dag_id", _dag(entity)).equals("run_id", _run(entity))
+        own = runs.RUNS.filters().equals("dag_id", _dag(entity)).equals("run_id", _run(entity))
         return [name(entity)] if api.read(runs.names, own) else []
 
     def update(entity: models.DagRunRef, mask: list[str] | None) -> None:
@@ -196,7 +193,7 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
 def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """List the updates of assets that created a run. Tasks and runs of DAGs that the account may not see are left out."""
     row = api.read(runs.run, dag_id, dag_run_id)
-    found = api.read(records.asset_events, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
+    found = api.read(records.ASSET_EVENTS.page, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
     return {"asset_events": other_dags.in_asset_events(api, found.rows), "total_entries": found.total}
 
 
@@ -256,7 +253,7 @@ async def _pause(api: Call, seconds: float) -> None:
 
 
 def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> dict[str, Any]:
-    filters = records.xcom_filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
+    filters = records.XCOMS.filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
     found: dict[str, Any] = {}
     for row in records.xcom_values(connection, filters):
         if row["map_index"] < 0:
@@ -273,7 +270,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
         if not new:
             if not same:
                 raise ConflictError("This Idempotency-Key belongs to another request: use a new one.")
-            found = runs.by_keys(connection, [dag_run_id] if dag_run_id else [])
+            found = runs.RUNS.by_keys(connection, [dag_run_id] if dag_run_id else [])
             if not found:
                 raise NotFoundError("The run of this Idempotency-Key was deleted.")
             return found[0]
@@ -298,7 +295,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
         runs.made_for(connection, api.account.id, key, created.id)
     if body.note:
         runs.set_note(connection, created.id, body.note)
-    return runs.by_keys(connection, [created.id])[0]
+    return runs.RUNS.by_keys(connection, [created.id])[0]
 
 
 def _set_state(api: Call, dag_id: str, run_id: str, state: str) -> None:
@@ -328,7 +325,7 @@ def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear | model
 def cleared(api: Call, changes: list[Change]) -> dict[str, Any]:
     """The task instances of a dry run, as they are now, and the tasks that a newer version would add."""
     known = [change for change in changes if change.becomes != "created"]
-    rows = api.read(instances.by_keys, api.read(instances.keys_of, known))
+    rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, known))
     new = [{"task_id": one.task_id, "task_display_name": one.task_id} for one in changes if one.becomes == "created"]
     return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new)}
 
@@ -342,9 +339,9 @@ def delete_run(api: Call, dag_id: str, run_id: str) -> None:
 
 def _of_dag(api: Call, dag_id: str) -> Filters:
     if dag_id == "~":
-        return runs.filters().visible(api.tags())
+        return runs.RUNS.filters().visible(api.tags())
     api.read(dags.dag, dag_id)
-    return runs.filters().equals("dag_id", dag_id)
+    return runs.RUNS.filters().equals("dag_id", dag_id)
 
 
 def _dag_of(api: Call, path: str, named: str | None) -> str:
@@ -360,7 +357,7 @@ def _dag_of(api: Call, path: str, named: str | None) -> str:
 
 
 def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
-    found = api.read(runs.runs, filters, page)
+    found = api.read(runs.RUNS.page, filters, page)
     return {
         "dag_runs": found.rows,
         "total_entries": found.total,

@@ -52,7 +52,9 @@ async def _filters(
     timetable_type: Strings = None,
 ) -> Filters:
     """The filters of lists and of bulk changes."""
-    filters = lists.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
+    filters = (
+        lists.DAGS.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
+    )
     if exclude_stale:
         filters.equals("is_active", True)
     lists.tagged(lists.owned(filters, owners), tags, with_all=tags_match_mode == "all")
@@ -174,13 +176,13 @@ def get_dag_versions(
     bundle_version: str | None = None,
 ) -> dict[str, Any]:
     """List the versions of a DAG."""
-    filters = lists.version_filters().visible(api.tags()).equals("version_number", version_number)
+    filters = lists.VERSIONS.filters().visible(api.tags()).equals("version_number", version_number)
     if dag_id != "~":
         api.read(lists.dag, dag_id)
         filters.equals("dag_id", dag_id)
     if bundle_name not in {None, BUNDLE} or bundle_version is not None:
         filters.nothing()
-    found = api.read(lists.versions, filters, page)
+    found = api.read(lists.VERSIONS.page, filters, page)
     return {"dag_versions": found.rows, "total_entries": found.total}
 
 
@@ -223,8 +225,8 @@ def reparse_dag_file(api: Api, file_token: str) -> None:
     """Parse a DAG file again now, whether it has changed or not."""
     path = models.file_of(file_token)
     found = api.read(lists.dags_of_file, path) if path else []
-    for row in found:
-        api.require(row["dag_id"], "operator")
+    for dag_id in found:
+        api.require(dag_id, "operator")
     if not path or (not found and api.tags("operator") is not None) or not api.write(lists.reparse_file, path):
         raise NotFoundError("There is no DAG file with this token.")
     api.wake("plan")
@@ -244,7 +246,7 @@ def get_dag_tags(
 @router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
 def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
     """Count the runs of DAGs in each state. A DAG that never had a run is left out."""
-    filters = runs.filters().visible(api.tags()).one_of("dag_id", dag_ids)
+    filters = runs.RUNS.filters().visible(api.tags()).one_of("dag_id", dag_ids)
     stats: dict[str, dict[str, int]] = {}
     for row in api.read(runs.counts_by_state, filters):
         stats.setdefault(row["dag_id"], dict.fromkeys(RunState, 0))[row["state"]] = row["count"]
@@ -258,7 +260,8 @@ def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
 @router.get("/dagWarnings", response_model=models.DagWarningPage, tags=["DagWarning"])
 def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
     """List DAGs whose tasks name a pool that does not exist."""
-    visible = api.tags()
+    missing = api.read(records.missing_pools)
+    visible = set(api.read(lists.visible, {row["dag_id"] for row in missing}, api.tags()))
     rows = [
         {
             "dag_id": row["dag_id"],
@@ -267,10 +270,8 @@ def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_t
             "message": f"The pool {row['pool']!r} does not exist: its tasks wait until it is created.",
             "timestamp": row["parsed_at"],
         }
-        for row in api.read(records.missing_pools)
-        if dag_id in {None, row["dag_id"]}
-        and warning_type in {None, "non-existent pool"}
-        and (visible is None or set(visible) & set(api.read(lists.tags_of, row["dag_id"]) or ()))
+        for row in missing
+        if row["dag_id"] in visible and dag_id in {None, row["dag_id"]} and warning_type in {None, "non-existent pool"}
     ]
     found = in_memory(rows, page, orders={"dag_id", "warning_type", "message", "timestamp"}, default=("dag_id",))
     return {"dag_warnings": found.rows, "total_entries": found.total}
@@ -286,17 +287,19 @@ def get_import_errors(
     bundle_name: str | None = None,
 ) -> dict[str, Any]:
     """List DAG files that cannot be read."""
-    filters = records.error_filters(api.tags()).like("file", filename_pattern, filename_prefix_pattern).equals("file", filename)
+    filters = records.error_filters(api.tags()).like("filename", filename_pattern, filename_prefix_pattern)
+    filters.equals("filename", filename)
     if bundle_name not in {None, BUNDLE}:
         filters.nothing()
-    found = api.read(records.import_errors, filters, page)
+    found = api.read(records.IMPORT_ERRORS.page, filters, page)
     return {"import_errors": found.rows, "total_entries": found.total}
 
 
 @router.get("/importErrors/{import_error_id}", response_model=models.ImportError_, tags=["Import Error"])
 def get_import_error(api: Api, import_error_id: params.Number) -> dict[str, Any]:
     """Show why a DAG file cannot be read."""
-    return api.read(records.import_error, records.error_filters(api.tags()), import_error_id)
+    filters = records.error_filters(api.tags()).equals("number", import_error_id)
+    return api.read(records.IMPORT_ERRORS.one, filters, f"There is no import error {import_error_id}.")
 
 
 def _one(api: Api, dag_id: str) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
 from scheduler.api.params import Number, Page, Strings
-from scheduler.exceptions import NotFoundError
-from scheduler.store.lists import listing, records
+from scheduler.store.lists import records
 from scheduler.store.lists.listing import Filters
 
 router = new_router(prefix="/eventLogs", tags=["Event Log"])
@@ -51,20 +50,19 @@ def get_event_logs(
     filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("owner", owner_pattern, owner_prefix_pattern)
     filters.like("event", event_pattern, event_prefix_pattern)
-    found = api.read(records.audit, filters, page)
+    found = api.read(records.AUDIT.page, filters, page)
     return {"event_logs": other_dags.in_audit(api, found.rows), "total_entries": found.total}
 
 
 @router.get("/{event_log_id}", response_model=models.EventLog)
 def get_event_log(api: Api, event_log_id: Number) -> dict[str, Any]:
     """Show an entry of the audit log."""
-    found = api.read(records.audit, _visible(api).equals("id", event_log_id), listing.Page(limit=1))
-    if not found.rows:
-        raise NotFoundError(f"There is no event log {event_log_id}.")
-    return other_dags.in_audit(api, found.rows)[0]
+    chosen = _visible(api).equals("id", event_log_id)
+    row = api.read(records.AUDIT.one, chosen, f"There is no event log {event_log_id}.")
+    return other_dags.in_audit(api, [row])[0]
 
 
 def _visible(api: Call) -> Filters:
     """Entries about accounts, variables and connections are for administrators."""
-    filters = records.audit_filters()
+    filters = records.AUDIT.filters()
     return filters if api.account.role == "admin" else filters.is_set("dag_id").visible(api.tags())

@@ -37,7 +37,7 @@ async def _filters(
     subject_search: str | None = None,
     body_search: str | None = None,
 ) -> Filters:
-    found = requests.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
+    found = requests.REQUESTS.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
     found.like("task_id", task_id_pattern, task_id_prefix_pattern).equals("map_index", map_index).one_of("state", ours(state))
     return found.matches("subject", subject_search).matches("body", body_search)
 
@@ -50,7 +50,7 @@ async def _answers(
     responded_by_user_name: params.Strings = None,
 ) -> Filters:
     filters.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
-    return requests.is_answered(filters.between("created_at", ranges_["created_at"]), response_received)
+    return requests.is_answered(filters.in_ranges(ranges_), response_received)
 
 
 @router.get(f"{RUN}/hitlDetails", response_model=models.HitlDetailPage)
@@ -59,7 +59,7 @@ def get_hitl_details(
 ) -> dict[str, Any]:
     """List the questions that task instances of a run ask people, with the answers; ~ stands for any DAG or any run."""
     of_run(api, filters, dag_id, dag_run_id)
-    found = api.read(requests.requests, filters, page)
+    found = api.read(requests.REQUESTS.page, filters, page)
     return {"hitl_details": [_detail(row) for row in with_operators(api, found.rows)], "total_entries": found.total}
 
 

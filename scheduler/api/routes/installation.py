@@ -72,7 +72,7 @@ def get_jobs(
     """List schedulers, workers and waiters."""
     filters = records.process_filters(alive=is_alive, state=job_state).equals("host", hostname)
     filters.equals("kind", job_type and KINDS.get(job_type, job_type))
-    filters.between("start_date", ranges_["start_date"]).between("end_date", ranges_["end_date"])
+    filters.in_ranges(ranges_)
     if executor_class not in {None, "CeleryExecutor"}:
         filters.nothing()
     silent_s = api.settings.scheduler.scheduler_health_check_threshold

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from sqlalchemy import Connection
 
 from scheduler.api import bulk, params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
 from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.store.lists import listing
-from scheduler.store.lists.listing import Entries, Filters, Row
+from scheduler.store.lists.listing import Listing, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +20,7 @@ class Kind:
 
     #: Such as "variable", in paths and messages.
     noun: str
-    #: The name of a thing: the parameter of the path, its fields in bodies that create and change one, and the column of `entries`.
+    #: The name of a thing: the parameter of the path, its fields in bodies that create and change one, and the column of `listing`.
     parameter: str
     field: str
     field_of_change: str
@@ -30,9 +28,7 @@ class Kind:
     #: Models of a response and of a page.
     shown: Any
     page: Any
-    #: One page of the things that the filters select.
-    filters: Callable[[], Filters]
-    entries: Callable[[Connection, Filters, listing.Page], Entries]
+    listing: Listing
     #: A row as a response.
     show: Callable[[Call, Row], Row]
     #: ConflictError if there is such a thing.
@@ -54,7 +50,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         pattern: Annotated[str | None, Query(alias=f"{kind.parameter}_pattern")] = None,
         prefix: Annotated[str | None, Query(alias=f"{kind.parameter}_prefix_pattern")] = None,
     ) -> dict[str, Any]:
-        found = api.read(kind.entries, kind.filters().like(kind.column, pattern, prefix), page)
+        found = api.read(kind.listing.page, kind.listing.filters().like(kind.column, pattern, prefix), page)
         return {f"{kind.noun}s": [kind.show(api, row) for row in found.rows], "total_entries": found.total}
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
@@ -111,4 +107,4 @@ def one(api: Call, kind: Kind, name: str) -> Row:
 
 
 def _found(api: Call, kind: Kind, name: str) -> list[Row]:
-    return api.read(kind.entries, kind.filters().equals(kind.column, name), params.page(1)).rows
+    return api.read(kind.listing.page, kind.listing.filters().equals(kind.column, name), params.page(1)).rows

@@ -49,9 +49,9 @@ def get_grid(
     """The newest runs of a DAG with the state of each task, one character for each. The rows are the tasks of one version."""
     version = _version(api, dag_id, version_number)
     dag = api.read(api.service.versions.dag, version["version_id"])
-    filters = grid.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
-    filters.between("run_after", ranges_["run_after"]).matches("run_id", run_id_pattern)
-    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.service.versions.dag)
+    filters = grid.RUNS.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
+    filters.in_ranges(ranges_).matches("run_id", run_id_pattern)
+    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.service.versions)
     return {
         "dag_id": dag_id,
         "version_number": version["version_number"],

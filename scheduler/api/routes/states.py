@@ -25,7 +25,7 @@ def list_task_state_store(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, page: Page, map_index: MapIndex = -1
 ) -> dict[str, Any]:
     """List the values that a task instance keeps."""
-    found = api.read(states.of_task, states.task_filters(dag_id, dag_run_id, task_id, map_index), page)
+    found = api.read(states.TASKS.page, states.task_filters(dag_id, dag_run_id, task_id, map_index), page)
     return {"task_state_store": found.rows, "total_entries": found.total}
 
 
@@ -84,7 +84,7 @@ def clear_task_state_store(
 @router.get(ASSET, response_model=models.AssetStates, tags=["Asset State Store"])
 def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, Any]:
     """List the values that tasks keep for an asset."""
-    found = api.read(states.of_asset, states.asset_filters(known(api, asset_id)["uri"]), page)
+    found = api.read(states.ASSETS.page, states.asset_filters(known(api, asset_id)["uri"]), page)
     return {"asset_state_store": found.rows, "total_entries": found.total}
 
 

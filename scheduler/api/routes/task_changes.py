@@ -80,7 +80,7 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     keys = api.read(instances.keys_of, changes)
     if body.note is not None:
         _set_notes(api, keys, body.note)
-    rows = api.read(instances.by_keys, keys)
+    rows = api.read(instances.INSTANCES.by_keys, keys)
     return {"task_instances": with_operators(api, rows), "total_entries": len(rows)}
 
 
@@ -235,14 +235,19 @@ def _patch(
         if changes and not dry_run:
             api.wake("queue", runs={change.dag_run_id for change in changes})
     if not keys or "note" in values:
-        own = instances.filters().equals("run_key", run["id"]).one_of("task_id", list(task_ids)).equals("map_index", map_index)
-        named = [row["id"] for row in api.read(instances.instances, own, Page(limit=params.LONGEST_PAGE)).rows]
+        own = (
+            instances.INSTANCES.filters()
+            .equals("run_key", run["id"])
+            .one_of("task_id", list(task_ids))
+            .equals("map_index", map_index)
+        )
+        named = [row["id"] for row in api.read(instances.INSTANCES.page, own, Page(limit=params.LONGEST_PAGE)).rows]
         if not named:
             raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no such task instance.")
         if "note" in values and not dry_run:
             _set_notes(api, named, values["note"])
         keys = keys or ([] if dry_run else named)
-    rows = with_operators(api, api.read(instances.by_keys, keys))
+    rows = with_operators(api, api.read(instances.INSTANCES.by_keys, keys))
     return {"task_instances": rows, "total_entries": len(rows)}
 
 

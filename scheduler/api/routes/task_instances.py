@@ -46,9 +46,8 @@ async def _filters(
     rendered_map_index_pattern: str | None = None,
     rendered_map_index_prefix_pattern: str | None = None,
 ) -> Filters:
-    filters = instances.filters().one_of("state", ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
-    for name in RANGES:
-        filters.between(name, ranges_[name])
+    filters = instances.INSTANCES.filters().one_of("state", ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
+    filters.in_ranges(ranges_)
     filters.like("pool", pool_name_pattern, pool_name_prefix_pattern).like("queue", queue_name_pattern, queue_name_prefix_pattern)
     filters.one_of("version_number", version_number).one_of("try_number", try_number).one_of("map_index", map_index)
     filters.like("rendered_map_index", rendered_map_index_pattern, rendered_map_index_prefix_pattern)
@@ -91,12 +90,11 @@ def get_task_instances(
 @router.post(f"{RUN}/taskInstances/list", response_model=models.TaskInstancePage)
 def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: models.TaskInstancesFilter) -> dict[str, Any]:
     """List task instances by filters in the body. DAG and run in the path are ~."""
-    filters = instances.filters()
+    filters = instances.INSTANCES.filters()
     of_run(api, filters, dag_id, dag_run_id)
     filters.one_of("dag_id", body.dag_ids).one_of("run_id", body.dag_run_ids).one_of("task_id", body.task_ids)
     filters.one_of("state", ours(body.state)).one_of("pool", body.pool).one_of("queue", body.queue)
-    for name, bounds in params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration").items():
-        filters.between(name, bounds)
+    filters.in_ranges(params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration"))
     if body.executor:
         filters.nothing()
     return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
@@ -202,7 +200,7 @@ def ours(names: Iterable[str | None] | None) -> list[str | None] | None:
 
 
 def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
-    found = api.read(instances.instances, filters, page)
+    found = api.read(instances.INSTANCES.page, filters, page)
     return {
         "task_instances": with_operators(api, found.rows),
         "total_entries": found.total,

@@ -39,7 +39,7 @@ def get_xcom_entries(
     map_index_filter: int | None = None,
 ) -> dict[str, Any]:
     """List XComs without their values; ~ stands for any DAG, run or task."""
-    filters = records.xcom_filters().visible(api.tags() if dag_id == "~" else None)
+    filters = records.XCOMS.filters().visible(api.tags() if dag_id == "~" else None)
     for name, value in (("dag_id", dag_id), ("run_id", dag_run_id), ("task_id", task_id)):
         filters.equals(name, None if value == "~" else value)
     if "~" not in {dag_id, dag_run_id}:
@@ -48,8 +48,8 @@ def get_xcom_entries(
     filters.like("key", xcom_key_pattern, xcom_key_prefix_pattern)
     filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern)
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
-    filters.between("logical_date", ranges_["logical_date"]).between("run_after", ranges_["run_after"])
-    found = api.read(records.xcoms, filters, page)
+    filters.in_ranges(ranges_)
+    found = api.read(records.XCOMS.page, filters, page)
     return {"xcom_entries": found.rows, "total_entries": found.total}
 
 
@@ -95,8 +95,9 @@ def delete_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom
 
 
 def _entry(api: Call, dag_id: str, run_id: str, task_id: str, key: str, map_index: int) -> dict[str, Any]:
-    filters = records.xcom_filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
-    row = api.read(records.xcom, filters.equals("map_index", map_index).equals("key", key))
+    filters = records.XCOMS.filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
+    filters.equals("map_index", map_index).equals("key", key)
+    row = api.read(records.XCOMS_WITH_VALUES.one, filters, "There is no such XCom.")
     return row if _is_flat(row["value"], DEEPEST) else row | {"value": json.dumps(row["value"], ensure_ascii=False)}
 
 

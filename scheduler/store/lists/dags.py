@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -10,47 +9,47 @@ from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError, PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row
 
-#: `data - 'tasks'` is one read of the stored version, whatever is picked from it.
-COLUMNS = """
-    d.dag_id, d.file, d.is_active, d.parsed_at, coalesce(s.is_paused, false) as is_paused, v.id as version_id,
-    v.number as version_number, v.created_at as version_created_at, v.max_active_runs, v.max_active_tasks, v.data - 'tasks' as spec,
-    s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after, f.duration_s as parse_duration_s,
-    f.parsed_at as file_parsed_at, exists (select from import_error e where e.file = d.file) as has_import_errors
-"""
-SOURCE = """
-    dag d join dag_version v on v.id = d.version_id
-    left join dag_schedule s on s.dag_id = d.dag_id
-    left join dag_file f on f.path = d.file
-"""
 #: The newest run, for filters and orders only.
 NEWEST = "(select {} from dag_run n where n.dag_id = d.dag_id order by n.id desc limit 1)"
-ORDERS = {
-    "dag_id": "d.dag_id", "dag_display_name": "d.dag_id", "is_paused": "coalesce(s.is_paused, false)",
-    "next_dagrun": "s.next_run_after", "next_dagrun_run_after": "s.next_run_after", "state": NEWEST.format("n.state"),
-    "last_run_state": NEWEST.format("n.state"), "start_date": NEWEST.format("n.started_at"),
-    "last_run_start_date": NEWEST.format("n.started_at"),
-}  # fmt: skip
-#: The filters of a list.
-COLUMNS_BY_NAME = ORDERS | {
-    "is_active": "d.is_active", "has_import_errors": "exists (select from import_error e where e.file = d.file)",
-    "has_asset_schedule": "(v.asset_uris is not null)", "asset_uris": "v.asset_uris::text",
-    "timetable": "v.data->'schedule'->>'kind'",
-}  # fmt: skip
-VERSION_COLUMNS = "v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at"
-VERSION_ORDERS = {"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id",
-                  "bundle_name": "v.id", "bundle_version": "v.id"}  # fmt: skip
-
-
-def filters() -> Filters:
-    """No condition yet."""
-    return Filters(COLUMNS_BY_NAME)
-
-
-def version_filters() -> Filters:
-    """No condition yet, for versions."""
-    return Filters(VERSION_ORDERS)
+HAS_IMPORT_ERRORS = "exists (select from import_error e where e.file = d.file)"
+#: `data - 'tasks'` is one read of the stored version, whatever is picked from it.
+DAGS = Listing(
+    columns=f"""
+        d.dag_id, d.file, d.is_active, d.parsed_at, coalesce(s.is_paused, false) as is_paused, v.id as version_id,
+        v.number as version_number, v.created_at as version_created_at, v.max_active_runs, v.max_active_tasks,
+        v.data - 'tasks' as spec, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
+        f.duration_s as parse_duration_s, f.parsed_at as file_parsed_at, {HAS_IMPORT_ERRORS} as has_import_errors
+    """,
+    tables="""
+        dag d join dag_version v on v.id = d.version_id
+        left join dag_schedule s on s.dag_id = d.dag_id
+        left join dag_file f on f.path = d.file
+    """,
+    orders={
+        "dag_id": "d.dag_id", "dag_display_name": "d.dag_id", "is_paused": "coalesce(s.is_paused, false)",
+        "next_dagrun": "s.next_run_after", "next_dagrun_run_after": "s.next_run_after", "state": NEWEST.format("n.state"),
+        "last_run_state": NEWEST.format("n.state"), "start_date": NEWEST.format("n.started_at"),
+        "last_run_start_date": NEWEST.format("n.started_at"),
+    },
+    filtered={
+        "is_active": "d.is_active", "has_import_errors": HAS_IMPORT_ERRORS,
+        "has_asset_schedule": "(v.asset_uris is not null)", "asset_uris": "v.asset_uris::text",
+        "timetable": "v.data->'schedule'->>'kind'",
+    },
+    default_order=("dag_id",),
+    key="d.dag_id",
+)  # fmt: skip
+#: By default the oldest first.
+VERSIONS = Listing(
+    columns="v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at",
+    tables="dag_version v",
+    orders={"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id",
+            "bundle_name": "v.id", "bundle_version": "v.id"},
+    default_order=("id",),
+    key="v.id",
+)  # fmt: skip
 
 
 def tag_filters() -> Filters:
@@ -67,9 +66,9 @@ def tagged(filters: Filters, tags: Collection[str] | None, *, with_all: bool) ->
 
 def visible(connection: Connection, dag_ids: Collection[str], tags: Collection[str] | None) -> list[str]:
     """Those of these DAGs that have one of these tags; None is all."""
-    chosen = filters().visible(tags).one_of("dag_id", dag_ids)
-    rows = connection.exec_driver_sql(f"select d.dag_id from dag d {chosen.sql}", chosen.parameters)
-    return list(rows.scalars())
+    chosen = DAGS.filters().visible(tags).one_of("dag_id", dag_ids)
+    found = connection.exec_driver_sql(f"select d.dag_id from dag d {chosen.sql}", chosen.parameters)
+    return list(found.scalars())
 
 
 def owned(filters: Filters, owners: Collection[str] | None) -> Filters:
@@ -96,21 +95,19 @@ def with_runs(filters: Filters, states: Collection[str] | None, starts: Row, end
 
 def dags(connection: Connection, filters: Filters, page: Page) -> Entries:
     """One page of DAGs, by default by id."""
-    found = entries(connection, COLUMNS, SOURCE, filters, page, orders=ORDERS, default=("dag_id",), key="d.dag_id")
+    found = DAGS.page(connection, filters, page)
     return replace(found, rows=[_with_schedule(row) for row in found.rows])
 
 
 def names(connection: Connection, filters: Filters) -> list[str]:
     """The IDs of all DAGs that the filters select."""
-    return list(connection.exec_driver_sql(f"select d.dag_id from {SOURCE} {filters.sql} order by 1", filters.parameters).scalars())
+    found = connection.exec_driver_sql(f"select d.dag_id from {DAGS.source} {filters.sql} order by 1", filters.parameters)
+    return list(found.scalars())
 
 
 def dag(connection: Connection, dag_id: str) -> Row:
     """One DAG, also if its file is gone. NotFoundError."""
-    found = first(connection, COLUMNS, SOURCE, filters().equals("dag_id", dag_id))
-    if found is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}.")
-    return _with_schedule(found)
+    return _with_schedule(DAGS.one(connection, DAGS.filters().equals("dag_id", dag_id), f"There is no DAG {dag_id!r}."))
 
 
 def tasks(connection: Connection, dag_id: str) -> list[Row]:
@@ -125,37 +122,28 @@ def tasks(connection: Connection, dag_id: str) -> list[Row]:
     return [complete(task) for task in row.tasks]
 
 
-def tags_of(connection: Connection, dag_id: str) -> list[str] | None:
-    """The tags of a DAG; None if there is no such DAG."""
-    row = connection.exec_driver_sql(
-        "select v.data->'tags' as tags from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s", (dag_id,)
-    ).first()
-    return None if row is None else list(row.tags or [])
+def tags_of(connection: Connection, dag_id: str) -> list[str]:
+    """The tags of a DAG; none if there is no such DAG."""
+    tags: list[str] | None = connection.exec_driver_sql(
+        "select v.data->'tags' from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s", (dag_id,)
+    ).scalar_one_or_none()
+    return tags or []
 
 
 def tags(connection: Connection, filters: Filters) -> list[str]:
     """Every tag of an active DAG, by name."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select tag from (select distinct jsonb_array_elements_text(v.data->'tags') as tag, d.dag_id from dag d"
         f" join dag_version v on v.id = d.version_id where d.is_active) g {filters.sql} group by tag order by tag",
         filters.parameters,
     )
-    return list(rows.scalars())
-
-
-def versions(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of DAG versions, by default the oldest first."""
-    return entries(connection, VERSION_COLUMNS, "dag_version v", filters, page, orders=VERSION_ORDERS, default=("id",), key="v.id")
+    return list(found.scalars())
 
 
 def version(connection: Connection, dag_id: str, number: int) -> Row:
     """One version of a DAG. NotFoundError."""
-    found = first(
-        connection, VERSION_COLUMNS, "dag_version v", version_filters().equals("dag_id", dag_id).equals("version_number", number)
-    )
-    if found is None:
-        raise NotFoundError(f"DAG {dag_id!r} has no version {number}.")
-    return found
+    chosen = VERSIONS.filters().equals("dag_id", dag_id).equals("version_number", number)
+    return VERSIONS.one(connection, chosen, f"DAG {dag_id!r} has no version {number}.")
 
 
 def source(connection: Connection, version_id: int) -> str | None:
@@ -174,13 +162,12 @@ def running_runs(connection: Connection, dag_id: str) -> int:
     return count
 
 
-def favorites(connection: Connection, account_id: int, dag_ids: Collection[str] | None = None) -> set[str]:
-    """The favorite DAGs of an account, or those of them among `dag_ids`."""
-    rows = connection.exec_driver_sql(
-        "select dag_id from favorite where account_id = %(account)s and (%(ids)s::text[] is null or dag_id = any(%(ids)s))",
-        {"account": account_id, "ids": None if dag_ids is None else list(dag_ids)},
+def favorites(connection: Connection, account_id: int, dag_ids: Collection[str]) -> set[str]:
+    """The favorites of an account among these DAGs."""
+    found = connection.exec_driver_sql(
+        "select dag_id from favorite where account_id = %s and dag_id = any(%s::text[])", (account_id, list(dag_ids))
     )
-    return set(rows.scalars())
+    return set(found.scalars())
 
 
 def set_favorite(connection: Connection, account_id: int, dag_id: str, *, favorite: bool) -> None:
@@ -200,10 +187,10 @@ def reparse_file(connection: Connection, path: str) -> bool:
     return due.rowcount == 1
 
 
-def dags_of_file(connection: Connection, path: str) -> list[dict[str, Any]]:
-    """The active DAGs of a file."""
-    rows = connection.exec_driver_sql("select dag_id from dag where file = %s and is_active order by 1", (path,))
-    return [dict(row) for row in rows.mappings()]
+def dags_of_file(connection: Connection, path: str) -> list[str]:
+    """The IDs of the active DAGs of a file."""
+    found = connection.exec_driver_sql("select dag_id from dag where file = %s and is_active order by 1", (path,))
+    return list(found.scalars())
 
 
 def _with_schedule(row: Row) -> Row:
@@ -212,11 +199,12 @@ def _with_schedule(row: Row) -> Row:
         periodic = timetable.from_spec(spec).is_periodic
     except (KeyError, TypeError, ValueError, PacelineError):  # only another version of Paceline understands it
         periodic = False
+    summary = timetable.summary(spec)
     types = row["spec"].get("allowed_run_types") or ["backfill"]
     return row | {
         "spec": row["spec"] | {"params": params_in_order(row["spec"])},
-        "timetable_summary": timetable.summary(spec),
-        "timetable_description": timetable.summary(spec),
+        "timetable_summary": summary,
+        "timetable_description": summary,
         "timetable_periodic": periodic,
         "is_backfillable": periodic and "backfill" in types,
     }

@@ -1,14 +1,15 @@
 """The grid of a DAG: its newest runs, with one character for the state of each task."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
-from scheduler.store.lists.listing import Entries, Filters, Page, entries
+from scheduler.store.lists.listing import Entries, Filters, Listing, Page
 
 Row = dict[str, Any]
 #: The character of each state, with those that most task instances have first.
@@ -25,12 +26,17 @@ WORST_FIRST = (
 )  # fmt: skip
 CASES = " ".join(f"when '{state}' then '{code}'" for state, code in CODES.items() if state != "none")
 CODE = f"case t.state {CASES} else '.' end"
-COLUMNS = """
-    r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.run_after, r.started_at, r.ended_at, r.version_id,
-    v.number as version_number
-"""
-SOURCE = "dag_run r join dag_version v on v.id = r.version_id"
-ORDERS = {"run_after": "r.run_after", "id": "r.id"}
+RUNS = Listing(
+    columns="""
+        r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.run_after, r.started_at, r.ended_at, r.version_id,
+        v.number as version_number
+    """,
+    tables="dag_run r join dag_version v on v.id = r.version_id",
+    orders={"run_after": "r.run_after"},
+    filtered={"dag_id": "r.dag_id", "run_id": "r.run_id", "run_type": "r.run_type", "state": "r.state"},
+    default_order=("-run_after",),
+    key="r.id",
+)
 CELLS = f"""
 select t.dag_run_id, string_agg({CODE}, '' order by t.task_no) as states,
        jsonb_object_agg(t.task_no, t.try_number) filter (where t.try_number > 1) as tries,
@@ -59,25 +65,18 @@ def recent(connection: Connection, dag_ids: Collection[str], limit: int) -> dict
     return found
 
 
-def filters() -> Filters:
-    """No condition on runs yet."""
-    return Filters({"dag_id": "r.dag_id", "run_type": "r.run_type", "state": "r.state", "run_after": "r.run_after",
-                    "run_id": "r.run_id"})  # fmt: skip
-
-
 def grid(
-    connection: Connection, filters: Filters, page: Page, shown: SerializedDag, version: Callable[[Connection, int], SerializedDag]
+    connection: Connection, filters: Filters, page: Page, shown: SerializedDag, versions: Versions
 ) -> tuple[Entries, list[Row]]:
     """One page of runs, the newest first, and their cells.
 
     `states` has one character for each task of `shown`; `tries` and `mapped` have what is not 1 or not one instance, by the index
-    of the task. `version` returns the DAG of a version.
+    of the task.
     """
-    page = Page(page.limit, page.offset, ("-run_after",))
-    found = entries(connection, COLUMNS, SOURCE, filters, page, orders=ORDERS, default=("-run_after",), key="r.id")
+    found = RUNS.page(connection, filters, page)
     keys = [run["id"] for run in found.rows]
     cells = {row["dag_run_id"]: row for row in rows.dicts(connection.exec_driver_sql(CELLS, (keys,)))}
-    places = {run["version_id"]: _places(connection, run["version_id"], shown, version) for run in found.rows}
+    places = {run["version_id"]: _places(connection, run["version_id"], shown, versions) for run in found.rows}
     mapped: dict[int, dict[int, Row]] = {}
     for row in rows.dicts(connection.exec_driver_sql(MAPPED, (keys,))):
         cell = mapped.setdefault(row["dag_run_id"], {}).setdefault(row["task_no"], {"counts": {}, "try_number": 1})
@@ -89,12 +88,10 @@ def grid(
     ]
 
 
-def _places(
-    connection: Connection, version_id: int, shown: SerializedDag, version: Callable[[Connection, int], SerializedDag]
-) -> Sequence[int | None]:
+def _places(connection: Connection, version_id: int, shown: SerializedDag, versions: Versions) -> Sequence[int | None]:
     """By task_no of a version: the index of the task in the DAG that is shown."""
     try:
-        dag = version(connection, version_id)
+        dag = versions.dag(connection, version_id)
     except UnreadableVersionError:
         return ()
     return [shown.number.get(task.task_id) for task in dag.tasks]

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, ProgrammingError
 
-from scheduler.exceptions import UsageError
+from scheduler.exceptions import NotFoundError, UsageError
+from scheduler.store.db import rows
 
 Row = dict[str, Any]
 #: Beside a cursor, more entries than this are not counted.
@@ -74,8 +75,8 @@ class Filters:
         """An SQL LIKE pattern that ignores case, or several with | between them; % is added on both sides if it has none."""
         if not pattern or pattern == ANY:
             return self
-        one_of = [one.strip() for one in pattern.split("|") if one.strip()]
-        patterns = [one if "%" in one else f"%{one}%" for one in one_of]
+        parts = [part.strip() for part in pattern.split("|") if part.strip()]
+        patterns = [part if "%" in part else f"%{part}%" for part in parts]
         return self.where(f"{self.columns[name]} ilike any({self.parameter(patterns)})")
 
     def starts_with(self, name: str, prefix: str | None) -> "Filters":
@@ -94,6 +95,12 @@ class Filters:
         for comparison, sign in (("gte", ">="), ("gt", ">"), ("lte", "<="), ("lt", "<")):
             if bounds.get(comparison) is not None:
                 self.where(f"{self.columns[name]} {sign} {self.parameter(bounds[comparison])}")
+        return self
+
+    def in_ranges(self, ranges: Mapping[str, Mapping[str, Any]]) -> "Filters":
+        """`between` for each column that `ranges` names."""
+        for name, bounds in ranges.items():
+            self.between(name, bounds)
         return self
 
     def visible(self, tags: Collection[str] | None) -> "Filters":
@@ -125,82 +132,6 @@ class Filters:
         return f"where {' and '.join(self.conditions)}" if self.conditions else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The tables of a list. `joins`, by alias, only add columns to a row: a query that needs none of them leaves them out."""
-
-    tables: str
-    joins: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return " ".join([self.tables, *self.joins.values()])
-
-    def of(self, *used: str) -> str:
-        """The tables for these pieces of SQL."""
-        return " ".join([self.tables, *(join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", " ".join(used)))])
-
-
-def entries(
-    connection: Connection,
-    select: str,
-    source: str | Source,
-    filters: Filters,
-    page: Page,
-    *,
-    orders: Mapping[str, str],
-    default: Sequence[str],
-    key: str,
-) -> Entries:
-    """One page of `select ... from source`.
-
-    `orders` maps what a client may order by to columns, `default` is the order otherwise, and `key` is a unique column, which
-    breaks ties. UsageError for an unknown order or cursor.
-    """
-    order = _order(page.order_by or tuple(default), orders, key)
-    if page.cursor is not None:
-        return _after_cursor(connection, select, source, filters, page=page, order=order)
-    chosen = f"{filters.sql} order by {_sql(order)} limit %(page_limit)s offset %(page_offset)s"
-    if isinstance(source, Source):  # joined for the rows of the page only, not for all that are sorted
-        keys = f"select {key} from {source.of(chosen)} {chosen}"
-        chosen = f"where {key} = any(array({keys})) order by {_sql(order)}"
-    rows = connection.exec_driver_sql(
-        f"select {select} from {source} {chosen}",
-        filters.parameters | {"page_limit": page.limit, "page_offset": page.offset},
-    )
-    found = [dict(row) for row in rows.mappings()]
-    if found and len(found) < page.limit:
-        return Entries(found, page.offset + len(found))
-    return Entries(found, _count(connection, source, filters))
-
-
-def _count(connection: Connection, source: str | Source, filters: Filters, most: int | None = None) -> int:
-    """The number of all entries, or of the first `most`."""
-    tables = source.of(filters.sql) if isinstance(source, Source) else source
-    counted: int = connection.exec_driver_sql(
-        f"select count(*) from (select from {tables} {filters.sql} limit %(most)s) c", filters.parameters | {"most": most}
-    ).scalar_one()
-    return counted
-
-
-def first(connection: Connection, select: str, source: str | Source, filters: Filters) -> Row | None:
-    """The only row, or None."""
-    row = connection.exec_driver_sql(f"select {select} from {source} {filters.sql} limit 1", filters.parameters).mappings().first()
-    return None if row is None else dict(row)
-
-
-def in_memory(rows: Iterable[Row], page: Page, *, orders: Collection[str], default: Sequence[str]) -> Entries:
-    """One page of rows that are all there. Values of None come last."""
-    found = list(rows)
-    for name in reversed(page.order_by or tuple(default)):
-        column, descending = name.removeprefix("-"), name.startswith("-")
-        if column not in orders:
-            raise _no_order(column, orders)
-        found.sort(key=lambda row: row[column], reverse=descending) if all(
-            row[column] is not None for row in found
-        ) else found.sort(key=lambda row: (row[column] is None, str(row[column])), reverse=descending)
-    return Entries(found[page.offset : page.offset + page.limit], len(found))
-
-
 class Ordered(NamedTuple):
     """A column of an order."""
 
@@ -209,6 +140,132 @@ class Ordered(NamedTuple):
 
 
 Order = list[Ordered]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list that clients read page by page: its columns and tables in SQL."""
+
+    columns: str
+    tables: str
+    #: By alias: further tables, which only add columns to a row. A query that needs none of them leaves them out.
+    joins: Mapping[str, str] = field(default_factory=dict)
+    #: The column of each order that a client may choose. A client can filter by these, too.
+    orders: Mapping[str, str]
+    #: The columns of the filters that are no order.
+    filtered: Mapping[str, str] = field(default_factory=dict)
+    default_order: tuple[str, ...]
+    #: A unique column, which breaks ties.
+    key: str
+
+    @property
+    def source(self) -> str:
+        """All tables."""
+        return " ".join([self.tables, *self.joins.values()])
+
+    def source_for(self, *used: str) -> str:
+        """The tables for these pieces of SQL."""
+        joins = (join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", " ".join(used)))
+        return " ".join([self.tables, *joins])
+
+    def filters(self) -> Filters:
+        """No condition yet."""
+        return Filters({**self.filtered, **self.orders})
+
+    def page(self, connection: Connection, filters: Filters, page: Page) -> Entries:
+        """One page of the list. UsageError for an unknown order or cursor."""
+        order = _order(page.order_by or self.default_order, self.orders, self.key)
+        if page.cursor is not None:
+            return self._after_cursor(connection, filters, page=page, order=order)
+        chosen = f"{filters.sql} order by {_sql(order)} limit %(page_limit)s offset %(page_offset)s"
+        if self.joins:  # joined for the rows of the page only, not for all that are sorted
+            keys = f"select {self.key} from {self.source_for(chosen)} {chosen}"
+            chosen = f"where {self.key} = any(array({keys})) order by {_sql(order)}"
+        found = rows.dicts(
+            connection.exec_driver_sql(
+                f"select {self.columns} from {self.source} {chosen}",
+                filters.parameters | {"page_limit": page.limit, "page_offset": page.offset},
+            )
+        )
+        if found and len(found) < page.limit:
+            return Entries(found, page.offset + len(found))
+        return Entries(found, self._count(connection, filters))
+
+    def first(self, connection: Connection, filters: Filters) -> Row | None:
+        """The only row, or None."""
+        statement = f"select {self.columns} from {self.source} {filters.sql} limit 1"
+        return next(iter(rows.dicts(connection.exec_driver_sql(statement, filters.parameters))), None)
+
+    def one(self, connection: Connection, filters: Filters, missing: str) -> Row:
+        """The only row. NotFoundError with the message `missing`."""
+        found = self.first(connection, filters)
+        if found is None:
+            raise NotFoundError(missing)
+        return found
+
+    def by_keys(self, connection: Connection, keys: Collection[int]) -> list[Row]:
+        """The rows whose `key` column has these values, in the default order."""
+        if not keys:
+            return []
+        filters = self.filters()
+        filters.where(f"{self.key} = any({filters.parameter(list(keys))})")
+        return self.page(connection, filters, Page(limit=len(keys))).rows
+
+    def _count(self, connection: Connection, filters: Filters, most: int | None = None) -> int:
+        """The number of all entries, or of the first `most`."""
+        counted: int = connection.exec_driver_sql(
+            f"select count(*) from (select from {self.source_for(filters.sql)} {filters.sql} limit %(most)s) c",
+            filters.parameters | {"most": most},
+        ).scalar_one()
+        return counted
+
+    def _after_cursor(self, connection: Connection, filters: Filters, *, page: Page, order: Order) -> Entries:
+        backward, place = _read_cursor(page.cursor or "", len(order))
+        direction = [Ordered(column, descending != backward) for column, descending in order]
+        parameters = dict(filters.parameters)
+        conditions = list(filters.conditions)
+        if place is not None:
+            parameters |= {f"c{number}": value for number, value in enumerate(place)}
+            conditions.append(_beyond(direction, place))
+        where = f"where {' and '.join(conditions)}" if conditions else ""
+        columns = ", ".join(f"{column} as cursor_{number}" for number, (column, _) in enumerate(order))
+        try:
+            result = connection.exec_driver_sql(
+                f"select {self.columns}, {columns} from {self.source} {where} order by {_sql(direction)} limit %(page_limit)s",
+                parameters | {"page_limit": page.limit + 1},
+            )
+        except (DataError, ProgrammingError) as error:  # a value of another type than its column
+            if place is None:
+                raise
+            raise _bad_cursor() from error
+        found = rows.dicts(result)
+        more = len(found) > page.limit
+        found = found[: page.limit]
+        if backward:
+            found.reverse()
+        places = [[row.pop(f"cursor_{number}") for number in range(len(order))] for row in found]
+        has_next, has_previous = (True, more) if backward else (more, place is not None)
+        return Entries(
+            found,
+            self._count(connection, filters, MOST_COUNTED),
+            MOST_COUNTED,
+            next_cursor=_cursor("n", places[-1]) if places and has_next else None,
+            previous_cursor=_cursor("p", places[0]) if places and has_previous else None,
+        )
+
+
+def in_memory(entries: Iterable[Row], page: Page, *, orders: Collection[str], default: Sequence[str]) -> Entries:
+    """One page of rows that are all there. Values of None come last."""
+    found = list(entries)
+    for name in reversed(page.order_by or tuple(default)):
+        column, descending = name.removeprefix("-"), name.startswith("-")
+        if column not in orders:
+            raise _no_order(column, orders)
+        if any(row[column] is None for row in found):
+            found.sort(key=lambda row: (row[column] is None, str(row[column])), reverse=descending)
+        else:
+            found.sort(key=lambda row: row[column], reverse=descending)
+    return Entries(found[page.offset : page.offset + page.limit], len(found))
 
 
 def _order(names: Sequence[str], orders: Mapping[str, str], key: str) -> Order:
@@ -225,44 +282,6 @@ def _order(names: Sequence[str], orders: Mapping[str, str], key: str) -> Order:
 
 def _sql(order: Order) -> str:
     return ", ".join(f"{column} desc" if descending else column for column, descending in order)
-
-
-def _after_cursor(
-    connection: Connection, select: str, source: str | Source, filters: Filters, *, page: Page, order: Order
-) -> Entries:
-    backward, place = _read_cursor(page.cursor or "", len(order))
-    direction = [Ordered(column, descending != backward) for column, descending in order]
-    parameters = dict(filters.parameters)
-    conditions = list(filters.conditions)
-    if place is not None:
-        names = {f"c{number}": value for number, value in enumerate(place)}
-        parameters |= names
-        conditions.append(_beyond(direction, place))
-    where = f"where {' and '.join(conditions)}" if conditions else ""
-    columns = ", ".join(f"{column} as cursor_{number}" for number, (column, _) in enumerate(order))
-    try:
-        rows = connection.exec_driver_sql(
-            f"select {select}, {columns} from {source} {where} order by {_sql(direction)} limit %(page_limit)s",
-            parameters | {"page_limit": page.limit + 1},
-        )
-    except (DataError, ProgrammingError) as error:  # a value of another type than its column
-        if place is None:
-            raise
-        raise _bad_cursor() from error
-    found = [dict(row) for row in rows.mappings()]
-    more = len(found) > page.limit
-    found = found[: page.limit]
-    if backward:
-        found.reverse()
-    places = [[row.pop(f"cursor_{number}") for number in range(len(order))] for row in found]
-    has_next, has_previous = (True, more) if backward else (more, place is not None)
-    return Entries(
-        found,
-        _count(connection, source, filters, MOST_COUNTED),
-        MOST_COUNTED,
-        next_cursor=_cursor("n", places[-1]) if places and has_next else None,
-        previous_cursor=_cursor("p", places[0]) if places and has_previous else None,
-    )
 
 
 def _beyond(order: Order, place: Sequence[Any]) -> str:

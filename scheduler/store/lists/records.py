@@ -1,6 +1,7 @@
 """Lists of what surrounds runs: import errors, audit, XComs, pools, variables, connections, backfills, assets, processes."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,8 @@ from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS
-from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+from scheduler.store.db import rows
+from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row
 
 
 def key(column: str) -> str:
@@ -20,14 +22,20 @@ def key(column: str) -> str:
 
 # Import errors ----------------------------------------------------------------------------------------------------------
 
-ERROR_COLUMNS = f"{key('e.file')} as number, e.file, e.line, e.message, e.traceback, e.seen_at"
-ERROR_ORDERS = {"id": "e.file", "import_error_id": "e.file", "timestamp": "e.seen_at", "filename": "e.file",
-                "bundle_name": "e.file", "stacktrace": "e.message"}  # fmt: skip
+IMPORT_ERRORS = Listing(
+    columns=f"{key('e.file')} as number, e.file, e.line, e.message, e.traceback, e.seen_at",
+    tables="import_error e",
+    orders={"id": "e.file", "import_error_id": "e.file", "timestamp": "e.seen_at", "filename": "e.file",
+            "bundle_name": "e.file", "stacktrace": "e.message"},
+    filtered={"number": key("e.file")},
+    default_order=("id",),
+    key="e.file",
+)  # fmt: skip
 
 
 def error_filters(tags: Collection[str] | None) -> Filters:
     """Files with a DAG that has one of these tags (None: all): the text of another file may be of another team."""
-    filters = Filters({"number": key("e.file"), "file": "e.file"})
+    filters = IMPORT_ERRORS.filters()
     if tags is None:
         return filters
     return filters.where(
@@ -36,83 +44,50 @@ def error_filters(tags: Collection[str] | None) -> Filters:
     )
 
 
-def import_errors(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of the DAG files that cannot be read, by default by name."""
-    return entries(connection, ERROR_COLUMNS, "import_error e", filters, page, orders=ERROR_ORDERS, default=("id",), key="e.file")
-
-
 def count_errors(connection: Connection, filters: Filters) -> int:
     """The number of DAG files that cannot be read."""
     found: int = connection.exec_driver_sql(f"select count(*) from import_error e {filters.sql}", filters.parameters).scalar_one()
     return found
 
 
-def import_error(connection: Connection, filters: Filters, number: int) -> Row:
-    """NotFoundError."""
-    found = first(connection, ERROR_COLUMNS, "import_error e", filters.equals("number", number))
-    if found is None:
-        raise NotFoundError(f"There is no import error {number}.")
-    return found
-
-
 # Audit ------------------------------------------------------------------------------------------------------------------
 
 LOGICAL_DATE = "(select r.logical_date from dag_run r where r.dag_id = a.dag_id and r.run_id = a.run_id)"
-AUDIT_COLUMNS = f"""
-    a.id, a.at, a.account, a.address, a.event, a.dag_id, a.run_id, a.task_id, a.map_index, a.extra, a.status,
-    {LOGICAL_DATE} as logical_date
-"""
-AUDIT_ORDERS = {"id": "a.id", "event_log_id": "a.id", "when": "a.id", "dttm": "a.id", "dag_id": "a.dag_id", "task_id": "a.task_id",
-                "run_id": "a.run_id", "event": "a.event", "owner": "a.account", "extra": "a.extra::text",
-                "map_index": "a.map_index", "logical_date": LOGICAL_DATE}  # fmt: skip
-
-
-def audit_filters() -> Filters:
-    """No condition yet."""
-    return Filters(AUDIT_ORDERS | {"at": "a.at"})
-
-
-def audit(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of the audit log, by default the oldest first."""
-    return entries(connection, AUDIT_COLUMNS, "audit a", filters, page, orders=AUDIT_ORDERS, default=("id",), key="a.id")
-
+AUDIT = Listing(
+    columns=f"""
+        a.id, a.at, a.account, a.address, a.event, a.dag_id, a.run_id, a.task_id, a.map_index, a.extra, a.status,
+        {LOGICAL_DATE} as logical_date
+    """,
+    tables="audit a",
+    orders={"id": "a.id", "event_log_id": "a.id", "when": "a.id", "dttm": "a.id", "dag_id": "a.dag_id", "task_id": "a.task_id",
+            "run_id": "a.run_id", "event": "a.event", "owner": "a.account", "extra": "a.extra::text",
+            "map_index": "a.map_index", "logical_date": LOGICAL_DATE},
+    filtered={"at": "a.at"},
+    default_order=("id",),
+    key="a.id",
+)  # fmt: skip
 
 # XComs ------------------------------------------------------------------------------------------------------------------
 
-XCOM_COLUMNS = """
-    x.key, x.value, x.created_at, t.id as ti_id, t.task_id, t.map_index, r.dag_id, r.run_id, r.logical_date, r.run_after
-"""
-XCOM_SOURCE = "xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id"
-XCOM_ORDERS = {"key": "x.key", "dag_id": "r.dag_id", "run_id": "r.run_id", "task_id": "t.task_id", "map_index": "t.map_index",
-               "timestamp": "x.created_at", "run_after": "r.run_after", "logical_date": "r.logical_date"}  # fmt: skip
-
-
-def xcom_filters() -> Filters:
-    """No condition yet."""
-    return Filters(XCOM_ORDERS | {"run_key": "t.dag_run_id"})
-
-
-def xcoms(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of XComs, by default in the order of their task instances."""
-    columns = XCOM_COLUMNS.replace("x.value, ", "")
-    order = ("dag_id", "task_id", "run_id", "map_index", "key")
-    return entries(connection, columns, XCOM_SOURCE, filters, page, orders=XCOM_ORDERS, default=order, key="(t.id, x.key)")
-
-
-def xcom(connection: Connection, filters: Filters) -> Row:
-    """NotFoundError."""
-    found = first(connection, XCOM_COLUMNS, XCOM_SOURCE, filters)
-    if found is None:
-        raise NotFoundError("There is no such XCom.")
-    return found
+XCOMS = Listing(
+    columns="x.key, x.created_at, t.id as ti_id, t.task_id, t.map_index, r.dag_id, r.run_id, r.logical_date, r.run_after",
+    tables="xcom x join task_instance t on t.id = x.task_instance_id join dag_run r on r.id = t.dag_run_id",
+    orders={"key": "x.key", "dag_id": "r.dag_id", "run_id": "r.run_id", "task_id": "t.task_id", "map_index": "t.map_index",
+            "timestamp": "x.created_at", "run_after": "r.run_after", "logical_date": "r.logical_date"},
+    filtered={"run_key": "t.dag_run_id"},
+    default_order=("dag_id", "task_id", "run_id", "map_index", "key"),
+    key="(t.id, x.key)",
+)  # fmt: skip
+XCOMS_WITH_VALUES = replace(XCOMS, columns=f"x.value, {XCOMS.columns}")
 
 
 def xcom_values(connection: Connection, filters: Filters) -> list[Row]:
     """XComs with their values, in the order of their task instances."""
-    rows = connection.exec_driver_sql(
-        f"select {XCOM_COLUMNS} from {XCOM_SOURCE} {filters.sql} order by t.id, x.key", filters.parameters
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"select {XCOMS_WITH_VALUES.columns} from {XCOMS.tables} {filters.sql} order by t.id, x.key", filters.parameters
+        )
     )
-    return [dict(row) for row in rows.mappings()]
 
 
 def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: bool) -> None:
@@ -141,172 +116,125 @@ def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
 
 # Pools ------------------------------------------------------------------------------------------------------------------
 
-POOL_COLUMNS = """
-    p.name, p.slots, p.description, p.include_deferred, p.queue, u.*,
-    (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
-    (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
-        as deferred_slots
-"""
-POOL_SOURCE = f"""
-    pool p cross join lateral (
-        select coalesce(sum(t.pool_slots) filter (where t.state = 'queued'), 0)::int as queued_slots,
-               coalesce(sum(t.pool_slots) filter (where t.state <> 'queued'), 0)::int as running_slots
-          from task_instance t where t.pool = p.name and t.state in {HOLDS_SLOTS.sql}) u
-"""
-POOL_ORDERS = {"id": "p.name", "pool": "p.name", "name": "p.name", "slots": "p.slots"}
-
-
-def pool_filters() -> Filters:
-    """No condition yet."""
-    return Filters(POOL_ORDERS)
-
-
-def pools(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of pools with their slots in use, by default by name."""
-    return entries(connection, POOL_COLUMNS, POOL_SOURCE, filters, page, orders=POOL_ORDERS, default=("name",), key="p.name")
-
-
-def pool(connection: Connection, name: str) -> Row:
-    """NotFoundError."""
-    found = first(connection, POOL_COLUMNS, POOL_SOURCE, pool_filters().equals("name", name))
-    if found is None:
-        raise NotFoundError(f"There is no pool {name!r}.")
-    return found
-
+POOLS = Listing(
+    columns="""
+        p.name, p.slots, p.description, p.include_deferred, p.queue, u.*,
+        (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
+        (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
+            as deferred_slots
+    """,
+    tables=f"""
+        pool p cross join lateral (
+            select coalesce(sum(t.pool_slots) filter (where t.state = 'queued'), 0)::int as queued_slots,
+                   coalesce(sum(t.pool_slots) filter (where t.state <> 'queued'), 0)::int as running_slots
+              from task_instance t where t.pool = p.name and t.state in {HOLDS_SLOTS.sql}) u
+    """,
+    orders={"id": "p.name", "pool": "p.name", "name": "p.name", "slots": "p.slots"},
+    default_order=("name",),
+    key="p.name",
+)
 
 # Variables and connections ----------------------------------------------------------------------------------------------
 
-VARIABLE_ORDERS = {"key": "v.key", "id": "v.key", "_val": "v.key", "description": "v.description", "is_encrypted": "v.key",
-                   "team_name": "v.key"}  # fmt: skip
-CONNECTION_ORDERS = {"conn_id": "c.conn_id", "connection_id": "c.conn_id", "id": "c.conn_id", "conn_type": "c.conn_type",
-                     "description": "c.description", "host": "c.host", "port": "c.port", "team_name": "c.conn_id"}  # fmt: skip
-
-
-def variable_filters() -> Filters:
-    """No condition yet."""
-    return Filters(VARIABLE_ORDERS)
-
-
-def connection_filters() -> Filters:
-    """No condition yet."""
-    return Filters(CONNECTION_ORDERS)
-
-
-def variables(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of variables with their encrypted values, by default by key."""
-    return entries(
-        connection,
-        "v.key, v.value, v.description",
-        "variable v",
-        filters,
-        page,
-        orders=VARIABLE_ORDERS,
-        default=("key",),
-        key="v.key",
-    )
-
-
-def connections(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of connections with their encrypted fields, by default by id."""
-    columns = "c.conn_id, c.conn_type, c.description, c.host, c.login, c.password, c.schema, c.port, c.extra"
-    return entries(
-        connection, columns, "connection c", filters, page, orders=CONNECTION_ORDERS, default=("conn_id",), key="c.conn_id"
-    )
-
+#: With encrypted values.
+VARIABLES = Listing(
+    columns="v.key, v.value, v.description",
+    tables="variable v",
+    orders={"key": "v.key", "id": "v.key", "_val": "v.key", "description": "v.description", "is_encrypted": "v.key",
+            "team_name": "v.key"},
+    default_order=("key",),
+    key="v.key",
+)  # fmt: skip
+#: With encrypted fields.
+CONNECTIONS = Listing(
+    columns="c.conn_id, c.conn_type, c.description, c.host, c.login, c.password, c.schema, c.port, c.extra",
+    tables="connection c",
+    orders={"conn_id": "c.conn_id", "connection_id": "c.conn_id", "id": "c.conn_id", "conn_type": "c.conn_type",
+            "description": "c.description", "host": "c.host", "port": "c.port", "team_name": "c.conn_id"},
+    default_order=("conn_id",),
+    key="c.conn_id",
+)  # fmt: skip
 
 # Backfills --------------------------------------------------------------------------------------------------------------
 
-BACKFILL_COLUMNS = """
-    b.id, b.dag_id, b.from_date, b.to_date, b.max_active_runs, b.reprocess, b.reverse, b.conf, b.is_paused, b.created_by,
-    b.created_at, b.ended_at, b.cancelled,
-    (select jsonb_build_object(
-                'waiting', count(*) filter (where o.state = 'waiting'), 'left_out', count(*) filter (where o.state = 'left_out'),
-                'queued', count(*) filter (where r.state = 'queued'), 'running', count(*) filter (where r.state = 'running'),
-                'success', count(*) filter (where r.state = 'success'), 'failed', count(*) filter (where r.state = 'failed'))
-       from backfill_run o left join dag_run r on r.id = o.dag_run_id where o.backfill_id = b.id) as run_counts
-"""
-BACKFILL_ORDERS = {"id": "b.id", "dag_id": "b.dag_id", "from_date": "b.from_date", "to_date": "b.to_date",
-                   "created_at": "b.created_at", "completed_at": "b.ended_at"}  # fmt: skip
-
-
-def backfill_filters() -> Filters:
-    """No condition yet."""
-    return Filters(BACKFILL_ORDERS)
-
-
-def backfills(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of backfills, by default the oldest first."""
-    return entries(connection, BACKFILL_COLUMNS, "backfill b", filters, page, orders=BACKFILL_ORDERS, default=("id",), key="b.id")
+BACKFILLS = Listing(
+    columns="""
+        b.id, b.dag_id, b.from_date, b.to_date, b.max_active_runs, b.reprocess, b.reverse, b.conf, b.is_paused, b.created_by,
+        b.created_at, b.ended_at, b.cancelled,
+        (select jsonb_build_object(
+                    'waiting', count(*) filter (where o.state = 'waiting'),
+                    'left_out', count(*) filter (where o.state = 'left_out'),
+                    'queued', count(*) filter (where r.state = 'queued'), 'running', count(*) filter (where r.state = 'running'),
+                    'success', count(*) filter (where r.state = 'success'), 'failed', count(*) filter (where r.state = 'failed'))
+           from backfill_run o left join dag_run r on r.id = o.dag_run_id where o.backfill_id = b.id) as run_counts
+    """,
+    tables="backfill b",
+    orders={"id": "b.id", "dag_id": "b.dag_id", "from_date": "b.from_date", "to_date": "b.to_date", "created_at": "b.created_at",
+            "completed_at": "b.ended_at"},
+    default_order=("id",),
+    key="b.id",
+)  # fmt: skip
 
 
 def backfill(connection: Connection, number: int) -> Row:
     """NotFoundError."""
-    found = first(connection, BACKFILL_COLUMNS, "backfill b", backfill_filters().equals("id", number))
-    if found is None:
-        raise NotFoundError(f"There is no backfill {number}.")
-    return found
+    return BACKFILLS.one(connection, BACKFILLS.filters().equals("id", number), f"There is no backfill {number}.")
 
-
-#: When an asset that was never updated became known.
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Assets -----------------------------------------------------------------------------------------------------------------
 
-EVENT_COLUMNS = f"""
-    e.id, {key("e.uri")} as asset_number, e.uri, a.name, e.extra, e.dag_id, e.run_id, e.task_id, e.map_index, e.created_by,
-    e.created_at, e.partition_key, coalesce((select jsonb_agg(jsonb_build_object(
-                  'dag_id', r.dag_id, 'run_id', r.run_id, 'logical_date', r.logical_date,
-                  'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end, 'state', r.state,
-                  'start_date', coalesce(r.started_at, r.queued_at), 'end_date', r.ended_at,
-                  'partition_key', r.partition_key, 'triggering', true) order by r.id)
-                from dag_run_asset_event c join dag_run r on r.id = c.dag_run_id where c.event_id = e.id), '[]') as created_runs
-"""
-EVENT_SOURCE = "asset_event e join asset a on a.uri = e.uri"
-EVENT_ORDERS = {"id": "e.id", "timestamp": "e.created_at", "source_dag_id": "e.dag_id", "source_task_id": "e.task_id",
-                "source_run_id": "e.run_id", "source_map_index": "e.map_index"}  # fmt: skip
-
-
-def event_filters() -> Filters:
-    """No condition yet."""
-    return Filters(EVENT_ORDERS | {"asset_id": key("e.uri"), "name": "a.name"})
+#: When an asset that was never updated became known.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ASSET_EVENTS = Listing(
+    columns=f"""
+        e.id, {key("e.uri")} as asset_number, e.uri, a.name, e.extra, e.dag_id, e.run_id, e.task_id, e.map_index, e.created_by,
+        e.created_at, e.partition_key, coalesce((select jsonb_agg(jsonb_build_object(
+                      'dag_id', r.dag_id, 'run_id', r.run_id, 'logical_date', r.logical_date,
+                      'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end, 'state', r.state,
+                      'start_date', coalesce(r.started_at, r.queued_at), 'end_date', r.ended_at,
+                      'partition_key', r.partition_key, 'triggering', true) order by r.id)
+                    from dag_run_asset_event c join dag_run r on r.id = c.dag_run_id where c.event_id = e.id), '[]') as created_runs
+    """,
+    tables="asset_event e join asset a on a.uri = e.uri",
+    orders={"id": "e.id", "timestamp": "e.created_at", "source_dag_id": "e.dag_id", "source_task_id": "e.task_id",
+            "source_run_id": "e.run_id", "source_map_index": "e.map_index"},
+    filtered={"asset_id": key("e.uri"), "name": "a.name"},
+    default_order=("timestamp",),
+    key="e.id",
+)  # fmt: skip
 
 
 def events_of_run(dag_run_id: int) -> Filters:
     """Updates that a run consumed."""
-    filters = event_filters()
+    filters = ASSET_EVENTS.filters()
     return filters.where(
         f"e.id in (select c.event_id from dag_run_asset_event c where c.dag_run_id = {filters.parameter(dag_run_id)})"
     )
 
 
-def asset_events(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of updates of assets, by default the oldest first."""
-    return entries(connection, EVENT_COLUMNS, EVENT_SOURCE, filters, page, orders=EVENT_ORDERS, default=("timestamp",), key="e.id")
-
-
 def asset_numbers(connection: Connection, uris: list[str]) -> dict[str, int]:
     """The number of each asset, by URI."""
-    rows = connection.exec_driver_sql(f"select u as uri, {key('u')} as number from unnest(%s::text[]) u", (uris,))
-    return {row.uri: row.number for row in rows}
+    numbers = connection.exec_driver_sql(f"select u as uri, {key('u')} as number from unnest(%s::text[]) u", (uris,))
+    return {row.uri: row.number for row in numbers}
 
 
 def asset_facts(connection: Connection) -> dict[str, Row]:
     """By URI of an asset that was updated: since when it is known, and the number of its newest update."""
-    rows = connection.exec_driver_sql(
+    facts = connection.exec_driver_sql(
         "select a.uri, a.created_at, (select max(e.id) from asset_event e where e.uri = a.uri) as last_id from asset a"
     )
-    return {row["uri"]: dict(row) for row in rows.mappings()}
+    return {row["uri"]: row for row in rows.dicts(facts)}
 
 
 def queued_events(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> list[Row]:
     """Updates that DAGs wait to consume."""
     filters = _waiting(uri, dag_id, before)
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"select w.dag_id, w.uri, {key('w.uri')} as asset_number, max(e.created_at) as created_at"
         f" from asset_waiting w join asset_event e on e.id = w.event_id {filters.sql} group by 1, 2 order by 1, 2",
         filters.parameters,
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def delete_queued_events(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> int:
@@ -322,24 +250,28 @@ def _waiting(uri: str | None, dag_id: str | None, before: datetime | None) -> Fi
 
 # Processes --------------------------------------------------------------------------------------------------------------
 
-PROCESS_COLUMNS = f"""
-    {key("p.id")} as number, p.id, p.kind, p.name, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at,
-    p.stopped_at, case when p.stopped_at is not null then 'success'
-         when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'failed' else 'running' end as state
-"""
-PROCESS_ORDERS = {"id": "p.started_at", "start_date": "p.started_at", "end_date": "p.stopped_at",
-                  "latest_heartbeat": "p.heartbeat_at", "job_type": "p.kind", "hostname": "p.host", "state": "p.stopped_at",
-                  "dag_id": "p.kind", "executor_class": "p.kind", "unixname": "p.host"}  # fmt: skip
+PROCESSES = Listing(
+    columns=f"""
+        {key("p.id")} as number, p.id, p.kind, p.name, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at,
+        p.stopped_at, case when p.stopped_at is not null then 'success'
+             when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'failed' else 'running' end as state
+    """,
+    tables="process p",
+    orders={"id": "p.started_at", "start_date": "p.started_at", "end_date": "p.stopped_at", "latest_heartbeat": "p.heartbeat_at",
+            "job_type": "p.kind", "hostname": "p.host", "state": "p.stopped_at", "dag_id": "p.kind",
+            "executor_class": "p.kind", "unixname": "p.host"},
+    filtered={"kind": "p.kind", "host": "p.host"},
+    default_order=("start_date",),
+    key="p.id",
+)  # fmt: skip
 ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)"
-
-
 #: The condition of each of Airflow's job states.
 JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
 
 
 def process_filters(*, alive: bool | None = None, state: str | None = None) -> Filters:
     """Processes that are alive or not, or in one of Airflow's job states."""
-    filters = Filters({"kind": "p.kind", "host": "p.host", "start_date": "p.started_at", "end_date": "p.stopped_at"})
+    filters = PROCESSES.filters()
     if alive is not None:
         filters.where(ALIVE if alive else f"not ({ALIVE})")
     return filters if state is None else filters.where(JOB_STATES.get(state, "false"))
@@ -348,14 +280,12 @@ def process_filters(*, alive: bool | None = None, state: str | None = None) -> F
 def processes(connection: Connection, filters: Filters, page: Page, *, silent_after_s: float) -> Entries:
     """One page of schedulers, workers and waiters, by default in the order of their start."""
     filters.parameters["silent"] = silent_after_s
-    return entries(
-        connection, PROCESS_COLUMNS, "process p", filters, page, orders=PROCESS_ORDERS, default=("start_date",), key="p.id"
-    )
+    return PROCESSES.page(connection, filters, page)
 
 
 def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict[str, Row]:
     """By kind of process: the newest heartbeat, and whether one is alive."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select k.kind, max(p.heartbeat_at) as heartbeat_at,
                coalesce(bool_or(p.stopped_at is null
@@ -364,12 +294,12 @@ def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict
         """,
         (list(silent_after_s), list(silent_after_s.values())),
     )
-    return {row["kind"]: dict(row) for row in rows.mappings()}
+    return {row["kind"]: row for row in rows.dicts(found)}
 
 
 def missing_pools(connection: Connection) -> list[Row]:
     """By active DAG: the pools that its tasks name and that do not exist."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select n.dag_id, n.pool, n.parsed_at
           from (select distinct d.dag_id, t->>'pool' as pool, d.parsed_at from dag d join dag_version v on v.id = d.version_id
@@ -377,4 +307,4 @@ def missing_pools(connection: Connection) -> list[Row]:
          where not exists (select from pool p where p.name = n.pool) order by 1, 2
         """
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)

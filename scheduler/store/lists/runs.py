@@ -1,45 +1,36 @@
 """Lists of DAG runs, and one run, as the REST API shows them."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError
-from scheduler.store.lists.listing import ANY, Entries, Filters, Page, Row, Source, entries, first
+from scheduler.store.db import rows
+from scheduler.store.lists.listing import ANY, Filters, Listing, Row
 
-COLUMNS = """
-    r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after, r.conf,
-    r.partition_key, r.partition_date,
-    r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
-    extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
-        as duration,
-    case when r.state = 'running' then r.scheduling_error end as scheduling_error,
-    v.id as version_id, v.number as version_number, v.created_at as version_created_at,
-    (select n.note from run_note n where n.dag_run_id = r.id) as note
-"""
-SOURCE = Source("dag_run r", {"v": "join dag_version v on v.id = r.version_id"})
 DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
-ORDERS = {
-    "id": "r.id", "dag_id": "r.dag_id", "dag_run_id": "r.run_id", "run_id": "r.run_id", "state": "r.state",
-    "logical_date": "r.logical_date", "run_after": "r.run_after", "start_date": "r.started_at", "end_date": "r.ended_at",
-    "updated_at": "coalesce(r.ended_at, r.started_at, r.queued_at)", "queued_at": "r.queued_at", "run_type": "r.run_type",
-    "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
-    "data_interval_end": "r.data_interval_end", "partition_date": "r.partition_date",
-}  # fmt: skip
-#: The filters of a list.
-COLUMNS_BY_NAME = ORDERS | {
-    "key": "r.id",
-    "version_number": "v.number",
-    "partition_key": "r.partition_key",
-    "conf": "r.conf::text",
-    "user": "substr(r.triggered_by, 5)",
-}
-
-
-def filters() -> Filters:
-    """No condition yet."""
-    return Filters(COLUMNS_BY_NAME)
+#: By default the oldest first.
+RUNS = Listing(
+    columns="""
+        r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after,
+        r.conf, r.partition_key, r.partition_date,
+        r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
+        extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
+            as duration,
+        case when r.state = 'running' then r.scheduling_error end as scheduling_error,
+        v.id as version_id, v.number as version_number, v.created_at as version_created_at,
+        (select n.note from run_note n where n.dag_run_id = r.id) as note
+    """,
+    tables="dag_run r",
+    joins={"v": "join dag_version v on v.id = r.version_id"},
+    orders={
+        "id": "r.id", "dag_id": "r.dag_id", "dag_run_id": "r.run_id", "run_id": "r.run_id", "state": "r.state",
+        "logical_date": "r.logical_date", "run_after": "r.run_after", "start_date": "r.started_at", "end_date": "r.ended_at",
+        "updated_at": "coalesce(r.ended_at, r.started_at, r.queued_at)", "queued_at": "r.queued_at", "run_type": "r.run_type",
+        "duration": DURATION, "conf": "r.conf::text", "data_interval_start": "r.data_interval_start",
+        "data_interval_end": "r.data_interval_end", "partition_date": "r.partition_date",
+    },
+    filtered={"version_number": "v.number", "partition_key": "r.partition_key", "user": "substr(r.triggered_by, 5)"},
+    default_order=("id",),
+    key="r.id",
+)  # fmt: skip
 
 
 def by_user(filters: Filters, pattern: str | None, prefix: str | None) -> Filters:
@@ -58,43 +49,26 @@ def consumed(filters: Filters, asset_pattern: str | None) -> Filters:
     return filters.where(f"exists (select from {source} where c.dag_run_id = r.id and {' and '.join(events.conditions)})")
 
 
-def runs(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of runs, by default the oldest first."""
-    return entries(connection, COLUMNS, SOURCE, filters, page, orders=ORDERS, default=("id",), key="r.id")
-
-
 def run(connection: Connection, dag_id: str, run_id: str) -> Row:
     """One run. NotFoundError."""
-    found = first(connection, COLUMNS, SOURCE, filters().equals("dag_id", dag_id).equals("run_id", run_id))
-    if found is None:
-        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id!r}.")
-    return found
-
-
-def by_keys(connection: Connection, keys: Sequence[int]) -> list[Row]:
-    """These runs, by id."""
-    if not keys:
-        return []
-    chosen = filters().one_of("key", keys)
-    return entries(connection, COLUMNS, SOURCE, chosen, Page(limit=len(keys)), orders=ORDERS, default=("id",), key="r.id").rows
+    chosen = RUNS.filters().equals("dag_id", dag_id).equals("run_id", run_id)
+    return RUNS.one(connection, chosen, f"DAG {dag_id!r} has no run {run_id!r}.")
 
 
 def names(connection: Connection, filters: Filters) -> list[Row]:
-    """All runs that the filters select: dag_id, run_id, state, and the number of their task instances, the oldest first."""
-    rows = connection.exec_driver_sql(
-        "select r.dag_id, r.run_id, r.state, (select count(*) from task_instance t where t.dag_run_id = r.id) as instances"
-        f" from {SOURCE} {filters.sql} order by r.id",
-        filters.parameters,
+    """The dag_id, run_id and state of all runs that the filters select, the oldest first."""
+    found = connection.exec_driver_sql(
+        f"select r.dag_id, r.run_id, r.state from {RUNS.source} {filters.sql} order by r.id", filters.parameters
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def counts_by_state(connection: Connection, filters: Filters) -> list[Row]:
     """How many runs of each DAG are in each state."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         f"select r.dag_id, r.state, count(*) as count from dag_run r {filters.sql} group by 1, 2 order by 1, 2", filters.parameters
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def set_note(connection: Connection, dag_run_id: int, note: str | None) -> None:
@@ -139,9 +113,3 @@ def made_for(connection: Connection, account_id: int, key: str, dag_run_id: int)
     connection.exec_driver_sql(
         "update idempotent_trigger set dag_run_id = %s where account_id = %s and key = %s", (dag_run_id, account_id, key)
     )
-
-
-def asset_events(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
-    """The numbers of the asset events that a run consumed."""
-    rows = connection.exec_driver_sql("select event_id from dag_run_asset_event where dag_run_id = %s order by 1", (dag_run_id,))
-    return [dict(row) for row in rows.mappings()]

@@ -9,13 +9,26 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.store.lists.listing import Entries, Filters, Page, Row, entries, first
+from scheduler.store.lists.listing import Filters, Listing, Row
 
-TASK_COLUMNS = "s.key, s.value, s.updated_at, s.expires_at"
-TASK_SOURCE = "task_state s join task_instance t on t.id = s.task_instance_id join dag_run r on r.id = t.dag_run_id"
-ASSET_COLUMNS = "s.key, s.value, s.updated_at, s.dag_id, s.run_id, s.task_id, s.map_index"
-ASSET_SOURCE = "asset_state s"
-ORDERS = {"key": "s.key"}
+#: The values of task instances.
+TASKS = Listing(
+    columns="s.key, s.value, s.updated_at, s.expires_at",
+    tables="task_state s join task_instance t on t.id = s.task_instance_id join dag_run r on r.id = t.dag_run_id",
+    orders={"key": "s.key"},
+    filtered={"dag_id": "r.dag_id", "run_id": "r.run_id", "task_id": "t.task_id", "map_index": "t.map_index"},
+    default_order=("key",),
+    key="s.key",
+)
+#: The values of assets.
+ASSETS = Listing(
+    columns="s.key, s.value, s.updated_at, s.dag_id, s.run_id, s.task_id, s.map_index",
+    tables="asset_state s",
+    orders={"key": "s.key"},
+    filtered={"uri": "s.uri"},
+    default_order=("key",),
+    key="s.key",
+)
 #: An insert that finds its task instance deleted stores nothing.
 SET_OF_TASK = """
 insert into task_state (task_instance_id, key, value, expires_at)
@@ -52,25 +65,19 @@ delete from asset_state s using held where s.uri = held.uri and s.key = held.key
 
 def task_filters(dag_id: str, run_id: str, task_id: str, map_index: int) -> Filters:
     """The values of a task instance that have not expired."""
-    columns = {"dag_id": "r.dag_id", "run_id": "r.run_id", "task_id": "t.task_id", "map_index": "t.map_index"}
-    filters = Filters(columns | ORDERS).where("(s.expires_at is null or s.expires_at > clock_timestamp())")
+    filters = TASKS.filters().where("(s.expires_at is null or s.expires_at > clock_timestamp())")
     filters.equals("dag_id", dag_id).equals("run_id", run_id)
     return filters.equals("task_id", task_id).equals("map_index", map_index)
 
 
 def asset_filters(uri: str) -> Filters:
     """The values of an asset."""
-    return Filters({"uri": "s.uri"} | ORDERS).equals("uri", uri)
-
-
-def of_task(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of the values of a task instance, by key."""
-    return entries(connection, TASK_COLUMNS, TASK_SOURCE, filters, page, orders=ORDERS, default=("key",), key="s.key")
+    return ASSETS.filters().equals("uri", uri)
 
 
 def one_of_task(connection: Connection, filters: Filters, key: str) -> Row:
     """NotFoundError."""
-    return _found(first(connection, TASK_COLUMNS, TASK_SOURCE, filters.equals("key", key)), key)
+    return TASKS.one(connection, filters.equals("key", key), f"There is no value {key!r}.")
 
 
 def set_of_task(connection: Connection, ti_id: int, key: str, value: str, *, at: datetime | None, days: int | None) -> None:
@@ -96,14 +103,9 @@ def delete_of_task(
     connection.exec_driver_sql(DELETE_OF_TASK, names)
 
 
-def of_asset(connection: Connection, filters: Filters, page: Page) -> Entries:
-    """One page of the values of an asset, by key."""
-    return entries(connection, ASSET_COLUMNS, ASSET_SOURCE, filters, page, orders=ORDERS, default=("key",), key="s.key")
-
-
 def one_of_asset(connection: Connection, filters: Filters, key: str) -> Row:
     """NotFoundError."""
-    return _found(first(connection, ASSET_COLUMNS, ASSET_SOURCE, filters.equals("key", key)), key)
+    return ASSETS.one(connection, filters.equals("key", key), f"There is no value {key!r}.")
 
 
 def set_of_asset(connection: Connection, uri: str, key: str, value: str) -> None:
@@ -114,12 +116,6 @@ def set_of_asset(connection: Connection, uri: str, key: str, value: str) -> None
 def delete_of_asset(connection: Connection, uri: str, key: str | None) -> None:
     """Delete one value or, without `key`, all."""
     connection.exec_driver_sql(DELETE_OF_ASSET, (uri, key))
-
-
-def _found(row: Row | None, key: str) -> Row:
-    if row is None:
-        raise NotFoundError(f"There is no value {key!r}.")
-    return row
 
 
 def _written(connection: Connection, statement: str, parameters: object, key: str) -> None:
