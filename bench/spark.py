@@ -139,18 +139,9 @@ def _small_jobs(stack: Stack, options: Options, count: int, submits: int) -> dic
 
 def _submit(script: Path) -> float:
     """Seconds that one spark-submit of the job takes."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    conf = (
-        "spark.ui.enabled=false",
-        "spark.driver.host=127.0.0.1",
-        "spark.driver.bindAddress=127.0.0.1",
-        "spark.sql.shuffle.partitions=4",
-    )
-    options = [part for one in conf for part in ("--conf", one)]
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g", *options, str(script)]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+    command = [*spark_demo.spark_submit(), str(script)]
+    home = str(Path(command[0]).parents[1])
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": home}
     start = time.monotonic()
     subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=True)
     return time.monotonic() - start

@@ -161,7 +161,7 @@ class _Run:
         if expansion.count(task.expand, {}):
             return True
         return verdict.state is S.SCHEDULED and all(
-            state in FINISHED for no in self._sources(task) for state in self.states.get(no, {}).values()
+            state in FINISHED for source in self._sources(task) for state in self.states.get(source, {}).values()
         )
 
     def _sources(self, task: SerializedTask) -> list[int]:

@@ -116,18 +116,13 @@ class Moves:
 def plan_of(
     dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[str] | None = None, *, enabled: bool = True
 ) -> Plan:
-    """The moves of the tasks below a try that ended in `state` and decided to skip the tasks `skip`. Not `enabled`: none."""
+    """Sort the tasks below a try that ended in `state` and decided to skip the tasks `skip`. Not `enabled`: none is moved."""
     # The run moved to a newer version, which has fewer tasks than the version the task was queued from.
     if not enabled or ended.task_no >= len(dag.tasks) or (dag.fail_fast and state is TaskState.FAILED):
         return Plan(needs_scheduler=True, passes_slots=False)
     if state not in FINISHED:
         return Plan(needs_scheduler=True)
-    return settle(dag, ended, state, skip or ())
-
-
-def settle(dag: SerializedDag, ended: Ended, state: TaskState, skip: Collection[str] = ()) -> Plan:
-    """Sort the tasks below one that has finished."""
-    task = dag.tasks[ended.task_no]
+    task, skip = dag.tasks[ended.task_no], skip or ()
     # The next iteration of a loop is not downstream of the one before.
     plan = Plan(needs_scheduler=task.loop_gate is not None)
     for no in dag.downstream[ended.task_no]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
-from scheduler.deciding.following import choose_successor, settle, undecided
+from scheduler.deciding.following import choose_successor, plan_of, undecided
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
 from scheduler.store.worker.claims import Claim, Moved, Reported
@@ -41,7 +41,7 @@ def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1, map_index: int
 def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str, ending: S, settled: S | None) -> None:
     plan = dag("d", {"a": [], "b": [], "join": ["a", "b"]}, rules={"join": rule})
 
-    below = settle(plan, claim(plan, "a"), ending)
+    below = plan_of(plan, claim(plan, "a"), ending)
 
     assert [one.state for one in below.settled] == ([settled] if settled else [])
     assert below.joins == ([] if settled else [plan.number["join"]])
@@ -61,7 +61,7 @@ def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str,
 def test_a_report_examines_joins_that_no_later_report_can_decide(moved: list[str], left: list[str]) -> None:
     plan = dag("d", {"a": [], "b": [], "c": [], "e": [], "first": ["a", "b", "c"], "second": ["a", "c"]})
 
-    found = undecided(plan, settle(plan, claim(plan, "a"), S.SUCCESS), [plan.number[task_id] for task_id in moved])
+    found = undecided(plan, plan_of(plan, claim(plan, "a"), S.SUCCESS), [plan.number[task_id] for task_id in moved])
 
     assert found == [plan.number[task_id] for task_id in left]
 
@@ -69,7 +69,7 @@ def test_a_report_examines_joins_that_no_later_report_can_decide(moved: list[str
 def test_a_single_upstream_task_settles_its_downstream_tasks() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]}, rules={"c": "all_failed"})
 
-    below = settle(plan, claim(plan, "a"), S.SUCCESS)
+    below = plan_of(plan, claim(plan, "a"), S.SUCCESS)
 
     assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED}
     assert below.joins == below.left == []
@@ -78,7 +78,7 @@ def test_a_single_upstream_task_settles_its_downstream_tasks() -> None:
 def test_skips_of_a_branch_are_settled_at_any_depth() -> None:
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["c"]}, options={"a": {"branches": True}})
 
-    below = settle(plan, claim(plan, "a"), S.SUCCESS, ("c", "e"))
+    below = plan_of(plan, claim(plan, "a"), S.SUCCESS, ("c", "e"))
 
     assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED, "e": S.SKIPPED}
     assert plan.below_branch == {plan.number[name] for name in "bce"}
@@ -96,7 +96,7 @@ def test_skips_of_a_branch_are_settled_at_any_depth() -> None:
 def test_a_task_that_needs_more_than_its_upstream_states_is_left_to_the_scheduler(option: dict[str, Any]) -> None:
     plan = dag("d", {"a": [], "b": ["a"]}, options={"b": option})
 
-    below = settle(plan, claim(plan, "a"), S.SUCCESS)
+    below = plan_of(plan, claim(plan, "a"), S.SUCCESS)
 
     assert (below.settled, below.joins, below.left) == ([], [], [plan.number["b"]])
 
@@ -106,11 +106,11 @@ def test_instances_of_a_mapped_group_follow_those_of_their_own_index() -> None:
     group = {"expand": spec, "mapped_group": "g"}
     plan = dag("d", {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b"]}, options=dict.fromkeys("abc", group))
 
-    below = settle(plan, claim(plan, "b", map_index=2), S.SUCCESS)
+    below = plan_of(plan, claim(plan, "b", map_index=2), S.SUCCESS)
 
     assert below.peer_joins == [plan.number["c"]]  # its other upstream task counts with index 2 only
     assert below.joins == [plan.number["d"]]  # outside of the group every instance counts
-    below = settle(plan, claim(plan, "a", map_index=2), S.SUCCESS)
+    below = plan_of(plan, claim(plan, "a", map_index=2), S.SUCCESS)
     assert [(one.task_no, one.map_index) for one in below.settled] == [(plan.number["b"], 2)]
 
 
@@ -191,6 +191,6 @@ def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
 def test_a_decision_after_a_failure_names_the_failed_task() -> None:
     plan = dag("d", {"a": [], "b": ["a"]})
 
-    (settled,) = settle(plan, claim(plan, "a"), S.FAILED).settled
+    (settled,) = plan_of(plan, claim(plan, "a"), S.FAILED).settled
 
     assert settled.reason == "1 upstream task failed: a"
