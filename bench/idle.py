@@ -17,7 +17,7 @@ from bench.stack import ROLES, Stack
 
 DAGS, SMALL_DAGS = 1000, 5
 WINDOW_S, SMALL_WINDOW_S = 60.0, 3.0
-#: In which statements are counted, apart, since logging them costs.
+#: Seconds in which statements are counted, apart from the CPU, because logging them costs CPU.
 COUNTED_S = 10.0
 STATEMENT = re.compile(r"^(\w[^|]*)\|.*(?:statement|execute [^:]*): +\S", re.MULTILINE)
 

@@ -28,7 +28,7 @@ SWEEPS = 20
 #: No limit holds a task back.
 ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "1000000", "PACELINE_CORE_MAX_ACTIVE_RUNS_PER_DAG": "1000000"}
 WIDE = "update pool set slots = 1000000 returning name"
-#: A sweep checks the runs in which a task has ended lately.
+#: A sweep checks the runs in which a task has ended recently.
 LATELY = "update task_instance set ended_at = clock_timestamp() + interval '1 hour' where state = 'success' returning id"
 #: Milliseconds of the scheduler and of PostgreSQL.
 Spent = tuple[float, float]
@@ -41,20 +41,20 @@ def measure(options: Options) -> Piece:
     found: dict[str, Any] = defaultdict(dict)
     for length in LENGTHS:
         with Stack(shapes.chain(length).files, schedulers=0, workers=0, environment=ENVIRONMENT) as stack:
-            one = Costs(stack)
+            costs = Costs(stack)
             for _ in range(2 if options.small else BATCHES):
-                one.batch()
-            for name, spent in one.per_run().items():
+                costs.batch()
+            for name, spent in costs.per_run().items():
                 found[name][str(length)] = spent
             if length == LENGTHS[0]:
                 for touched in SMALL_TOUCHED if options.small else TOUCHED:
-                    found["sweep_ms"][str(touched)] = one.sweep(touched, 2 if options.small else SWEEPS)
+                    found["sweep_ms"][str(touched)] = costs.sweep(touched, 2 if options.small else SWEEPS)
         options.say(f"runs of {length}: {dict(found)}")
     return {"open_runs": found}
 
 
 class Costs:
-    """The services of a scheduler in this process, and what they have spent. A registered worker that runs nothing has room."""
+    """The services of a scheduler in this process, and their CPU. A registered worker that runs nothing has enough places."""
 
     def __init__(self, stack: Stack) -> None:
         stack.start(schedulers=1, workers=0)  # which reads the file
@@ -96,7 +96,7 @@ class Costs:
             mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(task_ids=("t000",)), TaskState.SUCCESS)
         self._stack.rows(LATELY)
         for _ in range(3):
-            self._sweep.run_once()  # decides what the marks have left
+            self._sweep.run_once()  # decides the tasks below the marked ones
             self._promote.run_once()
         self._spent.pop("sweep", None)
         for _ in range(times):

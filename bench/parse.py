@@ -191,7 +191,7 @@ def _decisions(stack: Stack, count: int) -> tuple[list[float], list[float]]:
 
 
 def _rewrite(stack: Stack, stop: threading.Event, turn: int) -> None:
-    """Save many.py with a new version of each of its DAGs again and again, until told to stop."""
+    """Save many.py with a new version of each of its DAGs again and again, until `stop`."""
     step = 0
     while not stop.wait(0.2):
         step += 1

@@ -26,7 +26,7 @@ START = """
            started_at = clock_timestamp(), dispatch_id = gen_random_uuid(), worker = 'elsewhere'
      where task_no = 0 and state is null
 """
-#: A task instance that waits, without which a pass would end early; and no slot for it.
+#: A task instance that waits, because without one a pass ends early; and a pool without a slot for it.
 WAIT = "update task_instance set state = 'scheduled', try_number = 1, scheduled_at = clock_timestamp() where id = %s"
 FULL = "update pool set slots = 0"
 

@@ -182,7 +182,7 @@ async def _live(address: str, headers: dict[str, str], stack: Stack, size: Size)
 
 def _change(stack: Stack, task_id: str, changed_at: dict[str, float]) -> None:
     with contextlib.closing(stack.connect()) as connection, connection.cursor() as cursor:
-        # Before the commit: a page may get the change before this thread goes on.
+        # Before the commit: a page may get the change before this thread continues.
         changed_at[task_id] = time.monotonic()
         cursor.execute(
             "update task_instance set state = case state when 'failed' then 'success' else 'failed' end where task_id = %s"
@@ -223,7 +223,7 @@ def _repeated(http: httpx.Client, path: str, times: int = TIMES) -> dict[str, fl
 
 
 def _bytes(http: httpx.Client, path: str) -> int:
-    """As it goes over the network."""
+    """The size of a response as it is sent."""
     with http.stream("GET", API + path) as answer:
         return sum(len(part) for part in answer.iter_raw())
 

@@ -12,7 +12,7 @@ from scheduler.settings import log_paths
 
 WIDE, MAPPED, DEEP = "wide", "mapped", "deep"
 FILL = (
-    "set session_replication_role = replica",  # neither events nor foreign keys are asked about each row
+    "set session_replication_role = replica",  # no triggers for events and foreign keys on each row
     """
     insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, queued_at, started_at, ended_at)
     select w.dag_id, 'run-' || n, 'manual', 'success', d.version_id, m.at, m.at, m.at, m.at + interval '9 minutes'
@@ -95,7 +95,7 @@ def mapped(count: int) -> SerializedDag:
 
 
 def add(stack: Stack, dag: SerializedDag) -> None:
-    """Store a DAG as its parser would."""
+    """Store a DAG like the DAG file manager."""
     with closing(stack.connect()) as connection, connection.cursor() as cursor:
         cursor.execute(
             "insert into dag_version (dag_id, number, content_hash, data) values (%s, 1, %s, %s) returning id",

@@ -14,7 +14,7 @@ from bench.shapes import Shape
 from bench.stack import Stack
 from bench.web_data import Size
 
-#: Holds event streams open and throws away what arrives. Browsers run on other machines, so that this must cost next to nothing.
+#: Holds event streams open and discards the events. Browsers run on other machines, so this must cost very little CPU.
 READERS = """
 import selectors, socket, sys
 host, port, token, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])

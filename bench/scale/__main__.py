@@ -1,4 +1,4 @@
-"""`python -m bench.scale RESULT`: fit the model to two shapes of a bench's JSON, check it by the others, then make it large."""
+"""`python -m bench.scale RESULT`: fits the model to two shapes of a bench result, checks it with the others, and scales it up."""
 
 import argparse
 import json
@@ -15,12 +15,12 @@ from bench.scale.graphs import Graph
 from bench.scale.model import PASS_S, Costs, Deployment, Line, Model, Parameters, Step, Work
 
 ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
-#: CPU of both sides of a one-row commit, which is no part of the wait for the disk.
+#: CPU seconds of both sides of a one-row commit. The rest of a commit is the wait for the disk.
 COMMIT_CPU_S = 0.0001
 #: The machine that the bench starts: everything on it, one scheduler, one worker of 4 children.
 CORES = 2
 BENCH = Deployment(shared_cores=CORES)
-#: The shapes of bench/shapes.py that can be drawn here: the graph, and how many runs of it at once.
+#: The shapes of bench/shapes.py that the model supports: the graph, and the number of runs at once.
 SHAPES: Mapping[str, Callable[[Mapping[str, float]], tuple[Graph, int]]] = {
     "chain": lambda _: (graphs.row(100), 1),
     "wide": lambda _: (graphs.fan(2000), 1),
@@ -31,17 +31,17 @@ SHAPES: Mapping[str, Callable[[Mapping[str, float]], tuple[Graph, int]]] = {
     "fib": lambda _: (graphs.row(40), 1),
     "fib_long": lambda work: (graphs.row(10, work["fib_long"]), 1),
 }
-#: Its part `by_message` turns in-place follow off.
+#: The same with in-place follow off, as in the part `by_message`.
 BY_MESSAGE = replace(BENCH, in_place_s=0.0)
-#: Of the load that is simulated: seconds of a task, tasks of a run, seconds of the model's time. What a task takes of schedulers
-#: and servers does not depend on how long it runs, so a short one makes a small model.
+#: The simulated load: seconds of a task, tasks of a run, seconds of the model's time. The cost of a task for schedulers and
+#: servers does not depend on its duration, and short tasks keep the model small.
 TASK_S, LENGTH, SECONDS = 1.0, 10, 12.0
-#: The busiest hour over the average of a day; and how many of all children are at work then.
+#: The load of the busiest hour over that of an average hour, and the share of children that are busy then.
 PEAK, USED = 3.0, 0.6
 #: default_pool_task_slot_count, which is below core.parallelism.
 DEFAULT_SLOTS = 128
-#: What is made large: task instances a day, and with what. `raised` stands for pools and core.parallelism of as many slots as there
-#: are children.
+#: The large deployments, with their task instances a day. `raised`: pools and core.parallelism have as many slots as there are
+#: children.
 SIZES = (
     ("defaults", 10e6, Deployment(workers=13, children=16, slots=DEFAULT_SLOTS)),
     ("raised", 10e6, Deployment(workers=100, children=16)),
@@ -56,9 +56,9 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """The load of the machine during the measurement of a shape, by the sample of bare Celery beside it."""
+    """The speed of the machine while a shape was measured, from the sample of bare Celery beside it."""
 
-    #: Cores that a load which takes all it can get was given; others may have used the rest.
+    #: Cores that were free for the measurement. Other processes may have used the rest.
     cores: float
     #: CPU of a task of bare Celery, and the time of its hop, in seconds.
     cpu_s: float
@@ -76,8 +76,11 @@ def conditions(shape: Mapping[str, Any]) -> Conditions:
 
 
 def fit(result: Mapping[str, Any]) -> Parameters:
-    """For the machine as it was during the chain by message: costs from the CPU of that chain, of the chain in place, and of single
-    steps; and `wake_s` such that the model's chain by message takes what the measured one took."""
+    """The parameters of the machine while it ran the chain by message.
+
+    Costs are the CPU of that chain, of the chain in place and of single steps. `wake_s` is chosen so that the model's chain by
+    message takes as long as the measured one.
+    """
     by_message, standing, open_runs = result["by_message"]["chain"], result["standing"], result["open_runs"]
     then, in_place = conditions(by_message), result["shapes"]["chain"]
     make, start, close = (_work(open_runs[f"{name}_ms"]) for name in ("make", "start", "close"))
@@ -103,7 +106,7 @@ def fit(result: Mapping[str, Any]) -> Parameters:
 
 
 def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Parameters:
-    """What was fitted `then`, as it is `now`: on a machine of CORES cores, of which other load takes more or less."""
+    """The parameters that were fitted under the conditions `then`, for the conditions `now` of the same machine."""
     cpu = now.cpu_s / then.cpu_s * then.cores / now.cores
     wake = now.hop_s / then.hop_s
     return replace(
@@ -131,7 +134,7 @@ def _times(work: Work, by: float) -> Work:
 
 
 def _work(by_size: Mapping[str, Sequence[float]]) -> Work:
-    """From milliseconds of [scheduler, PostgreSQL] by size."""
+    """The work from milliseconds of [scheduler, PostgreSQL] by size."""
     return Work(
         scheduler=_line({size: spent for size, (spent, _) in by_size.items()}),
         postgres=_line({size: spent for size, (_, spent) in by_size.items()}),
@@ -139,115 +142,115 @@ def _work(by_size: Mapping[str, Sequence[float]]) -> Work:
 
 
 def _queue(by_length: Mapping[str, Sequence[float]], pass_postgres_s: float) -> Work:
-    """For each task: one of each run was queued, by a pass for all of a batch, which is counted apart."""
+    """The work for each task. One task of each run was queued. The passes, each for a batch, are counted separately."""
     scheduler, postgres = (sum(spent) / len(by_length) / 1000 for spent in zip(*by_length.values(), strict=True))
     of_pass = PASS_S / BATCH, pass_postgres_s / BATCH
     return Work(scheduler=(0.0, max(0.0, scheduler - of_pass[0])), postgres=(0.0, max(0.0, postgres - of_pass[1])))
 
 
 def _line(by_active: Mapping[str, float]) -> Line:
-    """Seconds always, and seconds for each: a line through the smallest and the largest."""
+    """The line through the smallest and the largest size."""
     (low, least), *_, (high, most) = sorted((int(active), ms / 1000) for active, ms in by_active.items())
     each = max(0.0, (most - least) / (high - low))
     return max(0.0, least - each * low), each
 
 
 def _costs(shape: Mapping[str, Any], of_run: Sequence[Work], by: float = 1.0) -> Costs:
-    """Of a task of one run, without the share of PostgreSQL in the run itself."""
+    """The costs of a task, without the CPU of PostgreSQL for the run itself."""
     tasks = shape["tasks"]
     run_s = sum(work.postgres[0] + work.postgres[1] * tasks for work in of_run)
     seconds = {name: shape["cpu_s_per_task"][role] * by for role, name in ROLES.items()}
     return Costs(**seconds | {"postgres": max(0.0, seconds["postgres"] - run_s / tasks)})
 
 
-def makespan(parameters: Parameters, name: str, work: Mapping[str, float], deployment: Deployment = BENCH) -> float:
+def makespan(parameters: Parameters, name: str, work: Mapping[str, float], deployment: Deployment) -> float:
     """Seconds that a shape takes on the machine of the bench."""
     graph, runs = SHAPES[name](work)
-    one = Model(parameters, deployment)
-    one.trigger(graph, runs)
-    while len(one.closed) < runs:
-        one.env.step()
-    return one.env.now
+    model = Model(parameters, deployment)
+    model.trigger(graph, runs)
+    while len(model.closed) < runs:
+        model.env.step()
+    return model.env.now
 
 
 def check(parameters: Parameters, result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """By shape that was measured: what the model says of the machine as it was then, and its error."""
+    """For each measured shape, the time in the model under the same conditions, and the error."""
     rows = []
     then = conditions(result["by_message"]["chain"])
     for kind, deployment in (("shapes", BENCH), ("by_message", BY_MESSAGE)):
         shapes = result[kind]
         for name in (name for name in SHAPES if name in shapes):
             now, measured = conditions(shapes[name]), shapes[name]["makespan_s"]
-            # One at a time: whatever the machine gives to a load that takes all, this has a core.
+            # Its tasks run one at a time, and each has a core to itself.
             work = {"fib_long": _fib_s(shapes)} if name == "fib_long" else {}
-            said = makespan(_under(parameters, then, now), name, work, deployment)
+            modeled_s = makespan(_under(parameters, then, now), name, work, deployment)
             fitted = kind == "by_message" and name == "chain"
             rows.append({
-                "shape": name, "in_place": deployment is BENCH, "fitted": fitted, "measured_s": measured, "model_s": round(said, 4),
-                "error": round(said / measured - 1, 3), "cores": round(now.cores, 2),
+                "shape": name, "in_place": deployment is BENCH, "fitted": fitted, "measured_s": measured,
+                "model_s": round(modeled_s, 4), "error": round(modeled_s / measured - 1, 3), "cores": round(now.cores, 2),
             })  # fmt: skip
     return rows
 
 
 def _fib_s(shapes: Mapping[str, Any]) -> float:
-    """CPU of one fib(33): what a task of fib_long takes more of its child than one of fib."""
+    """CPU seconds of one fib(33): the difference between a task of fib_long and one of fib."""
     return float(shapes["fib_long"]["cpu_s_per_task"]["worker_children"] - shapes["fib"]["cpu_s_per_task"]["worker_children"])
 
 
 def load(
     parameters: Parameters, deployment: Deployment, per_s: float, *, task_s: float = TASK_S, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """Runs of LENGTH tasks of `task_s` seconds come at random, so that `per_s` task instances become ready a second.
+    """The load of each part, the hops, and the task instances that wait at the end. The first half of the time does not count.
 
-    How busy each part is, the hop, and how many task instances wait at the end. The first half of the time does not count.
+    Runs of LENGTH tasks of `task_s` seconds come at random times, so that `per_s` task instances become ready in a second.
     """
-    one = Model(parameters, deployment)
-    one.env.process(_arrivals(one, per_s, task_s, seconds))
-    one.env.run(seconds / 2)
-    before, at = _busy(one), one.env.now
-    one.hops.clear()
-    done = one.done
-    one.env.run(seconds)
-    span = one.env.now - at
-    after = _busy(one)
-    hops = sorted(one.hops)
+    model = Model(parameters, deployment)
+    model.env.process(_arrivals(model, per_s, task_s, seconds))
+    model.env.run(seconds / 2)
+    before, at = _busy(model), model.env.now
+    model.hops.clear()
+    done = model.done
+    model.env.run(seconds)
+    span = model.env.now - at
+    after = _busy(model)
+    hops = sorted(model.hops)
     return {
         "per_s": round(per_s),
-        "done_per_s": round((one.done - done) / span),
+        "done_per_s": round((model.done - done) / span),
         "busy": {name: round((after[name] - before[name]) / span, 3) for name in after},
         "hop_ms": {f"p{share}": round(quantile(hops, share / 100) * 1e3, 2) for share in (50, 99)} if hops else {},
-        "waiting": sum(map(len, one.waiting)),
+        "waiting": sum(map(len, model.waiting)),
     }
 
 
-def _arrivals(one: Model, per_s: float, task_s: float, seconds: float) -> Step:
+def _arrivals(model: Model, per_s: float, task_s: float, seconds: float) -> Step:
     graph = replace(graphs.row(LENGTH, task_s), busy=False)
-    # As if it had gone on for long: runs are met somewhere in their course.
+    # As if the load had lasted for long: the first runs are at a random point of their course.
     for _ in range(int(per_s * task_s)):
-        one.env.process(_later(one, replace(graphs.row(one.dice.randint(1, LENGTH), task_s), busy=False)))
-    while one.env.now < seconds:
-        yield one.env.timeout(one.dice.expovariate(per_s / LENGTH))
-        one.trigger(graph)
+        model.env.process(_later(model, replace(graphs.row(model.dice.randint(1, LENGTH), task_s), busy=False)))
+    while model.env.now < seconds:
+        yield model.env.timeout(model.dice.expovariate(per_s / LENGTH))
+        model.trigger(graph)
 
 
-def _later(one: Model, graph: Graph) -> Step:
-    yield one.env.timeout(one.dice.random() * graph.seconds)
-    one.trigger(graph)
+def _later(model: Model, graph: Graph) -> Step:
+    yield model.env.timeout(model.dice.random() * graph.seconds)
+    model.trigger(graph)
 
 
-def _busy(one: Model) -> dict[str, float]:
-    """Seconds of work so far of each part, by core of it."""
+def _busy(model: Model) -> dict[str, float]:
+    """Busy seconds so far of each part. Of several of a kind, those of the busiest."""
     return {
-        "postgres_cores": one.postgres.busy_s,
-        "disk": one.log.busy_s,
-        "scheduler": max(cpu.busy_s for cpu in one.scheduler_cpus),
-        "redis": max(cpu.busy_s for cpu in one.redis),
-        "pool_lock": max(one.pools_held_s),
+        "postgres_cores": model.postgres.busy_s,
+        "disk": model.log.busy_s,
+        "scheduler": max(cpu.busy_s for cpu in model.scheduler_cpus),
+        "redis": max(cpu.busy_s for cpu in model.redis),
+        "pool_lock": max(model.pools_held_s),
     }
 
 
 def large(parameters: Parameters) -> list[dict[str, Any]]:
-    """Each size with the defaults, then with what lifts its first limit."""
+    """The load of each of SIZES."""
     found = []
     for name, a_day, deployment in SIZES:
         per_s = a_day / 86400 * PEAK
@@ -261,7 +264,7 @@ def large(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def _connections(deployment: Deployment) -> int:
-    """Of docs/explanation/database.md: 5 of a scheduler, 1 of a worker, and at most 1 of each of its children."""
+    """As in docs/explanation/database.md: 5 for a scheduler, 1 for a worker, and at most 1 for each of its children."""
     return 5 * deployment.schedulers + deployment.workers * (1 + deployment.children)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A DAG by task number: who is below each task, how many are above it, and the rank of each, which counts all below.
+    """A DAG by task number: the downstream tasks of each, the number of its upstream tasks, and its rank, which counts all below.
 
-    A task uses the CPU, or waits, for `seconds`.
+    A task uses the CPU for `seconds`, or waits for them if not `busy`.
     """
 
     below: Sequence[Sequence[int]]
@@ -48,12 +48,12 @@ def grid(levels: int, width: int) -> Graph:
 def _graph(count: int, edges: Iterable[tuple[int, int]], seconds: float = 0.0) -> Graph:
     below: list[list[int]] = [[] for _ in range(count)]
     above = [0] * count
-    for one, other in edges:
-        below[one].append(other)
-        above[other] += 1
-    # Which tasks are below each, as bits of a number. Edges lead to higher numbers.
+    for upstream, downstream in edges:
+        below[upstream].append(downstream)
+        above[downstream] += 1
+    # All tasks below each, as bits of a number. Edges lead to higher numbers.
     all_below = [0] * count
-    for one in reversed(range(count)):
-        for other in below[one]:
-            all_below[one] |= all_below[other] | 1 << other
+    for number in reversed(range(count)):
+        for downstream in below[number]:
+            all_below[number] |= all_below[downstream] | 1 << downstream
     return Graph(below, above, [1 + bits.bit_count() for bits in all_below], seconds)

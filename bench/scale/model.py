@@ -14,20 +14,20 @@ from bench.scale.graphs import Graph
 
 #: The next action of a process of the model.
 Step = Generator[simpy.Event, Any, None]
-#: CPU is given out in slices of this many seconds, so that a long task does not keep short ones waiting.
+#: CPU is assigned in slices of this many seconds, so that a long task does not delay short ones.
 SLICE_S = 0.001
-#: Seconds after which a scheduler looks without having been woken, and between two sweeps.
+#: Seconds between two polls of a scheduler without a wakeup, and between two sweeps.
 IDLE_S = 1.0
-#: Seconds for which a sweep looks back further than the last one, see services/sweep.py.
+#: Seconds by which a sweep looks back beyond the last one, see services/sweep.py.
 LATE_S = 5.0
 #: `queue_headroom`, `max_tis_per_query`, and the most runs that one transaction of promote examines.
 HEADROOM, BATCH, RUNS = 32, 256, 20
-#: The shares of the CPU of a child and of PostgreSQL; only hops depend on it, not how long a run takes.
+#: The shares of the steps of a task in the CPU of a child and of PostgreSQL. Only hops depend on them, not makespans.
 CHILD_CLAIM, CHILD_WORK, CHILD_REPORT, CHILD_PUBLISH = 0.3, 0.3, 0.25, 0.15
 POSTGRES_CLAIM, POSTGRES_REPORT = 0.35, 0.65
 #: CPU of a scheduler for a pass that finds nothing.
 PASS_S = 0.001
-#: Seconds: always, and for each.
+#: Seconds in any case, and seconds for each.
 Line = tuple[float, float]
 
 
@@ -56,32 +56,30 @@ class Parameters:
 
     followed: Costs
     in_place: Costs
-    #: Until a commit is on the disk; all that wait when it begins share one.
+    #: Seconds of a flush to the disk. All commits that wait when it begins share it.
     flush_s: float
-    #: A message or an answer is there, and its receiver runs: the rest of a step that is nobody's CPU.
+    #: Seconds from the arrival of a message or an answer until its receiver runs, which is no process's CPU.
     wake_s: float
-    #: Share of the CPU of workers, children and PostgreSQL that is spent beside the step and delays only what needs the same core:
-    #: acknowledgments, logs, tidying up, the writers of PostgreSQL.
+    #: The share of the CPU of workers, children and PostgreSQL that does not delay the step itself, only work on the same core:
+    #: acknowledgments, logs, cleanup, the writers of PostgreSQL.
     beside: float = 0.3
-    #: CPU of PostgreSQL for a pass and for a beat of a worker is by the task instances that are queued or running.
+    #: CPU of a scheduler for a pass; CPU of PostgreSQL for a pass and for a heartbeat of a worker, by queued and running tasks.
     pass_s: float = PASS_S
     pass_postgres_s: Line = (0.001, 0.0)
     beat_postgres_s: Line = (0.0002, 0.0)
-    #: A task instance that a scheduler queues, beside `followed`.
+    #: Queueing a task instance by a scheduler, in addition to `followed`.
     queue: Work = Work()
-    #: Making, starting and closing a run, by its tasks. The first by a scheduler, or by the client that triggers.
+    #: Creating, starting and closing a run, by its tasks. A scheduler or the client that triggers creates it.
     make: Work = Work()
     start: Work = Work()
     close: Work = Work()
-    #: A sweep, by the open runs in which a task has ended lately.
+    #: A sweep, by the open runs in which a task has ended recently.
     sweep: Work = Work()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The hardware and processes. With `shared_cores` everything runs on one machine of so many cores, else each part on its
-    own.
-    """
+    """The hardware and processes. With `shared_cores`, all parts share one machine. Otherwise, each part has its own."""
 
     schedulers: int = 1
     workers: int = 1
@@ -91,9 +89,9 @@ class Deployment:
     heartbeat_s: float = 2.0
     #: worker.in_place_seconds.
     in_place_s: float = 0.2
-    #: Of each pool; None if as many as all children.
+    #: Slots of each pool. None: as many as there are children.
     slots: int | None = None
-    #: Task instances that run all the time beside those of the model, because they take longer than it lasts.
+    #: Further task instances that run during the whole simulation.
     standing: int = 0
     shared_cores: int | None = None
     postgres_cores: int = 8
@@ -102,7 +100,7 @@ class Deployment:
 
 @dataclass(slots=True)
 class Run:
-    """A run that is under way; `ended` has the end of each task, once it is there."""
+    """An open run. `ended` has the times at which its tasks ended."""
 
     number: int
     graph: Graph
@@ -114,15 +112,17 @@ class Run:
 
 @dataclass(slots=True)
 class Task:
-    """A task instance that is ready. `since` is the start of its last upstream task plus the time of its user code, or the start
-    of its run."""
+    """A ready task instance.
+
+    `since` is the start of its last upstream task plus the duration of that task's user code, or else the start of its run.
+    """
 
     run: Run
     number: int
     since: float
 
     def __lt__(self, other: "Task") -> bool:
-        """Whether it ranks before another one."""
+        """Whether it ranks before another task instance."""
         return self._rank < other._rank
 
     @property
@@ -131,16 +131,15 @@ class Task:
 
 
 class Cpu:
-    """Some cores. `busy_s` is what they have worked."""
+    """Some cores. `busy_s` is their CPU time so far."""
 
     def __init__(self, env: simpy.Environment, cores: int) -> None:
         self._env = env
-        self.cores = cores
         self._free = simpy.Resource(env, cores)
         self.busy_s = 0.0
 
     def use(self, seconds: float) -> Step:
-        """Work for so long, in slices."""
+        """Use a core, in slices."""
         self.busy_s += seconds
         while seconds > 0:
             part = min(seconds, SLICE_S)
@@ -151,7 +150,7 @@ class Cpu:
 
 
 class Log:
-    """The write-ahead log: one flush at a time, which all who wait when it begins share."""
+    """The write-ahead log. All commits that wait when a flush begins share it."""
 
     def __init__(self, env: simpy.Environment, flush_s: float) -> None:
         self._env = env
@@ -162,7 +161,7 @@ class Log:
         env.process(self._write())
 
     def flush(self) -> Step:
-        """Wait until what was written before is on the disk."""
+        """Wait until earlier writes are on the disk."""
         if not self._wanted.triggered:
             self._wanted.succeed()
         yield self._next
@@ -177,7 +176,7 @@ class Log:
 
 
 class Model:
-    """A deployment that runs; `trigger` gives it work, `env.run` lets time pass."""
+    """A running deployment. `trigger` creates runs, and `env.run` lets time pass."""
 
     def __init__(self, parameters: Parameters, deployment: Deployment) -> None:
         self.env = simpy.Environment()
@@ -185,21 +184,21 @@ class Model:
         self.deployment = deployment
         self.dice = random.Random(1)
         shared = deployment.shared_cores
-        one = Cpu(self.env, shared) if shared else None
-        self.postgres = one or Cpu(self.env, deployment.postgres_cores)
-        self.redis = [one or Cpu(self.env, 1) for _ in range(deployment.brokers)]
-        self.scheduler_cpus = [one or Cpu(self.env, 1) for _ in range(deployment.schedulers)]
+        machine = Cpu(self.env, shared) if shared else None
+        self.postgres = machine or Cpu(self.env, deployment.postgres_cores)
+        self.redis = [machine or Cpu(self.env, 1) for _ in range(deployment.brokers)]
+        self.scheduler_cpus = [machine or Cpu(self.env, 1) for _ in range(deployment.schedulers)]
         self.log = Log(self.env, parameters.flush_s)
         self.queues = [simpy.Store(self.env) for _ in range(deployment.brokers)]
         self.pools = [simpy.Resource(self.env, 1) for _ in range(deployment.pools)]
         self.pools_held_s = [0.0] * deployment.pools
-        #: Heaps.
+        #: A heap for each pool.
         self.waiting: list[list[Task]] = [[] for _ in range(deployment.pools)]
         self.active = [0] * deployment.pools
         self.hops: list[float] = []
         self.closed: list[Run] = []
         self.done = 0
-        #: Runs that promote has to start and to close; how many are open; and when tasks ended.
+        #: Runs that promote has to start and to close, the number of open runs, and the times at which tasks ended.
         self._made: list[Run] = []
         self._over: list[Run] = []
         self.open = 0
@@ -210,11 +209,11 @@ class Model:
         for cpu in self.scheduler_cpus:
             self.env.process(self._schedule(cpu))
         for number in range(deployment.workers):
-            self.env.process(self._consume(one or Cpu(self.env, deployment.worker_cores), number % deployment.brokers))
+            self.env.process(self._consume(machine or Cpu(self.env, deployment.worker_cores), number % deployment.brokers))
             self.env.process(self._beat())
 
     def trigger(self, graph: Graph, count: int = 1, cpu: Cpu | None = None) -> None:
-        """Make runs one after the other, from now on: with the CPU of a client, or of any scheduler."""
+        """Create runs one after the other, on this CPU or on that of a random scheduler."""
         self.env.process(self._make(graph, count, cpu or self.dice.choice(self.scheduler_cpus)))
 
     def _make(self, graph: Graph, count: int, cpu: Cpu) -> Step:
@@ -254,7 +253,7 @@ class Model:
                 self.wake()
 
     def _promote(self, cpu: Cpu) -> Step:
-        """Start the runs that were made, and close those that are over, in transactions of RUNS."""
+        """Start new runs and close ended ones, RUNS in a transaction."""
         made, self._made = self._made, []
         over, self._over = self._over, []
         for work, all_runs, then in ((self.parameters.start, made, self._start), (self.parameters.close, over, self._close)):
@@ -275,7 +274,7 @@ class Model:
         self.closed.append(run)
 
     def _touched(self) -> int:
-        """Open runs in which a task has ended since shortly before the last sweep, if no run has more than one of them."""
+        """Open runs in which a task has ended since shortly before the last sweep. Assumes one such task for each run."""
         while self._ends and self._ends[0] < self.env.now - IDLE_S - LATE_S:
             self._ends.popleft()
         return min(self.open + self.deployment.standing, len(self._ends))
@@ -301,10 +300,10 @@ class Model:
         return always + each * (self.deployment.standing + sum(self.active))
 
     def _places(self) -> int:
-        """How many of a pool may be queued or running, besides those that stand."""
-        one = self.deployment
-        places = one.workers * one.children // one.pools + HEADROOM
-        return places if one.slots is None else min(places, one.slots - one.standing // one.pools)
+        """The number of task instances of a pool that may be queued or running, besides the standing ones."""
+        config = self.deployment
+        places = config.workers * config.children // config.pools + HEADROOM
+        return places if config.slots is None else min(places, config.slots - config.standing // config.pools)
 
     def _send(self, task: Task) -> Step:
         broker = task.run.pool % len(self.queues)
@@ -312,7 +311,7 @@ class Model:
         self.queues[broker].put(task)
 
     def _work(self, cpu: Cpu, seconds: float) -> Step:
-        """The work before the next step; the rest continues beside it."""
+        """Do the work of a step. The share `beside` runs in parallel with the next step."""
         beside = self.parameters.beside
         yield from cpu.use(seconds * (1 - beside))
         if beside:
@@ -327,7 +326,7 @@ class Model:
             yield self.env.timeout(self.deployment.heartbeat_s)
 
     def _consume(self, cpu: Cpu, broker: int) -> Step:
-        """A worker's parent: takes a message only for a child that is free."""
+        """The parent process of a worker, which takes a message only for a free child."""
         children = simpy.Resource(self.env, self.deployment.children)
         while True:
             child = children.request()
@@ -338,7 +337,7 @@ class Model:
             self.env.process(self._run(task, cpu, children, child))
 
     def _run(self, task: Task, cpu: Cpu, children: simpy.Resource, child: Any) -> Step:
-        """A child: claim, run, report and follow. Then it continues in place, or sends what follows."""
+        """A pool process: claim, run, report and follow. Then it continues in place, or sends the next message."""
         cost = self.parameters.followed
         yield self.env.timeout(self.parameters.wake_s)
         until = self.env.now + self.deployment.in_place_s
@@ -360,7 +359,7 @@ class Model:
             if successor is None or not in_place:
                 break
             task, started = successor, ended_at
-            # All that is left of a claim and of a message; the loop of the parent runs now and then.
+            # In place, there is no claim and no message. Only the loop of the parent process runs at times.
             report = self.parameters.in_place.child, self.parameters.in_place.postgres
             self.env.process(cpu.use(self.parameters.in_place.worker))
         if successor is not None:
@@ -375,8 +374,9 @@ class Model:
             yield self.env.timeout(graph.seconds)
 
     def _report(self, task: Task, started: float) -> Task | None:
-        """Record the end and make ready what it decides. Returns who gets the slot: the first in line, if it is of the same run.
-        If one of another run ranks first, the queue service fills the slot."""
+        """Record the end, and make downstream tasks ready. Returns the task that gets the slot: the first in line, if it is of the
+        same run. If a task of another run ranks first, the queue service fills the slot.
+        """
         run = task.run
         run.ended[task.number] = self.env.now
         run.open -= 1
