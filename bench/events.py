@@ -1,4 +1,4 @@
-"""The part `events`: what the events of tasks for Flower cost while something listens to them. Runs with and without take turns."""
+"""The part `events`: the cost of the events of tasks for Flower while a process listens. Runs with and without them alternate."""
 
 import contextlib
 import threading

@@ -15,7 +15,7 @@ HOPS = {"chain": (0.6, 0.4)}
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure with its limit: what it has to reach, or with `at_most` must not exceed."""
+    """A figure with its limit: the least allowed value, or with `at_most` the largest."""
 
     figure: str
     of: Callable[[Result], float]

@@ -29,7 +29,7 @@ SWEEPS = 20
 ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "1000000", "PACELINE_CORE_MAX_ACTIVE_RUNS_PER_DAG": "1000000"}
 WIDE = "update pool set slots = 1000000 returning name"
 #: A sweep checks the runs in which a task has ended recently.
-LATELY = "update task_instance set ended_at = clock_timestamp() + interval '1 hour' where state = 'success' returning id"
+RECENTLY = "update task_instance set ended_at = clock_timestamp() + interval '1 hour' where state = 'success' returning id"
 #: Milliseconds of the scheduler and of PostgreSQL.
 Spent = tuple[float, float]
 
@@ -88,13 +88,13 @@ class Costs:
         return {name: [round(spent / self._runs, 4) for spent in both] for name, both in self._spent.items()}
 
     def sweep(self, touched: int, times: int) -> list[float]:
-        """The same for a sweep with so many open runs, in each of which a task has ended lately."""
+        """The same for a sweep with so many open runs, in each of which a task has ended recently."""
         made = self._make(touched - self._open)
         self._open = touched
         self._started()
         for run_id in made.values():
             mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(task_ids=("t000",)), TaskState.SUCCESS)
-        self._stack.rows(LATELY)
+        self._stack.rows(RECENTLY)
         for _ in range(3):
             self._sweep.run_once()  # decides the tasks below the marked ones
             self._promote.run_once()

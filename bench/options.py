@@ -17,6 +17,3 @@ class Options:
     iterations: int = 3
     small: bool = False
     say: Callable[[str], None] = print
-
-    def __post_init__(self) -> None:
-        assert self.iterations >= 1

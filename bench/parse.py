@@ -1,4 +1,4 @@
-"""Parsing of DAG files: new and unchanged files per second, the delay from a saved file to its new version, and what it delays.
+"""Parsing of DAG files: new and unchanged files per second, the delay from a saved file to its version, and that of decisions.
 
 A saved file is compared with one parse of the same file in a child forked as the parser forks its own, which does nothing else.
 The two are measured in turns, on a stack whose other files are unchanged. Decisions, from the trigger of a run to its task queued,

@@ -1,4 +1,4 @@
-"""Tasks on Spark: how soon one starts on a warm worker and on a cold one, what 100 small jobs in a row take, what a JVM keeps.
+"""Tasks on Spark: their start on a warm and on a cold worker, the time of 100 small jobs in a row, and the heap that a JVM keeps.
 
 A start goes from the claim, by the database's clock on this machine, to the first line of the author's function. Warm, cold and
 warm again, so that neither has the machine to itself. The small jobs stand beside the same job by spark-submit, some of them before
@@ -83,7 +83,7 @@ MAKESPAN = "select extract(epoch from max(ended_at) - min(started_at))::float8 f
 
 
 def measure(options: Options) -> Piece:
-    """The three figures of warm and cold starts and small jobs, what they are made of in `spark`, and those of the flights demo."""
+    """The three figures of warm and cold starts and small jobs, their details in `spark`, and the figures of the flights demo."""
     small = options.small
     warm, cold, jobs = (SMALL_WARM, SMALL_COLD, SMALL_JOBS) if small else (WARM, COLD, JOBS)
     asked = SMALL_KEPT if small else KEPT

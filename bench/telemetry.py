@@ -1,4 +1,4 @@
-"""The part `telemetry`: what metrics cost. Two stacks, with and without them, run the same shape in turn."""
+"""The part `telemetry`: the cost of metrics. Two stacks, with and without them, run the same shape in turn."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""The part of `bench web` that needs Chromium: what a person waits for. `make test-browser` installs what it needs."""
+"""The part of `bench web` that needs Chromium: the delays that users see. `make test-browser` installs Chromium."""
 
 import itertools
 import json

@@ -75,7 +75,7 @@ class Airflow:
 
 @contextlib.contextmanager
 def running(stack: Stack, profile: Profile, *, programs: Path, files: Mapping[str, str]) -> Iterator[Airflow]:
-    """Start Airflow on the stack's servers with these DAG files (text by name); end it, and drop what it stored, with the block."""
+    """Run Airflow on the stack's servers with these DAG files (text by name) during the block, and then delete its data."""
     with contextlib.ExitStack() as undo:
         home = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="airflow-", ignore_cleanup_errors=True)))
         (home / "dags").mkdir()

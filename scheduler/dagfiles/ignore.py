@@ -23,7 +23,7 @@ class Rule:
 
     matches: Callable[[str], bool]
     folder: str | None
-    #: Whether it ignores what it matches, or takes it back ("!").
+    #: False for an exception ("!"): a matching entry is not ignored.
     ignores: bool = True
 
 
@@ -48,7 +48,7 @@ class Rules:
 
 
 class IgnoreFiles:
-    """The rules of all folders of one listing; `open` takes a folder before those inside it. `warn` gets what cannot be read."""
+    """The rules of all folders of one listing. Open a folder before those inside it. `warn` receives invalid files and lines."""
 
     def __init__(self, folder: Path, syntax: str, warn: Callable[[str, str], None]) -> None:
         self._root = str(folder)

@@ -71,7 +71,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
 
 
 def warm_up(work: Work) -> None:
-    """Parse Paceline's own DAG file in this process, so that its children inherit what Python caches on the way."""
+    """Parse Paceline's own DAG file in this process, so that its children inherit the caches that Python fills."""
     folder = Path(__file__).parent
     parse("warm_up.py", replace(work, folder=folder))
     load.forget(folder, "warm_up.py")

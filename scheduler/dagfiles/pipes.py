@@ -29,7 +29,7 @@ class PipeServer:
         raise NotImplementedError
 
     def main(self) -> NoReturn:
-        """Serve requests, also until nobody reads the answers any more."""
+        """Serve requests until the input ends or the answers have no reader."""
         with contextlib.suppress(BrokenPipeError):
             self.serve()
         sys.exit(0)

@@ -38,7 +38,7 @@ Message = Annotated[Storable, Field(max_length=MAX_MESSAGE_CHARACTERS + 100)]
 
 
 class Strict(BaseModel):
-    """The base of what processes with user code send."""
+    """The base of the messages of processes with user code."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 

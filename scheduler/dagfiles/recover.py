@@ -1,4 +1,4 @@
-"""Finds the errors of a DAG file behind the first one: it corrects what is known to be wrong, and runs the file again.
+"""Finds the errors of a DAG file behind the first one: it corrects the known errors and runs the file again.
 
 An error of a task waits for the end of the file by itself (see authoring/scope). This is for errors that end the file, such as
 one of a DAG or of an edge, and for the other arguments of a call with a wrong one.
@@ -41,7 +41,7 @@ def further(text: str, path: Path, errors: Sequence[DagError], *, ended: bool, r
 
 
 def _correct(tree: ast.Module, error: DagError, path: Path, *, may_drop: bool) -> bool:
-    """Take what is wrong out of the tree. Without `may_drop`, only an argument. False if it is not known what is wrong."""
+    """Remove the cause of an error from the tree. Without `may_drop`, only an argument. False if the cause is unknown."""
     if error.file != str(path) or error.line is None:
         return False
     found = _argument(tree, error.line, _sentence(error))

@@ -1,4 +1,4 @@
-"""A DAG file that the fork server parses before it forks, so that its children inherit what Python caches on the way."""
+"""A DAG file that the fork server parses before it forks, so that its children inherit the caches that Python fills."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -171,11 +171,11 @@ class _Run:
 
     def verdict(self, no: int, task: SerializedTask, index: int) -> Verdict:
         """Return the verdict on an undecided task instance."""
-        by = self._skips and (self._skips.get(task.task_id) or self._skips.get((task.task_id, index)))
-        if by:
-            return Verdict(S.SKIPPED, f"{by} decided to skip it")
-        if task.loop_gate is not None and index >= 0 and (turn := self._iteration(task.loop_gate, index)) is not None:
-            return turn
+        branch = self._skips and (self._skips.get(task.task_id) or self._skips.get((task.task_id, index)))
+        if branch:
+            return Verdict(S.SKIPPED, f"{branch} decided to skip it")
+        if task.loop_gate is not None and index >= 0 and (verdict := self._iteration(task.loop_gate, index)) is not None:
+            return verdict
         if not (self._dag.upstream[no] or task.setups or task.is_teardown):
             return self._not_before_past(no, task, ROOT)
         # Direct setups are ordinary upstream tasks, which the trigger rule covers.

@@ -3,11 +3,11 @@
 1. `plan_of` sorts the direct downstream tasks: those that this one state settles, whatever the others do; joins, which need a
    look at their other upstream tasks; and those left to the scheduler, which need more than the states of their direct upstream
    tasks (SerializedDag.followed).
-2. A join with an upstream task that no worker has cannot be ready. The report finds out, and takes no lock for it.
+2. A join with an upstream task that no worker has cannot be ready. The report detects that, and takes no lock for it.
 3. If another join may be ready, the report stores nothing. The joins are locked in ID order and decided by `decide_joins`, so two
    last siblings never both take the other for unfinished.
-4. An upstream task that no worker had in 2. can start and end before the report is stored. So a report after which no other one
-   comes for sure looks again, once it is stored, at what it left undecided (`undecided`).
+4. An upstream task that no worker had in 2. can start and end before the report is stored. So a report that may be the last one
+   checks the tasks that it left undecided again once it is stored (`undecided`).
 5. `moves_of` chooses the successor: the one ready task that may get the slots of the ended one.
 
 Following never oversubscribes a pool, since the successor needs no more slots than its predecessor gives back. It never starves
@@ -42,7 +42,7 @@ class Ended(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The direct downstream tasks of one ended try, by what it takes to decide them.
+    """The direct downstream tasks of one ended try, by how they are decided.
 
     All upstream tasks of a peer join are in its mapped group, so only instances with its own map index count.
     """
@@ -52,7 +52,7 @@ class Plan:
     peer_joins: list[int] = field(default_factory=list)
     #: Left to the scheduler.
     left: list[int] = field(default_factory=list)
-    #: Whether the scheduler has to look at the run, whatever else happens.
+    #: Whether the scheduler has to examine the run in any case.
     needs_scheduler: bool = False
     #: Whether the slots may go to another task instance.
     passes_slots: bool = True
@@ -63,7 +63,7 @@ class Plan:
         return [*self.joins, *self.peer_joins, *(decision.task_no for decision in self.settled)]
 
     def without(self, waiting: Collection[int]) -> "Plan":
-        """The same, without what waits for a task that no worker has: the end of that task will decide it."""
+        """The plan without the tasks that wait for one that no worker has. The end of that one will decide them."""
         return replace(
             self,
             joins=[join for join in self.joins if join not in waiting],

@@ -1,4 +1,4 @@
-"""The limits on task instances that are active at once: the name of each, what shares it, and how many there may be.
+"""The limits on task instances that are active at once: the name of each, its key, and the largest number.
 
 Selection, `tasks why` and `doctor --deep` use them. store/queueing/limits has the SQL that counts towards each.
 """

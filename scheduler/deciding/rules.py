@@ -14,7 +14,7 @@ from scheduler.states import TaskState as S
 
 #: Maximum number of tasks named in a reason. The others are counted.
 MOST_NAMES = 5
-#: More upstream task instances than any task has: only what is decided "at once" is decided under it.
+#: More upstream task instances than any task has, so that only a decision that needs no other state is made.
 MANY = 2**31
 SKIPS = frozenset({S.SKIPPED})
 

@@ -1,4 +1,4 @@
-"""The situation of one task instance, from which `why` makes its sentences: plain values, read by store/queries/why.py."""
+"""The situation of one task instance, from which `why` creates its sentences. store/queries/why.py reads it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ class BackfillFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The run, its DAG, and what lets the run start."""
+    """The run, its DAG, and the conditions of its start."""
 
     dag_id: str
     run_id: str

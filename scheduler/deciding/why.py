@@ -1,4 +1,4 @@
-"""Why a task instance is not further than it is: facts in, sentences out. Pure."""
+"""Explains why a task instance waits: facts in, sentences out. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Why a task instance or a run was in each of its states for as long as it was: facts in, sentences out. Pure."""
+"""Explains how long a task instance or a run was in each of its states: facts in, sentences out. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -259,7 +259,7 @@ def _note_full(full: Full, free: FreeCapacity) -> None:
 
 
 def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Waiting]) -> bool:
-    """Exclude what is full or locked elsewhere according to `batch`. Returns whether any exclusion is new."""
+    """Exclude the queues and limits that `batch` shows to be full or locked elsewhere. Returns whether any exclusion is new."""
     held = {instance.id for instance in ours}
     queues = {instance.queue for instance in batch if free.queues[instance.queue] <= 0}
     places = {place for instance in batch for place in reached(free.active, own_limits(instance))}
