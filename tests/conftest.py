@@ -12,6 +12,7 @@ import pytest
 from support import folders
 
 if TYPE_CHECKING:
+    from support.ledger import Ledger
     from support.servers import PostgresServer, RedisServer
     from support.stacks import StackFactory
 
@@ -103,6 +104,15 @@ def empty_database_url(postgres_server: "PostgresServer") -> Iterator[str]:
     """The URL of a database without any table, of this test alone."""
     with postgres_server.new_database(migrated=False) as url:
         yield url
+
+
+@pytest.fixture
+def ledger(postgres_server: "PostgresServer") -> Iterator["Ledger"]:
+    """A ledger in a database of its own on the session's server, which no test stops."""
+    from support.ledger import Ledger
+
+    with postgres_server.new_database(migrated=False) as url:
+        yield Ledger(url).create()
 
 
 @pytest.fixture

@@ -28,13 +28,6 @@ def own_postgres(short_folder: Path) -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    """On the session's server, which stays."""
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
-
-
 def kill_server(server: PostgresServer) -> None:
     """And keep it away for a while."""
     postgres = server.embedded.supervisor

@@ -1,7 +1,7 @@
 """PostgreSQL fails over to a standby, or Redis to a replica that lags, under load: nothing is lost and nothing runs twice."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ import redis
 from support.faulty import faulty_stack
 from support.ledger import Ledger
 from support.replica import client, running_pair
-from support.servers import TEMPLATE, PostgresServer, running_postgres
+from support.servers import TEMPLATE, running_postgres
 from support.stacks import StackFactory
 from support.standby import PRIMARY, lose, promote, running_standby
 from support.waiting import eventually
@@ -35,13 +35,6 @@ def after(given, ti=None):
 for number in range(2):
     after.override(task_id=f"after{{number}}")(long.override(task_id=f"long{{number}}")(number))
 """
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    """On the session's server, which stays."""
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(

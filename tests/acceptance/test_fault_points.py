@@ -8,13 +8,11 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.faulty import FULL, FaultyStack, expected_state, faulty_stack
 from support.ledger import Ledger
-from support.servers import PostgresServer
 from support.stacks import StackFactory
 
 from scheduler.process import fault_points
@@ -37,12 +35,6 @@ def chosen_points() -> list[str]:
         return list(fault_points.POINTS)
     others = sorted(fault_points.POINTS.keys() - set(ALWAYS))
     return [*ALWAYS, *random.Random(SEED).sample(others, SHORT - len(ALWAYS))]
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 @pytest.mark.timeout(7200 if FULL else 300)

@@ -1,16 +1,13 @@
 """`GET /health` and `paceline doctor --role` of real processes agree, also while the process hangs."""
 
-import json
 import signal
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pytest
+from support.processes import free_port, health
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler.embedded.stack import free_port
 from scheduler.store.db import database
 
 pytestmark = pytest.mark.stack
@@ -37,45 +34,34 @@ with DAG("blocks", schedule=None):
 """
 
 
-def asked(port: int) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, json.load(refused)
-    except (OSError, urllib.error.URLError):
-        return 0, {}
-
-
 def doctor(stack: Stack, role: str) -> tuple[int, str]:
     done = stack.cli("doctor", "--role", role)
     return done.returncode, done.stderr
 
 
 def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_factory: Any) -> None:
-    port = free_port("127.0.0.1", 0)
+    port = free_port()
     env = {
         "PACELINE_SCHEDULER_HEALTH_PORT": str(port),
         "PACELINE_SCHEDULER_SCHEDULER_HEALTH_CHECK_THRESHOLD": "3",
         "PACELINE_SCHEDULER_SCHEDULER_HEARTBEAT_SEC": "0.5",
     }
     stack = stack_factory(schedulers=1, workers=[], env=env)
-    eventually(lambda: asked(port)[0] == 200, timeout=60, message=stack.logs)
-    assert set(asked(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker", "settings"}
+    eventually(lambda: health(port)[0] == 200, timeout=60, message=stack.logs)
+    assert set(health(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker", "settings"}
     assert doctor(stack, "scheduler")[0] == 0
 
     engine = database.create(stack.settings)
     with engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("lock table dag_run in access exclusive mode")
-        eventually(lambda: asked(port)[0] == 503, message=stack.logs)
-        report = asked(port)[1]
+        eventually(lambda: health(port)[0] == 503, message=stack.logs)
+        report = health(port)[1]
         code, said = doctor(stack, "scheduler")
     engine.dispose()
 
     assert report["parts"]["loop"]["message"].startswith("The loop has not run a service for")
     assert (code, "The loop has not run a service for" in said) == (1, True)
-    eventually(lambda: asked(port)[0] == 200, message=stack.logs)
+    eventually(lambda: health(port)[0] == 200, message=stack.logs)
     stack.kill("scheduler-1", signal.SIGSTOP)
     try:
         code, said = doctor(stack, "scheduler")

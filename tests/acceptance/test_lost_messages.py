@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from support.faulty import default_times, faulty_stack
 from support.ledger import Ledger, ask
-from support.servers import PostgresServer
 from support.stacks import StackFactory
 from support.waiting import eventually
 
@@ -32,12 +31,6 @@ from scheduler.settings import Settings
 from workers import app
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))
 """
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 def one_task(ledger: Ledger, seconds: float = 0.0) -> dict[str, str]:

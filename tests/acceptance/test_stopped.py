@@ -6,13 +6,11 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.faulty import FULL, FaultyStack, default_times, faulty_stack
 from support.ledger import Ledger
-from support.servers import PostgresServer
 from support.stacks import StackFactory
 from support.waiting import eventually
 
@@ -44,12 +42,6 @@ def endless(ti):
             time.sleep(0.05)
 late(), endless()
 """
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 def hold(stopped_at: float) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from support.faulty import Code
 from support.ledger import Ledger
 from support.ledger import ask as query
 from support.releases import Release
-from support.servers import PostgresServer
 from support.stacks import QUICK
 from support.waiting import eventually
 
@@ -66,12 +64,6 @@ OPEN = "select count(*) from dag_run where state in ('queued', 'running')"
 def settings(empty_database_url: str, settings: Settings) -> Settings:
     """Settings with a database that the release before migrates."""
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": empty_database_url})})
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 class Installation:

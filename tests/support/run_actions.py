@@ -1,5 +1,6 @@
 """Actions of users on the runs of a scenario (clear, mark), and the steps of its worker: claim, report, end as requested."""
 
+import threading
 from typing import Any
 
 from scheduler.states import TaskState
@@ -48,3 +49,15 @@ def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, 
     if not reported:
         scenario.follower.end_as_requested(claim)
     return reported
+
+
+def schedule_and_work(scenario: Scenario, over: threading.Event) -> int:
+    """Take scheduler turns and run the queued tasks until the event is set; the number of reports that were accepted."""
+    ended = 0
+    while not over.is_set():
+        scenario.sql("update process set heartbeat_at = clock_timestamp()")
+        scenario.turn()
+        claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
+        for claim in claims:
+            ended += end(scenario, claim)
+    return ended

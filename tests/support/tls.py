@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from scheduler.embedded import home as homes
 from scheduler.embedded import servers
 from scheduler.embedded.supervisor import Supervisor
+from support.processes import free_port
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,6 @@ class PostgresOnPort(servers.EmbeddedPostgres):
 
     def connect(self, database: str = servers.DATABASE) -> "psycopg2.extensions.connection":
         return psycopg2.connect(host=str(self.run_folder), port=self.options["port"], user=servers.SUPERUSER, dbname=database)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.contextmanager

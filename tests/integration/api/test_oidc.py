@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.tls import free_port
+from support.processes import free_port
 from support.waiting import eventually
 
 from scheduler.api.call import PREFIX

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from flower import urls
+from support.processes import free_port
 from support.scenario import Scenario, dag
 from support.stacks import StackFactory
 from support.waiting import eventually
@@ -43,10 +44,8 @@ with DAG("row"):
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def port() -> int:
+    return free_port()
 
 
 def get(port: int, path: str) -> Any:
@@ -86,36 +85,36 @@ def post(port: int, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.stack
-def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackFactory, free_port: int) -> None:
+def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackFactory, port: int) -> None:
     stack = stack_factory(dags={"seen.py": DAG}, schedulers=1, workers=[("default", 1)])
     env = stack.env | {
-        "PACELINE_FLOWER_PORT": str(free_port),
+        "PACELINE_FLOWER_PORT": str(port),
         "FLOWER_PORT": "1",
         "FLOWER_UNAUTHENTICATED_API": "true",
         "PACELINE_FLOWER_ALLOWED_HOSTS": "one.example, Flower.example",
     }
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        eventually(lambda: get(free_port, "/api/workers?refresh=1"), timeout=60)
+        eventually(lambda: get(port, "/api/workers?refresh=1"), timeout=60)
         # Remote control turns events on, so Flower may miss the first runs, or see one of their tasks only when it ends.
         tasks: dict[str, Any] = {}
         for number in range(20):
             run = f"r{number}"
             eventually(lambda r=run: stack.cli("dags", "trigger", "seen", "--run-id", r, "--wait").returncode == 1, timeout=120)
-            shown = (get(free_port, "/api/tasks") or {}).items()
+            shown = (get(port, "/api/tasks") or {}).items()
             tasks = {task_id: task for task_id, task in shown if task["args"] == run}
             if {task["state"] for task in tasks.values()} == {"SUCCESS", "FAILURE"}:
                 break
-        worker = next(iter(get(free_port, "/api/workers")))
+        worker = next(iter(get(port, "/api/workers")))
         refused = {
-            "pool/grow": post(free_port, f"/api/worker/pool/grow/{worker}?n=1"),
-            "pool/shrink": post(free_port, f"/api/worker/pool/shrink/{worker}?n=1"),
-            "pool/autoscale": post(free_port, f"/api/worker/pool/autoscale/{worker}?min=1&max=3"),
-            "add-consumer": post(free_port, f"/api/worker/queue/add-consumer/{worker}?queue=other"),
-            "revoke": post(free_port, f"/api/task/revoke/{next(iter(tasks))}"),
-            "terminate": post(free_port, f"/api/task/revoke/{next(iter(tasks))}?terminate=true"),
+            "pool/grow": post(port, f"/api/worker/pool/grow/{worker}?n=1"),
+            "pool/shrink": post(port, f"/api/worker/pool/shrink/{worker}?n=1"),
+            "pool/autoscale": post(port, f"/api/worker/pool/autoscale/{worker}?min=1&max=3"),
+            "add-consumer": post(port, f"/api/worker/queue/add-consumer/{worker}?queue=other"),
+            "revoke": post(port, f"/api/task/revoke/{next(iter(tasks))}"),
+            "terminate": post(port, f"/api/task/revoke/{next(iter(tasks))}?terminate=true"),
         }
-        hosts = {host: status(free_port, host) for host in ("127.0.0.1", "localhost", "[::1]", "rebound.example", "flower.example")}
+        hosts = {host: status(port, host) for host in ("127.0.0.1", "localhost", "[::1]", "rebound.example", "flower.example")}
         command_line = Path(f"/proc/{flower.pid}/cmdline").read_bytes()
     finally:
         flower.send_signal(signal.SIGTERM)
@@ -138,11 +137,11 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
 
 
 @pytest.mark.stack
-def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: StackFactory, free_port: int) -> None:
+def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: StackFactory, port: int) -> None:
     stack = stack_factory(
         dags={"row.py": ROW}, schedulers=1, workers=[("default", 1)], env={"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
     )
-    env = stack.env | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_UNAUTHENTICATED_API": "true"}
+    env = stack.env | {"PACELINE_FLOWER_PORT": str(port), "FLOWER_UNAUTHENTICATED_API": "true"}
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def shown(run_id: str, timeout_s: float) -> list[dict[str, Any]]:
@@ -150,7 +149,7 @@ def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: Sta
         found: list[dict[str, Any]] = []
 
         def complete() -> bool:
-            found[:] = [task for task in (get(free_port, "/api/tasks") or {}).values() if task["args"] == run_id]
+            found[:] = [task for task in (get(port, "/api/tasks") or {}).values() if task["args"] == run_id]
             return [task["state"] for task in found] == ["SUCCESS"] * 100
 
         with contextlib.suppress(AssertionError):
@@ -158,7 +157,7 @@ def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: Sta
         return found
 
     try:
-        eventually(lambda: get(free_port, "/api/workers?refresh=1"), timeout=60)
+        eventually(lambda: get(port, "/api/workers?refresh=1"), timeout=60)
         # Events are turned on by remote control, so the first runs may pass unseen.
         eventually(lambda: len(shown(str(uuid.uuid4()), 3)) == 100, timeout=240)
         tasks = shown("seen", 60)
@@ -172,17 +171,17 @@ def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: Sta
     assert len({task["uuid"] for task in tasks}) == 100
 
 
-def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(environment: dict[str, str], free_port: int) -> None:
-    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_BASIC_AUTH": "ann:secret"}
+def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(environment: dict[str, str], port: int) -> None:
+    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "ann:secret"}
     patterns = [one.regex.pattern if isinstance(one, url) else one[0] for one in urls.handlers]
     paths = {pattern.removesuffix("$").replace("/static/(.*)", "/static/favicon.ico") for pattern in patterns}
     paths = {path.replace("(.+)", "x").replace("(.*)", "x").replace("/?", "") for path in paths}
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        eventually(lambda: answer(free_port, "GET", "/healthcheck") == 200, timeout=60)
-        said = {path: {method: answer(free_port, method, path) for method in ("GET", "POST")} for path in paths}
-        known = answer(free_port, "GET", "/api/queues/length", login="ann:secret")
-        wrong = answer(free_port, "GET", "/api/queues/length", login="ann:wrong")
+        eventually(lambda: answer(port, "GET", "/healthcheck") == 200, timeout=60)
+        said = {path: {method: answer(port, method, path) for method in ("GET", "POST")} for path in paths}
+        known = answer(port, "GET", "/api/queues/length", login="ann:secret")
+        wrong = answer(port, "GET", "/api/queues/length", login="ann:wrong")
     finally:
         flower.send_signal(signal.SIGTERM)
         flower.communicate(timeout=20)
@@ -217,24 +216,24 @@ def page(port: int, path: str) -> str:
 
 
 def test_the_broker_page_lists_every_queue_with_all_that_waits(
-    cli: Cli, scenario: Scenario, environment: dict[str, str], free_port: int
+    cli: Cli, scenario: Scenario, environment: dict[str, str], port: int
 ) -> None:
     """Flower is there first; most tasks wait in PostgreSQL, no worker serves their queue, and nothing waits for another queue."""
     scenario.add(dag("crowd", {f"t{number}": [] for number in range(60)}, task={"queue": "nobody"}))
-    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(free_port), "FLOWER_UNAUTHENTICATED_API": "true"}
+    env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(port), "FLOWER_UNAUTHENTICATED_API": "true"}
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def queues() -> dict[str, dict[str, Any]]:
         scenario.turn()
-        return {one["name"]: one for one in (get(free_port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
+        return {one["name"]: one for one in (get(port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
 
     try:
-        eventually(lambda: get(free_port, "/api/queues/length"), timeout=120)
+        eventually(lambda: get(port, "/api/queues/length"), timeout=120)
         scenario.trigger("crowd")
         eventually(lambda: queues().get("nobody", {}).get("messages") == 60, timeout=60)
         processes.register(scenario.engine, kind="worker", name="idler", host="h", pid=2, queues=["idle"], concurrency=1)
         eventually(lambda: "idle" in queues(), timeout=60)
-        found, shown = queues(), page(free_port, "/broker")
+        found, shown = queues(), page(port, "/broker")
     finally:
         flower.send_signal(signal.SIGTERM)
         said, _ = flower.communicate(timeout=20)

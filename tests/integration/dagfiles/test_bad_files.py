@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from .conftest import Files
@@ -116,7 +117,7 @@ with open({str(tmp_path / "pid")!r}, "w") as f:
     files.read_all(files.manager())
 
     pid = int((tmp_path / "pid").read_text())
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not is_running(pid))
     assert files.errors() == {}
 
 
@@ -154,7 +155,7 @@ def test_the_children_of_a_killed_scheduler_end(files: Files, tmp_path: Path) ->
     scheduler.kill()
     scheduler.wait()
 
-    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not is_running(pid))
 
 
 def test_a_file_sees_no_password_and_where_home_is(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.dagfiles import limits
@@ -65,8 +66,7 @@ parser.stop()
 
 
 def is_gone(path: Path) -> bool:
-    pid = int(path.read_text())
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return not is_running(int(path.read_text()))
 
 
 @pytest.mark.parametrize("then", ["", KILLS_PARENT], ids=["it is read", "it kills its keeper"])

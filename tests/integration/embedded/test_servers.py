@@ -13,6 +13,7 @@ import psutil
 import psycopg2
 import pytest
 import redis
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.embedded.servers import EmbeddedError, embedded_servers
@@ -138,7 +139,7 @@ def test_a_killed_owner_takes_the_servers_along_and_the_next_start_works(short_f
 
     with embedded_servers(settings, say=lambda _: None):
         assert ask(settings, "select one from mark") == [(1,)]
-        assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+        assert not any(map(is_running, children))
 
 
 def test_everything_killed_at_once_does_not_stop_the_next_start(short_folder):
@@ -163,7 +164,7 @@ def test_guardians_and_owner_killed_leave_an_orphan_that_the_next_start_ends(sho
         for process in [*guardians, psutil.Process(owner.pid)]:
             process.kill()
     try:
-        eventually(lambda: not any(guardian.is_running() and guardian.status() != psutil.STATUS_ZOMBIE for guardian in guardians))
+        eventually(lambda: not any(map(is_running, guardians)))
         assert psutil.pid_exists(postmaster)
         os.kill(postmaster, signal.SIGCONT)
 

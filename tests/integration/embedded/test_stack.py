@@ -12,6 +12,7 @@ import httpx
 import psutil
 import psycopg2
 import pytest
+from support.processes import is_running
 from support.standalone import START_S, STOP_S, ask, demo, environment_of, standalone
 from support.waiting import eventually
 
@@ -96,10 +97,6 @@ def write(dags, name, source):
     (dags / name).write_text(textwrap.dedent(source))
 
 
-def alive(processes):
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-
-
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
     environment = environment_of(short_folder / "home", short_folder / "dags")
@@ -116,7 +113,7 @@ def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
 
         assert process.wait(STOP_S) == 0
         assert "Everything has ended." in process.stdout.read()
-    assert alive(children) == []
+    assert not any(map(is_running, children))
     assert list((short_folder / "home" / "run").iterdir()) == []
 
 
@@ -131,7 +128,7 @@ def test_a_run_completes_after_the_parent_was_killed_with_sigkill(short_folder):
         eventually((home / "begun").exists, timeout=START_S)
         process.kill()
     with standalone(environment) as process:
-        assert alive(children) == []
+        assert not any(map(is_running, children))
         (home / "go").touch()
         eventually(lambda: _run(environment)["state"] == "success", timeout=START_S, message=lambda: str(_run(environment)))
         assert [(task["state"], task["try_number"]) for task in _run(environment)["tasks"]] == [("success", 2)]

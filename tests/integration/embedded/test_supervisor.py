@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.embedded import supervisor as processes
@@ -40,13 +41,6 @@ POLITE = """
 
 def python(source: str, *arguments: object) -> tuple[str, ...]:
     return (sys.executable, "-c", textwrap.dedent(source), *map(str, arguments))
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def pids_in(path: Path) -> list[int]:
@@ -117,7 +111,7 @@ def test_an_ended_child_takes_its_descendants_along(supervisor, tmp_path):
 
     supervisor.stop("part")
 
-    assert not any(map(running, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_a_child_deaf_to_sigterm_is_killed_after_its_grace(supervisor, tmp_path):
@@ -126,7 +120,7 @@ def test_a_child_deaf_to_sigterm_is_killed_after_its_grace(supervisor, tmp_path)
 
     supervisor.stop("part")
 
-    assert not any(map(running, pids))
+    assert not any(map(is_running, pids))
     assert supervisor.names() == []
 
 
@@ -137,7 +131,7 @@ def test_processes_of_a_crashed_child_are_gone_before_it_restarts(supervisor, tm
     os.kill(parent, signal.SIGKILL)
 
     eventually(lambda: supervisor.pid("part") != parent)
-    assert not running(stray)
+    assert not is_running(stray)
 
 
 def test_nothing_outlives_a_supervisor_killed_with_sigkill(tmp_path):
@@ -153,7 +147,7 @@ def test_nothing_outlives_a_supervisor_killed_with_sigkill(tmp_path):
         pids = pids_in(tmp_path / "pids")
         owner.kill()
 
-    eventually(lambda: not any(map(running, pids)))
+    eventually(lambda: not any(map(is_running, pids)))
 
 
 def test_a_guardian_killed_with_sigkill_takes_its_command_along(supervisor, tmp_path):
@@ -161,7 +155,7 @@ def test_a_guardian_killed_with_sigkill_takes_its_command_along(supervisor, tmp_
 
     psutil.Process(pid).parent().kill()
 
-    eventually(lambda: not running(pid))
+    eventually(lambda: not is_running(pid))
     eventually(lambda: supervisor.alive("part"))
 
 

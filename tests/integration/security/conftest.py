@@ -1,10 +1,11 @@
 """A database role of workers at the session's PostgreSQL."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg2
+import psycopg2.errors
 import pytest
 from support.servers import PostgresServer
 
@@ -33,6 +34,16 @@ def engine(settings: Settings) -> Iterator[Any]:
     made = database.create(settings, pool_size=1)
     yield made
     made.dispose()
+
+
+def allowed(cursor: Any, statements: Iterable[str]) -> list[str]:
+    """The statements that a role may execute."""
+    found = []
+    for statement in statements:
+        with contextlib.suppress(psycopg2.errors.InsufficientPrivilege):
+            cursor.execute(statement)
+            found.append(statement)
+    return found
 
 
 def as_role(url: str, **options: Any) -> Any:

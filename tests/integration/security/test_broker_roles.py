@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.processes import free_port
 from support.servers import RedisServer, running_redis
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
@@ -115,9 +115,7 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
 
 @pytest.mark.stack
 def test_everything_works_under_the_roles(settings: Settings, server: RedisServer) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     own = settings.model_copy(update={"broker": Broker(url=url(server, "scheduler"))})
     with admin(server) as client, StackFactory(own) as factory:
         stack = factory({"d.py": DAG}, schedulers=1, workers=[])

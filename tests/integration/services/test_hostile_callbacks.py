@@ -5,8 +5,8 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 from support.notices import errors, notify, told, write
+from support.processes import is_running
 from support.scenario import Scenario
 from support.waiting import eventually
 
@@ -137,7 +137,7 @@ def bad(context):
     notify(scenario)
 
     left = int(pid.read_text())
-    eventually(lambda: not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not is_running(left))
 
 
 def test_requests_that_arrive_together_are_each_heeded(scenario: Scenario) -> None:

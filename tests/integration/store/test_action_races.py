@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from support.run_actions import clear_, end, mark_
+from support.run_actions import clear_, mark_, schedule_and_work
 from support.scenario import Scenario, dag
 
 from scheduler.serialized.dag import SerializedDag
@@ -37,16 +37,6 @@ def test_actions_schedulers_and_workers_never_wait_for_each_other_in_a_circle(ma
     over = threading.Event()
     dice = random.Random(11)
 
-    def schedule_and_work(scenario: Scenario) -> int:
-        ended = 0
-        while not over.is_set():
-            scenario.sql("update process set heartbeat_at = clock_timestamp()")
-            scenario.turn()
-            claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
-            for claim in claims:
-                ended += end(scenario, claim)
-        return ended
-
     def take_a_hand() -> int:
         changed = 0
         until = time.monotonic() + DURATION_S
@@ -68,7 +58,7 @@ def test_actions_schedulers_and_workers_never_wait_for_each_other_in_a_circle(ma
         return changed
 
     with ThreadPoolExecutor(len(engines)) as pool:
-        working = [pool.submit(schedule_and_work, scenario) for scenario in engines]
+        working = [pool.submit(schedule_and_work, scenario, over) for scenario in engines]
         try:
             assert take_a_hand() > 20
         finally:

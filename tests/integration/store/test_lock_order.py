@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from support.repair import repair
-from support.run_actions import clear_, end
+from support.run_actions import clear_, schedule_and_work
 from support.scenario import Scenario, dag
 
 from scheduler.exceptions import PacelineError
@@ -23,17 +23,6 @@ DURATION_S = 4.0
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 DAGS = ("one", "two")
-
-
-def schedule_and_work(scenario: Scenario, over: threading.Event) -> int:
-    ended = 0
-    while not over.is_set():
-        scenario.sql("update process set heartbeat_at = clock_timestamp()")
-        scenario.turn()
-        claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
-        for claim in claims:
-            ended += end(scenario, claim)
-    return ended
 
 
 def interfere(scenario: Scenario, over: threading.Event) -> int:

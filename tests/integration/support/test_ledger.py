@@ -1,12 +1,11 @@
 """The check of the ledger finds each kind of violation, each provoked once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from support.ledger import Ledger
 from support.scenario import Scenario, dag
-from support.servers import PostgresServer
 
 from scheduler.states import TaskState
 
@@ -17,12 +16,6 @@ select gen_random_uuid(), 'd', 'r', 't', -1, %s, 'x', 1, 1, now() + %s * interva
        case when %s then array(select execution from ledger) else '{}' end
 """
 Enter = Callable[..., None]
-
-
-@pytest.fixture
-def ledger(postgres_server: PostgresServer) -> Iterator[Ledger]:
-    with postgres_server.new_database(migrated=False) as url:
-        yield Ledger(url).create()
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
 
+from .conftest import observed_by
+
 lineage = pytest.importorskip("scheduler.telemetry.lineage")
 
 FRAME = {
@@ -25,26 +27,20 @@ Recorded = list[dict[str, Any]]
 
 @pytest.fixture
 def recorded(scenario: Scenario, tmp_path: Path) -> Iterator[Callable[[Callable[[], None]], Recorded]]:
-    """The events of what a function does."""
+    """Calls a function, and returns its lineage events."""
     file = tmp_path / "events.json"
     values = scenario.settings.lineage.model_copy(update={"url": f"file://{file}", "namespace": "ns"})
     settings = scenario.settings.model_copy(update={"lineage": values})
-    follower = Follower(settings, [])
 
-    def record(work: Callable[[], None]) -> Recorded:
-        observer = lineage.Lineage(settings)
-        follower._observers = [observer]
-        follower.read_once()
-        work()
-        while follower.read_once():
-            pass
-        observer.close()
-        found = [json.loads(line) for line in file.read_text().splitlines()]
-        _validate(found)
-        return found
+    with observed_by(lineage.Lineage, settings) as observe:
 
-    yield record
-    follower._leave()
+        def record(work: Callable[[], None]) -> Recorded:
+            observe(work)
+            found = [json.loads(line) for line in file.read_text().splitlines()]
+            _validate(found)
+            return found
+
+        yield record
 
 
 def _validate(events: Recorded) -> None:

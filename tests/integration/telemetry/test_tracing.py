@@ -12,6 +12,8 @@ from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
 
+from .conftest import observed_by
+
 collecting = pytest.importorskip("support.collector")
 tracing = pytest.importorskip("scheduler.telemetry.tracing")
 
@@ -25,22 +27,11 @@ def collector() -> Iterator[Any]:
 
 @pytest.fixture
 def traced(scenario: Scenario, collector: Any) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Traces what a function does, and waits until the collector has all spans."""
+    """Calls a function, and waits until the collector has all its spans."""
     values = scenario.settings.tracing.model_copy(update={"otlp_endpoint": collector.url})
     settings = scenario.settings.model_copy(update={"tracing": values})
-    follower = Follower(settings, [])
-
-    def trace(work: Callable[[], None]) -> None:
-        observer = tracing.Tracing(settings)
-        follower._observers = [observer]
-        follower.read_once()
-        work()
-        while follower.read_once():
-            pass
-        observer.close()
-
-    yield trace
-    follower._leave()
+    with observed_by(tracing.Tracing, settings) as observe:
+        yield observe
 
 
 def test_a_run_is_one_trace_with_its_tries_and_their_steps(

@@ -38,6 +38,14 @@ MODULES = (
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "celery.worker.loops",
     "kombu.pidbox", "scheduler.operators.decorators", "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip
+#: Records the task instances that are queued for a message.
+SENT = """
+create table sent (task_instance_id bigint);
+create function note_sent() returns trigger language plpgsql security definer as
+    'begin insert into sent values (new.id); return null; end';
+create trigger note_sent after update of state on task_instance for each row when (new.state = 'queued')
+    execute function note_sent();
+"""
 END_S = 80.0
 QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "20", "PYTHONUNBUFFERED": "1"}
 

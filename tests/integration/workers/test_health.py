@@ -1,20 +1,17 @@
 """A worker that goes deaf becomes unhealthy and restarts itself, and its own health agrees with the check of its container."""
 
-import json
 import os
 import signal
 import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from support import commands
+from support.processes import free_port, health
 from support.waiting import eventually
 
-from scheduler.embedded import stack
 from scheduler.process import health_server, pidfile
 
 from . import conftest
@@ -41,18 +38,7 @@ with DAG("d", schedule=None):
 
 @pytest.fixture
 def port() -> int:
-    return stack.free_port("127.0.0.1", 0)
-
-
-def asked(port: int) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, json.load(refused)
-    except urllib.error.URLError:
-        return 0, {}
+    return free_port()
 
 
 def doctor(bench: Any, role: str = "worker") -> "subprocess.CompletedProcess[str]":
@@ -65,7 +51,7 @@ def deaf_worker(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int, what: st
     monkeypatch.setattr(conftest, "RUN", DEAF.format(file=str(file), what=what) + conftest.RUN)
     settings = {"PACELINE_WORKER_HEALTH_PORT": str(port), "PACELINE_WORKER_DEAF_TIMEOUT": "4", "PACELINE_WORKER_GRACE_SEC": "1"}
     worker = bench.worker(**settings, **env)
-    eventually(lambda: asked(port)[0] == 200)
+    eventually(lambda: health(port)[0] == 200)
     return worker, file
 
 
@@ -80,7 +66,7 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="queued")
 
-    _, report = eventually(lambda: found if (found := asked(port))[0] == 503 else None)
+    _, report = eventually(lambda: found if (found := health(port))[0] == 503 else None)
     # It may start again, and be deaf again, while the doctor starts.
     said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=120)
     file.unlink()
@@ -92,7 +78,7 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     assert bench.scenario.rows("select try_number from task_instance") == [(1,)]
     eventually(lambda: worker.said.count("takes 1 tasks at once") >= 2)
     assert worker.process.poll() is None, "it is the same process"
-    eventually(lambda: asked(port)[0] == 200)
+    eventually(lambda: health(port)[0] == 200)
     assert doctor(bench).returncode == 0
 
 

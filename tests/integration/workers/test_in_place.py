@@ -17,16 +17,10 @@ from scheduler.states import TaskState
 from scheduler.store.actions import mark
 from scheduler.store.runs.selection import Runs, Tasks
 
+from .conftest import SENT
+
 #: A budget that no test uses up.
 LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
-#: Keeps which task instances were queued for a message.
-SENT = """
-create table sent (task_instance_id bigint);
-create function note_sent() returns trigger language plpgsql security definer as
-    'begin insert into sent values (new.id); return null; end';
-create trigger note_sent after update of state on task_instance for each row when (new.state = 'queued')
-    execute function note_sent();
-"""
 ROW = """
 import os, time
 from datetime import timedelta

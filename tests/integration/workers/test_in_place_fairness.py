@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from .conftest import SENT
+
 BUDGET_S = 0.1
 LENGTH = 1000
 #: Times at which another task arrives.
@@ -21,13 +23,6 @@ with DAG({dag_id!r}, schedule=None):
 URGENT = """
 with DAG("urgent", schedule=None):
     task(task_id="one", pool={pool!r}, priority_weight=9999)(lambda: None)()
-"""
-SENT = """
-create table sent (task_instance_id bigint);
-create function note_sent() returns trigger language plpgsql security definer as
-    'begin insert into sent values (new.id); return null; end';
-create trigger note_sent after update of state on task_instance for each row when (new.state = 'queued')
-    execute function note_sent();
 """
 
 

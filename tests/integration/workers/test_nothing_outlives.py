@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 pytestmark = pytest.mark.own_program
@@ -89,13 +90,6 @@ sys.exit(app.run(Settings.load(), queues=["default"], concurrency=2, name="w0"))
 """
 
 
-def runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def pool_processes(worker: int, count: int) -> list[int]:
     """The process IDs of the pool of this worker; none before there are `count`."""
     found = [child.pid for child in psutil.Process(worker).children() if child.name() != "task-killer"]
@@ -137,7 +131,7 @@ def test_processes_of_tasks_die_with_their_killed_worker(bench: Any) -> None:
     worker.signal(signal.SIGKILL)
     worker.process.wait()
 
-    eventually(lambda: not any(runs(pid) for pid in {*below, *started()}))
+    eventually(lambda: not any(map(is_running, {*below, *started()})))
 
 
 def test_a_process_forked_just_before_its_worker_was_killed_dies_with_it(bench: Any) -> None:
@@ -154,9 +148,9 @@ def test_a_process_forked_just_before_its_worker_was_killed_dies_with_it(bench: 
     eventually(killed, timeout=60, message=lambda: bench.said)
     forked = [int(pid) for pid in pids.read_text().split()]
     try:
-        eventually(lambda: not any(runs(pid) for pid in forked), timeout=15)
+        eventually(lambda: not any(map(is_running, forked)), timeout=15)
     finally:
-        for pid in filter(runs, forked):
+        for pid in filter(is_running, forked):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -175,9 +169,9 @@ def test_the_pool_child_of_an_idle_worker_dies_with_it_although_its_pipes_stay_o
     worker.process.wait()
 
     try:
-        eventually(lambda: not any(runs(pid) for pid in left), timeout=15)
+        eventually(lambda: not any(map(is_running, left)), timeout=15)
     finally:
-        for pid in filter(runs, left):
+        for pid in filter(is_running, left):
             os.kill(pid, signal.SIGKILL)
         for fd in held:
             os.close(fd)
@@ -190,7 +184,7 @@ def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert not any(runs(pid) for pid in below)
+    assert not any(map(is_running, below))
 
 
 def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: Any, tmp_path: Path) -> None:
@@ -209,9 +203,9 @@ def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: An
 
     late = [int(file.name) for file in began.iterdir()]
     try:
-        eventually(lambda: not any(runs(pid) for pid in late), timeout=15)
+        eventually(lambda: not any(map(is_running, late)), timeout=15)
     finally:
-        for pid in filter(runs, late):
+        for pid in filter(is_running, late):
             os.kill(pid, signal.SIGKILL)
 
 

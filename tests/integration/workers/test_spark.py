@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 PIPELINE = """
@@ -122,7 +123,7 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert any("java" in process.name() for process in left)
     worker.signal(signal.SIGKILL)
     worker.process.wait()
-    eventually(lambda: not any(psutil.pid_exists(process.pid) and process.status() != "zombie" for process in left))
+    eventually(lambda: not any(map(is_running, left)))
 
 
 LOSES_AN_EXECUTOR = """

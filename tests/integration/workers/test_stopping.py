@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.exceptions import ConflictError, NotFoundError
@@ -37,17 +38,6 @@ def started(bench: Any, body: str, **worker: Any) -> tuple[Any, int]:
 
 def wait_for(path: Path) -> str:
     return f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(path)!r})]"
-
-
-def children(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_worker_that_receives_sigterm_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
@@ -89,7 +79,7 @@ def test_a_task_that_will_not_stop_is_killed(bench: Any) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_ends_it_immediately_and_records_the_end_of_its_task(bench: Any, number: int) -> None:
     worker, _ = started(bench, "time.sleep(120)")
-    left = children(worker.process.pid)
+    left = psutil.Process(worker.process.pid).children(recursive=True)
 
     worker.signal(signal.SIGTERM)
     eventually(lambda: "stopping: 1 tasks" in worker.said)
@@ -98,18 +88,18 @@ def test_a_second_signal_ends_it_immediately_and_records_the_end_of_its_task(ben
     assert worker.wait(8) == 1
     assert bench.column("t", "state") == "up_for_retry"
     assert bench.column("t", "reason") == "worker was stopped"
-    eventually(lambda: not any(map(alive, left)))
+    eventually(lambda: not any(map(is_running, left)))
 
 
 def test_nothing_outlives_a_killed_worker(bench: Any) -> None:
     worker, _ = started(bench, "import subprocess; subprocess.run(['true']); time.sleep(120)", concurrency=2)
-    left = children(worker.process.pid)
+    left = psutil.Process(worker.process.pid).children(recursive=True)
     assert len(left) >= 2
 
     worker.process.kill()
     worker.wait()
 
-    eventually(lambda: not any(map(alive, left)))
+    eventually(lambda: not any(map(is_running, left)))
 
 
 def test_processes_that_a_dead_child_left_are_ended(bench: Any) -> None:

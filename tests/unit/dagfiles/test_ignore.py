@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from scheduler.dagfiles.watch import Listing, Watch
+from scheduler.dagfiles.watch import Watch
+
+from .conftest import listing
 
 DAG_FILE = "from scheduler import DAG\nDAG('d')\n"
 FILES = (
@@ -19,16 +21,6 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(DAG_FILE)
     return tmp_path
-
-
-def listing(folder: Path, **options: str) -> Listing:
-    watch = Watch(folder, list_interval_s=3600, **options)  # type: ignore[arg-type]
-    try:
-        found = watch.look()
-    finally:
-        watch.close()
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(

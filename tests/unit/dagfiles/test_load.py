@@ -3,7 +3,7 @@
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,6 @@ with DAG("{dag_id}", schedule=None):
 """
 
 Write = Callable[[str, str], Path]
-
-
-@pytest.fixture(autouse=True)
-def interpreter() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    # A second copy of one of our own modules would have classes that other tests do not know.
-    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
-        del sys.modules[name]
 
 
 @pytest.fixture

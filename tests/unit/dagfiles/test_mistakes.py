@@ -3,7 +3,6 @@
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,6 @@ from scheduler.dagfiles.load import MODULE_PREFIX, load
 from scheduler.dagfiles.problem import Problem, of_exception
 
 HEAD = "from scheduler import *\nfrom scheduler.operators import *\n"
-
-
-@pytest.fixture(autouse=True)
-def interpreter() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    # A second copy of one of our own modules would have classes that other tests do not know.
-    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
-        del sys.modules[name]
 
 
 def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:

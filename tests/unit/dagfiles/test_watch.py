@@ -10,17 +10,9 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.watch import Listing, Watch
 
+from .conftest import listing
+
 DAG_FILE = "from scheduler import DAG\nDAG('d')\n"
-
-
-def listing(folder: Path) -> Listing:
-    watch = Watch(folder, list_interval_s=3600)
-    try:
-        found = watch.look()
-    finally:
-        watch.close()
-    assert found is not None
-    return found
 
 
 def test_lists_python_files_that_name_a_dag_and_us_or_airflow(tmp_path: Path) -> None:

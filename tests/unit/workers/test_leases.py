@@ -8,8 +8,8 @@ import sys
 import uuid
 from collections.abc import Iterator
 
-import psutil
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.store.upkeep.heartbeats import boottime
@@ -83,7 +83,7 @@ def test_a_whole_tree_is_ended_with_all_its_sessions(child: "subprocess.Popen[by
     assert descendants.end_tree(child.pid, within_s=10)
 
     assert child.wait() == -signal.SIGKILL
-    eventually(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in tree))
+    eventually(lambda: not any(map(is_running, tree)))
 
 
 def test_nothing_escapes_by_forking_while_its_tree_is_ended() -> None:
