@@ -18,7 +18,7 @@ from scheduler.authoring.timetables.mappers import (
     ProductMapper,
     RollupMapper,
 )
-from scheduler.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned, mappers_by_uri
+from scheduler.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned
 from scheduler.authoring.timetables.temporal_mappers import (
     FanOutMapper,
     StartOfDayMapper,
@@ -202,7 +202,7 @@ def PartitionedAssetTimetable(
         mapper_specs.to_spec(mapper)
     if other := [one for one in config if not isinstance(one, asset.Asset | asset.AssetRef) or one.uri not in condition.uris]:
         raise refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
-    return WhenPartitioned(condition, default_partition_mapper, mappers_by_uri(config))
+    return WhenPartitioned(condition, default_partition_mapper, {one.uri: mapper for one, mapper in config.items()})
 
 
 def PartitionedAtRuntime() -> Timetable:

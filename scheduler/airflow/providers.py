@@ -4,8 +4,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 from scheduler.sensors import BaseSensorOperator
@@ -35,7 +34,6 @@ def qualname(o: object, use_qualname: bool = False, exclude_module: bool = False
 
 
 def iter_namespace(ns: ModuleType) -> Iterator[pkgutil.ModuleInfo]:
-    """The modules of a namespace package."""
     return pkgutil.iter_modules(ns.__path__, f"{ns.__name__}.")
 
 
@@ -87,12 +85,10 @@ def poke_mode_only(cls: type[S]) -> type[S]:
 
 
 def exactly_one(*args: object) -> bool:
-    """Whether exactly one of the values is true."""
     return sum(map(bool, args)) == 1
 
 
 def at_most_one(*args: object) -> bool:
-    """Whether none or one of the values is true."""
     return sum(map(bool, args)) <= 1
 
 
@@ -101,20 +97,11 @@ def to_boolean(astring: str | None) -> bool:
     return (astring or "").strip().lower() in {"on", "t", "true", "y", "yes", "1"}
 
 
-@dataclass(frozen=True, slots=True)
-class HookLineage:
-    """The assets that hooks reported: none."""
-
-    inputs: tuple[Any, ...] = ()
-    outputs: tuple[Any, ...] = ()
-    extra: tuple[Any, ...] = ()
-
-
 class NoLineage:
     """A collector of lineage that takes everything and sends nothing."""
 
     has_collected = False
-    collected_assets = HookLineage()
+    collected_assets = SimpleNamespace(inputs=(), outputs=(), extra=())
 
     def create_asset(self, **_arguments: Any) -> None:
         """Return None: there is no asset for what a hook names."""

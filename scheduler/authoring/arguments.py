@@ -164,6 +164,10 @@ class Arguments:
             raise self.refuse(f"{name} cannot be {value!r}{near(str(value), known)}")
         return str(value)
 
+    def choices(self, name: str, values: Iterable[object], allowed: Iterable[str]) -> list[str]:
+        """Each of `values` as text, if it is one of `allowed`."""
+        return [self.choice(name, str(value), allowed) for value in values]
+
     def moment(self, name: str, value: object) -> datetime:
         """A datetime in its time zone, or without one in the default time zone; a wall-clock time that exists there."""
         if not isinstance(value, datetime):

@@ -23,7 +23,7 @@ def _tags(checks: Arguments, name: str, value: Any) -> list[str]:
 
 
 def _run_types(checks: Arguments, name: str, value: Any) -> tuple[str, ...]:
-    return tuple(checks.choice(name, kind, RUN_TYPES) for kind in checks.texts(name, value or ()))
+    return tuple(checks.choices(name, checks.texts(name, value or ()), RUN_TYPES))
 
 
 def _links(checks: Arguments, name: str, value: Any) -> dict[str, object]:

@@ -53,8 +53,9 @@ class TriggerDagRunOperator(Operator):
         self.reset_dag_run = checks.boolean("reset_dag_run", reset_dag_run)
         self.wait_for_completion = checks.boolean("wait_for_completion", wait_for_completion)
         self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
-        self.allowed_states = _states(checks, "allowed_states", allowed_states, RunState.SUCCESS)
-        self.failed_states = _states(checks, "failed_states", failed_states, RunState.FAILED)
+        allowed, failed = allowed_states, failed_states
+        self.allowed_states = checks.choices("allowed_states", [RunState.SUCCESS] if allowed is None else allowed, RunState)
+        self.failed_states = checks.choices("failed_states", [RunState.FAILED] if failed is None else failed, RunState)
         self.skip_when_already_exists = checks.boolean("skip_when_already_exists", skip_when_already_exists)
         self.deferrable = checks.boolean("deferrable", deferrable)
 
@@ -117,7 +118,3 @@ class TriggerDagRunOperator(Operator):
     def _conclude(self, verdict: Verdict, run_id: str) -> None:
         if verdict is Verdict.FAILED:
             raise FailTask(f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}.")
-
-
-def _states(checks: Any, name: str, given: Iterable[str] | None, default: RunState) -> list[str]:
-    return [str(default)] if given is None else [checks.choice(name, str(state), RunState) for state in given]

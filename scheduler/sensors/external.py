@@ -49,7 +49,7 @@ class ExternalTaskSensor(DeferrableSensor):
     The other run has the same logical date, or that minus `execution_delta` (a timedelta), or the dates that
     `execution_date_fn(logical_date)` returns. The sensor is skipped or fails if one of them is in one of `skipped_states`
     or `failed_states`. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
-    worker; `poll_interval` (seconds) is accepted as in Airflow, and a waiter asks once a second.
+    worker; `poll_interval` (seconds) is accepted as in Airflow, and a waiter checks once a second.
     """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids", "external_task_group_id")
@@ -79,10 +79,10 @@ class ExternalTaskSensor(DeferrableSensor):
         self.external_task_id = external_task_id
         self.external_task_ids: Any = None if external_task_ids is None else checks.texts("external_task_ids", external_task_ids)
         self.external_task_group_id = external_task_group_id
-        states = RunState if not any(ways) else TaskState
-        self.allowed_states = _states(checks, "allowed_states", allowed_states, states) or [str(TaskState.SUCCESS)]
-        self.skipped_states = _states(checks, "skipped_states", skipped_states, states)
-        self.failed_states = _states(checks, "failed_states", failed_states, states)
+        states: type[RunState] | type[TaskState] = RunState if not any(ways) else TaskState
+        self.allowed_states = checks.choices("allowed_states", allowed_states or (), states) or [str(TaskState.SUCCESS)]
+        self.skipped_states = checks.choices("skipped_states", skipped_states or (), states)
+        self.failed_states = checks.choices("failed_states", failed_states or (), states)
         twice = [state for state in self.allowed_states if state in {*self.skipped_states, *self.failed_states}]
         if twice or set(self.skipped_states) & set(self.failed_states):
             raise checks.refuse("a state can be in only one of allowed_states, skipped_states and failed_states.")
@@ -165,7 +165,3 @@ def _called(function: Callable[..., Any], own: datetime, context: Mapping[str, A
     code = getattr(function, "__code__", None)
     wants_context = code is not None and code.co_argcount - len(getattr(function, "__defaults__", None) or ()) > 1
     return function(own, context) if wants_context else function(own)
-
-
-def _states(checks: Any, name: str, given: Iterable[str] | None, kinds: type[TaskState] | type[RunState]) -> list[str]:
-    return [checks.choice(name, str(state), kinds) for state in given or ()]

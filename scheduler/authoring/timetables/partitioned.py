@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any, ClassVar
 
 from scheduler.authoring import zones
-from scheduler.authoring.asset import Asset, AssetRef, Condition
+from scheduler.authoring.asset import Condition
 from scheduler.authoring.timetables import mapper_specs
 from scheduler.authoring.timetables.base import Partition, Timetable
 from scheduler.authoring.timetables.mappers import IdentityMapper, PartitionMapper
@@ -44,7 +43,6 @@ class WhenPartitioned(Timetable):
         return f"for each partition of {self.assets.summary}"
 
     def mapper(self, uri: str) -> PartitionMapper:
-        """The mapper of an asset."""
         return self.mappers.get(uri, self.default)
 
     def is_met(self, key: str, arrived: Mapping[str, frozenset[str]]) -> bool:
@@ -80,7 +78,6 @@ class CronPartition(Cron):
     key_format: str = "%Y-%m-%dT%H:%M:%S"
 
     def partition(self, tick: datetime) -> Partition:
-        """The partition of the run at this tick."""
         ticks = self._ticks(None, None, tick)
         date: datetime = tick
         for _ in range(abs(self.offset)):
@@ -88,22 +85,13 @@ class CronPartition(Cron):
             if near is None:
                 break
             date = near
-        return Partition(date.astimezone(self._zone).strftime(self.key_format), date)
-
-    @cached_property
-    def _zone(self) -> Any:
-        return zones.load(self.timezone)
+        return Partition(date.astimezone(zones.load(self.timezone)).strftime(self.key_format), date)
 
 
 def from_spec(spec: Mapping[str, Any], condition: Condition) -> WhenPartitioned:
     """The timetable that `WhenPartitioned.to_spec` described."""
     mappers = {uri: mapper_specs.from_spec(one) for uri, one in spec["mappers"].items()}
     return WhenPartitioned(condition, mapper_specs.from_spec(spec["mapper"]), mappers)
-
-
-def mappers_by_uri(given: Mapping[Asset | AssetRef, PartitionMapper]) -> dict[str, PartitionMapper]:
-    """`partition_mapper_config` by the URIs of its assets."""
-    return {asset.uri: mapper for asset, mapper in given.items()}
 
 
 def _date(mapper: PartitionMapper, key: str) -> datetime | None:
