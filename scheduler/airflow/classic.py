@@ -1,6 +1,4 @@
-"""Names that Airflow files use and that Paceline has nowhere else: the arguments of Airflow 2, and helpers of its `utils`
-modules.
-"""
+"""Names of Airflow that exist only here: DAG and @dag with the arguments of Airflow 2, and helpers of its `utils` modules."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -78,7 +76,6 @@ class LoggingMixin:
 
     @cached_property
     def log(self) -> logging.Logger:
-        """The logger with the name of the class."""
         return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
 
 

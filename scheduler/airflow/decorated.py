@@ -59,5 +59,4 @@ def determine_kwargs(func: Callable[..., Any], args: Collection[Any], kwargs: Ma
 
 
 def context_merge(context: MutableMapping[str, Any], *args: Any, **kwargs: Any) -> None:
-    """Add values to a context, like dict.update."""
     context.update(*args, **kwargs)

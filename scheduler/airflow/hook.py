@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Undo `install`, and forget the modules that it made."""
+    """Undo `install`, and remove the modules of the hook."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
     arguments.ACCEPTED.clear()
     for name in [name for name, module in sys.modules.items() if isinstance(module, AirflowModule)]:
@@ -46,7 +46,6 @@ def remove() -> None:
 
 
 def is_installed() -> bool:
-    """Whether the hook answers imports in this process."""
     return any(isinstance(finder, Finder) for finder in sys.meta_path)
 
 
@@ -63,9 +62,9 @@ class AirflowModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return [each for each, found in names.names_of(self.__name__) if found] if self.__name__ in names.MODULES else []
-        if not name.startswith("__") and (found := names.unchanged(self.__name__, name)) is not None:
-            value = found.get()
+            return [each for each, ours in names.names_of(self.__name__) if ours] if self.__name__ in names.MODULES else []
+        if not name.startswith("__") and (ours := names.unchanged(self.__name__, name)) is not None:
+            value = ours.get()
             setattr(self, name, value)
             return value
         # Python turns this into an ImportError, which a file may catch; scheduler/dagfiles/advice.py adds the reason to it.

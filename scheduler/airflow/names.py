@@ -31,7 +31,6 @@ class Ours:
     name: str = ""
 
     def get(self) -> object:
-        """The object itself."""
         module = importlib.import_module(self.module)
         return getattr(module, self.name) if self.name else module
 
@@ -51,7 +50,7 @@ def find(module: str, name: str) -> Ours | None:
                 if _has(place, spelled, listed=name in row.names):
                     return Ours(place, spelled)
     inner = MODULES.get(f"{'airflow.sdk' if module == f'{COMPAT}.sdk' else module}.{name}")
-    # A module whose names are all in one place of ours that holds no others.
+    # Only a module of scheduler/airflow holds exactly the names of one module of Airflow.
     if inner is not None and len(inner.places) == 1 and inner.places[0].startswith("scheduler.airflow."):
         return Ours(inner.places[0])
     return None
@@ -59,8 +58,8 @@ def find(module: str, name: str) -> Ours | None:
 
 def unchanged(module: str, name: str) -> Ours | None:
     """As `find`, for a file that is not changed: with the counterparts that take the arguments of Airflow 2."""
-    found = find(module, name)
-    return Ours(UNCHANGED[name], name) if found is not None and name in UNCHANGED and name in MODULES[module].names else found
+    ours = find(module, name)
+    return Ours(UNCHANGED[name], name) if ours is not None and name in UNCHANGED and name in MODULES[module].names else ours
 
 
 def reason(module: str, name: str = "") -> str:

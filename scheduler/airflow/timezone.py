@@ -10,7 +10,6 @@ utc_epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def utcnow() -> dt.datetime:
-    """The time now, in UTC."""
     return dt.datetime.now(dt.UTC)
 
 
@@ -41,12 +40,10 @@ def from_timestamp(timestamp: float, tz: dt.tzinfo = dt.UTC) -> dt.datetime:
 
 
 def is_localized(value: dt.datetime) -> bool:
-    """Whether a datetime has a time zone."""
     return value.utcoffset() is not None
 
 
 def is_naive(value: dt.datetime) -> bool:
-    """Whether a datetime has no time zone."""
     return not is_localized(value)
 
 

@@ -56,7 +56,7 @@ class OperatorMeta(type):
         if dag is not None:
             dag.add_task(task)
         task.link_results()
-        scope.made(task)
+        scope.note_tasks(task)
         return task
 
 
@@ -195,12 +195,9 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """Called after `execute` and the function `post_execute=`, with the return value."""
 
     def on_kill(self) -> None:
-        """Called when the task is stopped: by its timeout, by a clear or mark, or with its worker. End everything here that the
-        task started.
-        """
+        """Called when a timeout, a clear, a mark or the end of its worker stops the task. End everything here that it started."""
 
     def dry_run(self) -> None:
-        """Log the template fields."""
         for field in self.template_fields:
             self.log.info("%s: %s", field, getattr(self, field))
 
@@ -209,10 +206,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """The name of the class that runs."""
         return self.operator_class.__name__
 
-    @property
-    def operator_name(self) -> str:
-        """The name of the class that runs."""
-        return self.task_type
+    operator_name = task_type
 
     @property
     def is_mapped(self) -> bool:

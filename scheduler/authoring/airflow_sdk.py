@@ -42,12 +42,9 @@ class ParsingContext(NamedTuple):
 
 
 def get_parsing_context() -> ParsingContext:
-    """The DAG and the task for which the file is read. Both are None: workers keep a file after reading it once for all its
-    DAGs.
-    """
+    """The DAG and the task for which the file is read. Both are None: a worker reads a file once for all of its DAGs."""
     return ParsingContext(None, None)
 
 
 def version() -> str:
-    """The version of Paceline."""
     return metadata.version("paceline")

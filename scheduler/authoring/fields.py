@@ -46,13 +46,11 @@ def checked(declared: type, given: Mapping[str, Any], checks: Arguments, *, but:
 
 @cache
 def _defaults(declared: type, but: type | None) -> Mapping[str, Any]:
-    """The values of all defaults."""
     checks = Arguments("A default", Location(__file__, 0))
     return {name: field.check(checks, name, field.default) for name, field in fields_of(declared, but).items()}
 
 
 def anything(_checks: Arguments, _name: str, value: Any) -> Any:
-    """Accept every value."""
     return value
 
 

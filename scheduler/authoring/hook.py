@@ -51,10 +51,7 @@ class BaseHook:
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Fields for forms, as in Airflow; not used."""
+        """Fields and labels for forms, as in Airflow; not used."""
         return {}
 
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Labels for forms, as in Airflow; not used."""
-        return {}
+    get_ui_field_behaviour = get_connection_form_widgets

@@ -55,12 +55,11 @@ class ObjectStoragePath:
         login = {name: value for name, value in zip(names, (connection.login, connection.password), strict=True) if value}
         return {**login, **connection.extra_dejson, **self.storage_options}
 
-    def __truediv__(self, part: str) -> ObjectStoragePath:
-        return self.joinpath(part)
-
     def joinpath(self, *parts: str) -> ObjectStoragePath:
         """This path with further parts."""
         return self._at(posixpath.join(self.path, *(str(part) for part in parts)))
+
+    __truediv__ = joinpath
 
     @property
     def parent(self) -> ObjectStoragePath:
@@ -195,11 +194,11 @@ class ObjectStoragePath:
 
     def iterdir(self) -> Iterator[ObjectStoragePath]:
         """The paths in this folder."""
-        return (self._at(found) for found in self.fs.ls(self.path, detail=False))
+        return (self._at(path) for path in self.fs.ls(self.path, detail=False))
 
     def glob(self, pattern: str) -> Iterator[ObjectStoragePath]:
         """The paths below this folder that match a pattern."""
-        return (self._at(found) for found in self.fs.glob(posixpath.join(self.path, pattern)))
+        return (self._at(path) for path in self.fs.glob(posixpath.join(self.path, pattern)))
 
     def rglob(self, pattern: str) -> Iterator[ObjectStoragePath]:
         """The paths at any depth below this folder that match a pattern."""
@@ -290,9 +289,9 @@ class ObjectStoragePath:
         return hash(str(self))
 
     def _at(self, path: str) -> ObjectStoragePath:
-        made = ObjectStoragePath(self.as_uri(), conn_id=self.conn_id, **self.storage_options)
-        made.path = path
-        return made
+        other = ObjectStoragePath(self.as_uri(), conn_id=self.conn_id, **self.storage_options)
+        other.path = path
+        return other
 
 
 def revived(value: Mapping[str, Any]) -> Any:

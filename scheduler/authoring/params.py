@@ -48,12 +48,10 @@ class Params(dict[str, Any]):
         return self[name]
 
     def dump(self) -> dict[str, Any]:
-        """The params as a plain dict."""
-        return dict(self)
-
-    def validate(self) -> dict[str, Any]:
         """The params as a plain dict; those of a run are checked when it is created."""
         return dict(self)
+
+    validate = dump
 
 
 ParamsDict = Params
@@ -78,8 +76,8 @@ class DagParam:
 
 def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
     """The checked `params` of an author: plain values become Params, and each default fits its schema and is JSON."""
-    found = {name: one if isinstance(one, Param) else Param(one) for name, one in given.items()}
-    for name, param in found.items():
+    params = {name: value if isinstance(value, Param) else Param(value) for name, value in given.items()}
+    for name, param in params.items():
         if not name.strip():
             raise checks.refuse("the name of a param must not be empty.")
         for what, value in (("default", param.value if param.has_value else None), ("schema", param.schema)):
@@ -94,7 +92,7 @@ def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
             param.value = NOTSET
         if param.has_value and (complaint := _complaint(param.value, param.schema)):
             raise checks.refuse(f"the default of param {name!r} does not fit its schema: {complaint}.")
-    return found
+    return params
 
 
 def spec(params: Mapping[str, Param]) -> dict[str, Any]:
@@ -207,10 +205,10 @@ def _format_checker() -> Any:
 
 
 def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         raise ValueError("it has no offset from UTC")
-    return found
+    return moment
 
 
 def _shown(value: Any) -> str:

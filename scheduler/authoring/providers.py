@@ -17,13 +17,13 @@ def hook_of(connection: Any, hook_params: dict[str, Any] | None = None) -> Any:
 
     `hook_params` are further arguments of the class. NotFoundError if no package names one.
     """
-    found = _classes().get(connection.conn_type)
-    if found is None:
+    hook_class = _classes().get(connection.conn_type)
+    if hook_class is None:
         raise NotFoundError(
             f"No installed package has a hook for connections of the type {connection.conn_type!r} (connection "
             f"{connection.conn_id!r}); install one on the workers, or create the client yourself from Connection.get()."
         )
-    path, argument = found
+    path, argument = hook_class
     hook = pkgutil.resolve_name(path)
     # Only this hook is imported: others may need packages that are not installed.
     return hook(**{argument or _argument(path): connection.conn_id, **(hook_params or {})})
@@ -46,13 +46,12 @@ def task_decorator(name: str) -> Any:
 @cache
 def _classes() -> dict[str, tuple[str, str]]:
     """The import path of the hook and the name of its argument for the connection, by the type of connections."""
-    found = {}
+    classes = {}
     for point in entry_points(group=PROVIDERS):
         about: dict[str, Any] = point.load()()
         for one in about.get("connection-types", ()):
-            path = one["hook-class-name"]
-            found[one["connection-type"]] = (path, one.get("conn-id-argument") or "")
-    return found
+            classes[one["connection-type"]] = (one["hook-class-name"], one.get("conn-id-argument") or "")
+    return classes
 
 
 def _argument(path: str) -> str:

@@ -37,11 +37,9 @@ class Relatives:
         return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
 
     def has_dag(self) -> bool:
-        """Whether it belongs to a DAG."""
         return self.dag is not None
 
     def get_dag(self) -> Any:
-        """Its DAG."""
         return self.dag
 
     @property
@@ -65,13 +63,13 @@ class Relatives:
     def get_flat_relative_ids(self, *, upstream: bool = False, depth: int | None = None) -> set[str]:
         """The IDs of all tasks downstream (or upstream) of this one, at most `depth` edges away."""
         tasks = {} if self.dag is None else self.dag.task_dict
-        found: set[str] = set()
+        relatives: set[str] = set()
         added = self.get_direct_relative_ids(upstream)
         while added and (depth is None or depth > 0):
-            found |= added
-            added = {other for name in added for other in tasks[name].get_direct_relative_ids(upstream)} - found
+            relatives |= added
+            added = {other for name in added for other in tasks[name].get_direct_relative_ids(upstream)} - relatives
             depth = None if depth is None else depth - 1
-        return found
+        return relatives
 
     def get_flat_relatives(self, upstream: bool = False) -> list[Any]:
         """All tasks downstream (or upstream) of this one."""
@@ -110,15 +108,12 @@ class TaskLists:
         return [self.task_dict[name] for name in sorted_by_edges({n: t.upstream_task_ids for n, t in self.task_dict.items()})]
 
     def has_task(self, task_id: str) -> bool:
-        """Whether there is a task with this ID."""
         return task_id in self.task_dict
 
     def has_task_group(self, task_group_id: str) -> bool:
-        """Whether there is a task group with this ID."""
         return task_group_id in self.task_group_dict
 
     def add_tasks(self, tasks: Iterable[Any]) -> None:
-        """Add several tasks, see `add_task`."""
         for task in tasks:
             self.add_task(task)
 

@@ -88,12 +88,11 @@ def note_function(function: Callable[..., Any], *, called: bool) -> None:
 
 
 def leave() -> None:
-    """Close the innermost `with` block."""
     _open.pop()
 
 
 def open_block() -> None:
-    """Start to collect the tasks between a setup and its teardown, see `made`."""
+    """Start to collect the tasks between a setup and its teardown, see `note_tasks`."""
     _blocks.append([])
 
 
@@ -102,7 +101,7 @@ def close_block() -> list[Node]:
     return _blocks.pop()
 
 
-def made(*tasks: Node) -> None:
+def note_tasks(*tasks: Node) -> None:
     """Add new tasks to the innermost open block, and to every open `collect()`."""
     for collected in _collectors:
         collected.tasks.extend(tasks)

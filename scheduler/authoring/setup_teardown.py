@@ -89,7 +89,7 @@ class Block:
 
     def add_task(self, *tasks: Any) -> None:
         """Add tasks that were created outside the block."""
-        scope.made(*(root for task in flat(tasks) for root in task.roots))
+        scope.note_tasks(*(root for task in flat(tasks) for root in task.roots))
 
     def close(self, *, link_tasks: bool) -> None:
         """End the block, and add its edges if `link_tasks`."""
@@ -103,7 +103,7 @@ class Block:
                 if not task.is_setup and not task.downstream_task_ids & ids:
                     cross_downstream(task, self._teardowns)
         # A block around this one also contains its setups and teardowns.
-        scope.made(*self._setups, *inside, *self._teardowns)
+        scope.note_tasks(*self._setups, *inside, *self._teardowns)
 
 
 class Markable(Linkable):

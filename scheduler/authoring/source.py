@@ -63,8 +63,8 @@ def _tries(file: str) -> list[tuple[float, float]]:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return [(0, math.inf)]
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Try | ast.TryStar)]
-    return [(node.body[0].lineno, node.body[-1].end_lineno or math.inf) for node in found]
+    tries = (node for node in ast.walk(tree) if isinstance(node, ast.Try | ast.TryStar))
+    return [(node.body[0].lineno, node.body[-1].end_lineno or math.inf) for node in tries]
 
 
 def fault(message: str, *, kind: type[DagError] = DagError, at: Location | None = None) -> DagError:

@@ -97,8 +97,9 @@ class TaskStateStore(_Values):
     """`task_state_store` in the context: the values of a task instance, which all tries share, also after it was cleared."""
 
     def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
-        """Store a value (JSON, not None). It expires after `retention`, by default core.task_state_retention_days, or never with
-        NEVER_EXPIRE; and it is deleted with its run.
+        """Store a value (JSON, not None), which is deleted with its run.
+
+        It expires after `retention`, by default core.task_state_retention_days, or never with NEVER_EXPIRE.
         """
         retention = self._backend.retention if retention is None else retention
         self._store(key, value, None if retention == NEVER_EXPIRE else retention)

@@ -74,17 +74,17 @@ class TaskGroup(Group):
         expansion: Expansion | None = None,
     ) -> None:
         self.at = source.here()
-        found = dag or (parent_group.dag if parent_group is not None else scope.current_dag())
-        if found is None:
+        owner = dag or (parent_group.dag if parent_group is not None else scope.current_dag())
+        if owner is None:
             raise source.fault(f"Task group {group_id!r} is in no DAG; define it inside `with DAG(...)`.", at=self.at)
-        self.dag: Graph[Any] = found
-        self.parent_group = parent_group if parent_group is not None else scope.current_group(found)
-        checks = Arguments(f"Task group {group_id!r} of DAG {found.dag_id!r}", self.at)
+        self.dag: Graph[Any] = owner
+        self.parent_group = parent_group if parent_group is not None else scope.current_group(owner)
+        checks = Arguments(f"Task group {group_id!r} of DAG {owner.dag_id!r}", self.at)
         if not isinstance(group_id, str) or not _KEY.fullmatch(group_id):
             raise checks.refuse("group_id must have 1 to 200 characters: letters, digits, dashes and underscores.")
         self.prefix_group_id = checks.boolean("prefix_group_id", prefix_group_id)
         if add_suffix_on_collision:
-            group_id = found.unique_id(group_id, self.parent_group)
+            group_id = owner.unique_id(group_id, self.parent_group)
         self.label = group_id
         self.group_id = self.parent_group.child_id(group_id) if self.parent_group is not None else group_id
         inherited = self.parent_group.default_args if self.parent_group is not None else {}
@@ -96,7 +96,7 @@ class TaskGroup(Group):
         if expansion is not None and outer is not None:
             raise checks.refuse(f"it {outer.expansion.inside.format(outer.group_id)}.")
         self.children: dict[str, Node | Group] = {}
-        found.add_group(self)
+        owner.add_group(self)
 
     def __enter__(self) -> Self:
         scope.enter_group(self)

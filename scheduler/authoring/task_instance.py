@@ -141,7 +141,7 @@ class DagRun:
 
     @property
     def external_trigger(self) -> bool:
-        """Whether somebody triggered the run, as in Airflow 2."""
+        """Whether the run was triggered by hand, as in Airflow 2."""
         return self.run_type == "manual"
 
     def __getattr__(self, name: str) -> NoReturn:

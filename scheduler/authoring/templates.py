@@ -99,8 +99,8 @@ class Renderer:
             template = self.environment.get_template(text) if is_file else self.environment.from_string(text)
             rendered = template.render(context)
             # A native template that is only an undefined name returns that object instead of raising.
-            found = self.rendered[field] = str(rendered) if isinstance(rendered, StrictUndefined) else rendered
-            return found
+            self.rendered[field] = str(rendered) if isinstance(rendered, StrictUndefined) else rendered
+            return self.rendered[field]
         except PacelineError:
             raise
         except UndefinedError as error:

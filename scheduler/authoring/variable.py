@@ -59,12 +59,10 @@ class Variables:
 
     @cached_property
     def value(self) -> Accessor:
-        """Variables as strings."""
         return Accessor(self.backend, as_json=False)
 
     @cached_property
     def json(self) -> Accessor:
-        """Variables as JSON values."""
         return Accessor(self.backend, as_json=True)
 
 
@@ -78,12 +76,11 @@ class Accessor:
     def get(self, key: str, default: Any = NOTSET) -> Any:
         return _get(self._backend, key, default, as_json=self._as_json)
 
+    __getitem__ = get
+
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
             raise AttributeError(key)
-        return self.get(key)
-
-    def __getitem__(self, key: str) -> Any:
         return self.get(key)
 
 

@@ -45,8 +45,8 @@ def name_of(moment: datetime) -> str | None:
     # ZoneInfo, pendulum, pytz; a dateutil zone keeps the path of its file.
     for attribute in ("key", "name", "zone", "_filename"):
         name = getattr(zone, attribute, None)
-        if isinstance(name, str) and (found := _known(name)):
-            return found
+        if isinstance(name, str) and (known := _known(name)):
+            return known
     fixed = zone.utcoffset(None) if zone is not None else None
     return None if fixed is None else _offset_name(fixed)
 

@@ -44,8 +44,8 @@ class Bound:
         for local, module in self.modules.items():
             if dotted.startswith(f"{local}."):
                 inner, _, name = f"{module}.{dotted[len(local) + 1 :]}".rpartition(".")
-                if (found := names.find(inner, name)) is not None and found.name:
-                    return local, found
+                if (ours := names.find(inner, name)) is not None and ours.name:
+                    return local, ours
         return None
 
     def role(self, function: cst.BaseExpression) -> str:
@@ -54,7 +54,7 @@ class Bound:
         first = dotted.split(".")[0]
         if first in self.names:
             return self.names[first]
-        return found[1].name if (found := self.resolve(dotted)) is not None else ""
+        return resolved[1].name if (resolved := self.resolve(dotted)) is not None else ""
 
 
 class Collector(cst.CSTVisitor):
@@ -92,8 +92,8 @@ class Collector(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         dotted = dotted_name(node)
-        if (found := self.bound.resolve(dotted)) is not None:
-            local, ours = found
+        if (resolved := self.bound.resolve(dotted)) is not None:
+            local, ours = resolved
             self.bound.places.setdefault(local, set()).add(ours.module)
             self.changes.append(Note(self._line(node), f"{dotted} -> {ours.module}.{ours.name}"))
         elif (lost := self._lost(dotted)) is not None:
@@ -171,7 +171,6 @@ def star_place(module: str) -> str | None:
 
 
 def is_airflow(module: str) -> bool:
-    """Whether this is a module of Airflow."""
     return module.partition(".")[0] == "airflow"
 
 
@@ -195,9 +194,8 @@ def local_name(alias: cst.ImportAlias) -> str:
 
 
 def as_expression(dotted: str) -> cst.Name | cst.Attribute:
-    """The expression `a.b.c`."""
     first, *rest = dotted.split(".")
-    found: cst.Name | cst.Attribute = cst.Name(first)
+    expression: cst.Name | cst.Attribute = cst.Name(first)
     for part in rest:
-        found = cst.Attribute(found, cst.Name(part))
-    return found
+        expression = cst.Attribute(expression, cst.Name(part))
+    return expression

@@ -45,7 +45,6 @@ class FileReport:
 
     @property
     def loads(self) -> bool:
-        """Whether the migrated file loads."""
         return self.after is not None and not self.after.problem
 
     @property
@@ -100,16 +99,16 @@ def load(folder: Path, settings: Settings, *, unchanged: bool, only: Collection[
     paths = settings.paths.model_copy(update={"dags_folder": folder})
     parser = Parser(settings.model_copy(update={"core": core, "paths": paths}))
     waiting = sorted((file for file in _dag_files(folder, settings) if only is None or file in only), reverse=True)
-    found: dict[str, Loaded] = {}
+    results: dict[str, Loaded] = {}
     try:
         while waiting or parser.busy:
             while waiting and parser.busy < settings.scheduler.parsing_processes:
                 parser.submit([waiting.pop()])
             parser.wait(LOOK_S)
-            found |= {answer.file: _loaded(answer) for answer in parser.collect()}
+            results |= {answer.file: _loaded(answer) for answer in parser.collect()}
     finally:
         parser.stop()
-    return found
+    return results
 
 
 def _fails(loaded: Loaded | None) -> bool:

@@ -40,8 +40,8 @@ class Imports(cst.CSTTransformer):
         return False
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        found = self._bound.resolve(bound.dotted_name(original_node))
-        return updated_node if found is None else bound.as_expression(f"{found[1].module}.{found[1].name}")
+        resolved = self._bound.resolve(bound.dotted_name(original_node))
+        return updated_node if resolved is None else bound.as_expression(f"{resolved[1].module}.{resolved[1].name}")
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -101,11 +101,11 @@ class Imports(cst.CSTTransformer):
         moved = node.with_changes(module=bound.as_expression(module))
         if isinstance(node.names, cst.ImportStar):
             return [moved]
-        kept = [alias for alias in node.names if bound.local_name(alias) not in self._lost]
-        return [moved.with_changes(**_layout(node, kept, 0))] if kept else []
+        aliases = [alias for alias in node.names if bound.local_name(alias) not in self._lost]
+        return [moved.with_changes(**_layout(node, aliases, 0))] if aliases else []
 
     def _of_import(self, node: cst.Import) -> Sequence[cst.BaseSmallStatement]:
-        kept = [alias for alias in node.names if not self._is_replaced(alias)]
+        unchanged = [alias for alias in node.names if not self._is_replaced(alias)]
         places = [
             place
             for alias in node.names
@@ -114,17 +114,17 @@ class Imports(cst.CSTTransformer):
         ]
         if not places:
             return [node]
-        return [*([node.with_changes(names=_joined(kept))] if kept else []), *_imports_of(places)]
+        return [*([node.with_changes(names=_joined(unchanged))] if unchanged else []), *_imports_of(places)]
 
     def _is_replaced(self, alias: cst.ImportAlias) -> bool:
         """Whether all uses of this module have a counterpart. A module without uses stays."""
         places = self._bound.places.get(bound.local_name(alias), {""})
         return bound.is_airflow(alias.evaluated_name) and "" not in places
 
-    def _of_names(self, node: cst.ImportFrom, found: list[Imported]) -> Sequence[cst.BaseSmallStatement]:
+    def _of_names(self, node: cst.ImportFrom, imported: list[Imported]) -> Sequence[cst.BaseSmallStatement]:
         groups: dict[str, list[cst.ImportAlias]] = {}
         modules: list[str] = []
-        for one in found:
+        for one in imported:
             places = self._bound.places.get(bound.local_name(one.node), set()) if one.module else set()
             modules += sorted(place for place in places if place)
             if one.ours is not None:

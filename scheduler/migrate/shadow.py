@@ -63,7 +63,6 @@ class Airflow:
         return [run for row in rows if (run := run_of(row["dag_run_id"], row["logical_date"], row["state"])) is not None]
 
     def states(self, dag_id: str, run_id: str) -> States:
-        """The states of the task instances of a run."""
         rows = self._pages(f"/api/v2/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}/taskInstances", "task_instances", {})
         return {(row["task_id"], row.get("map_index", -1)): row["state"] for row in rows}
 
@@ -85,14 +84,14 @@ class Airflow:
             if answer.status_code == 404 and method == "GET":
                 return {}
             answer.raise_for_status()
-            found = answer.json()
+            content = answer.json()
         except requests.HTTPError as error:
             raise PacelineError(f"Airflow at {self._url} answered {path} with {error.response.status_code}.") from None
         except requests.JSONDecodeError:
             raise PacelineError(f"The answer to {path} is not JSON: {self._url} is not the address of an Airflow 3.") from None
         except requests.RequestException as error:
             raise UnreachableError(f"Airflow at {self._url} cannot be reached: {type(error).__name__}.") from None
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
 
 def run_of(run_id: str, logical_date: str | datetime | None, state: str) -> Run | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
+from scheduler.authoring.arguments import ID_MAX_LENGTH
 from scheduler.authoring.asset import Asset, AssetWatcher
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
@@ -12,7 +13,6 @@ from scheduler.authoring.task_arguments import TaskArguments
 
 TASK_ID = "watch"
 TAG = "asset-watcher"
-MAX_ID_LENGTH = 250
 #: A trigger that fails is started again after this time, and its run fails after this many tries.
 RETRIES, RETRY_DELAY = 100, timedelta(seconds=30)
 
@@ -34,21 +34,21 @@ class AssetWatchOperator(Operator):
 
 def watching_dags(dags: Iterable[DAG]) -> dict[str, DAG]:
     """A DAG by its ID for each watcher of the assets in the schedules of `dags`."""
-    found: dict[str, DAG] = {}
+    watching: dict[str, DAG] = {}
     for dag in dags:
         assets = dag.timetable.condition.assets() if dag.timetable.condition is not None else ()
         for asset in (one for one in assets if isinstance(one, Asset)):
             for watcher in asset.watchers:
                 dag_id = watch_id(asset, watcher)
-                if dag_id not in found:
-                    found[dag_id] = _dag(dag_id, dag, asset, watcher)
-    return found
+                if dag_id not in watching:
+                    watching[dag_id] = _dag(dag_id, dag, asset, watcher)
+    return watching
 
 
 def watch_id(asset: Asset, watcher: AssetWatcher) -> str:
     """The ID of the DAG of a watcher. It does not depend on the file, so that two files cannot watch for the same update."""
     words = (re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII).strip("_") for text in (asset.name, watcher.name))
-    return "__".join(("watch", *words))[:MAX_ID_LENGTH]
+    return "__".join(("watch", *words))[:ID_MAX_LENGTH]
 
 
 def _dag(dag_id: str, author: DAG, asset: Asset, watcher: AssetWatcher) -> DAG:

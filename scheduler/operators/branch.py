@@ -119,10 +119,10 @@ def follow(operator: AbstractOperator, choice: Choice, context: Mapping[str, Any
     dag, direct = dag_of(operator), operator.downstream_task_ids
     chosen = resolve(operator, names)
     # A join below both the branch and a chosen task is not skipped: its trigger rule counts the skipped tasks.
-    kept = chosen.union(*(dag.task_dict[name].get_flat_relative_ids() for name in chosen))
+    followed = chosen.union(*(dag.task_dict[name].get_flat_relative_ids() for name in chosen))
     if direct:
-        record(context, "followed", direct & kept)
-    context["ti"].skip(sorted(direct - kept))
+        record(context, "followed", direct & followed)
+    context["ti"].skip(sorted(direct - followed))
     return choice if choice is None or isinstance(choice, str) else names
 
 
@@ -145,9 +145,7 @@ def listed(choice: Choice) -> list[Any]:
 
 
 def resolve(operator: AbstractOperator, names: Iterable[str]) -> set[str]:
-    """The task IDs of a choice, in which a group stands for its first tasks; FailTask, with the name of a task that does not
-    exist.
-    """
+    """The task IDs of a choice, in which a group stands for its first tasks; FailTask names a task that does not exist."""
     dag = dag_of(operator)
     chosen: set[str] = set()
     for name in names:

@@ -90,8 +90,8 @@ class TaskDecorator:
             if name in _LATER:
                 supported = ", ".join(f"@task.{kind}" for kind in _KINDS)
                 raise source.fault(f"@task.{name} is not supported yet; use one of {supported}.")
-            if (found := providers.task_decorator(name)) is not None:
-                return found
+            if (decorator := providers.task_decorator(name)) is not None:
+                return decorator
             raise source.fault(f"There is no @task.{name}{near(name, [*_KINDS, *_LATER])}")
 
 

@@ -208,8 +208,7 @@ class ApprovalOperator(HITLOperator, SkipMixin):
 
 
 class HITLBranchOperator(HITLOperator, BranchMixIn):
-    """Asks a person which tasks run next: the chosen options are IDs of tasks, or keys of `options_mapping`, which maps them to
-    task IDs.
+    """Asks a person which tasks run next: `options` are task IDs, or keys of `options_mapping`, which maps them to task IDs.
 
     The other direct downstream tasks are skipped. The other arguments are those of HITLOperator.
     """

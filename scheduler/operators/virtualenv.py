@@ -185,13 +185,13 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
         if self.venv_cache_path is None:
             return self._create(folder / "venv", required, options, folder)
         named = json.dumps([required, options, self.python_version, self.system_site_packages, sys.version])
-        kept = Path(self.venv_cache_path) / f"venv-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
-        if not (kept / "complete").exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(kept, ignore_errors=True)
-            self._create(kept, required, options, folder)
-            (kept / "complete").touch()
-        return kept
+        cached = Path(self.venv_cache_path) / f"venv-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+        if not (cached / "complete").exists():
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(cached, ignore_errors=True)
+            self._create(cached, required, options, folder)
+            (cached / "complete").touch()
+        return cached
 
     def _create(self, venv: Path, required: str, options: Sequence[str], folder: Path) -> Path:
         python = sys.executable if self.python_version is None else f"python{self.python_version}"

@@ -53,11 +53,11 @@ class PartitionMapper:
     def keys(self, key: str) -> list[str]:
         """`to_downstream` as a list of different keys. ValueError if there are too many."""
         mapped = self.to_downstream(key)
-        found = list(dict.fromkeys([mapped] if isinstance(mapped, str) else mapped))
+        keys = list(dict.fromkeys([mapped] if isinstance(mapped, str) else mapped))
         most = self.max_downstream_keys or MOST_KEYS
-        if len(found) > most:
-            raise ValueError(f"it stands for {len(found)} runs, and max_downstream_keys is {most}")
-        return found
+        if len(keys) > most:
+            raise ValueError(f"it stands for {len(keys)} runs, and max_downstream_keys is {most}")
+        return keys
 
 
 class IdentityMapper(PartitionMapper):
@@ -122,10 +122,10 @@ class ChainMapper(_Several):
     """Applies `mappers` one after the other."""
 
     def to_downstream(self, key: str) -> str | list[str]:
-        found = [key]
+        keys = [key]
         for mapper in self.mappers:
-            found = [below for one in found for below in mapper.keys(one)]
-        return found[0] if len(found) == 1 else found
+            keys = [downstream for upstream in keys for downstream in mapper.keys(upstream)]
+        return keys[0] if len(keys) == 1 else keys
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
         return self.mappers[-1].to_partition_date(downstream_key)

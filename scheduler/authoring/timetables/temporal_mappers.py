@@ -76,12 +76,12 @@ class TemporalMapper(PartitionMapper):
         for name, digits in {**_DIRECTIVES, "{quarter}": "[1-4]"}.items():
             group = f"(?P<{names[name]}>{digits})" if name in names else digits
             pattern = pattern.replace(re.escape(name), group, 1)
-        found = re.fullmatch(pattern, key)
-        if found is None or not set(names.values()) <= found.groupdict().keys():
+        match = re.fullmatch(pattern, key)
+        if match is None or not set(names.values()) <= match.groupdict().keys():
             raise ValueError(
                 f"{type(self).__name__} cannot read {key!r}: output_format {self.output_format!r} needs {', '.join(names)}"
             )
-        return {name: int(text) for name, text in found.groupdict().items()}
+        return {name: int(text) for name, text in match.groupdict().items()}
 
 
 class StartOfHourMapper(TemporalMapper):
@@ -138,8 +138,8 @@ class StartOfQuarterMapper(TemporalMapper):
         return dt.strftime(self.output_format).replace("{quarter}", str((dt.month - 1) // 3 + 1))
 
     def decode_downstream(self, downstream_key: str) -> datetime:
-        found = self._read_back(downstream_key, {"%Y": "year", "{quarter}": "quarter"})
-        return datetime(found["year"], (found["quarter"] - 1) * 3 + 1, 1)  # noqa: DTZ001 - on the clock of the mapper
+        parts = self._read_back(downstream_key, {"%Y": "year", "{quarter}": "quarter"})
+        return datetime(parts["year"], (parts["quarter"] - 1) * 3 + 1, 1)  # noqa: DTZ001 - on the clock of the mapper
 
 
 class StartOfYearMapper(TemporalMapper):

@@ -99,9 +99,9 @@ def _order(field: tuple[str, float]) -> int:
 def _units(step: timedelta) -> dict[str, float]:
     """Days, hours, minutes and seconds, without those that are zero."""
     minutes, seconds = divmod(step.seconds, 60)
-    found: dict[str, float] = {"days": step.days, "hours": minutes // 60, "minutes": minutes % 60, "seconds": seconds}
-    found["seconds"] += step.microseconds / 1e6 if step.microseconds else 0
-    return {name: value for name, value in found.items() if value}
+    exact = seconds + step.microseconds / 1e6 if step.microseconds else seconds
+    units = {"days": step.days, "hours": minutes // 60, "minutes": minutes % 60, "seconds": exact}
+    return {name: value for name, value in units.items() if value}
 
 
 def grid(step: Step, *, last: datetime | None, start: datetime | None) -> datetime:
@@ -126,11 +126,11 @@ def fields_of(delta: object) -> dict[str, Any]:
         raise TimetableError(f"the step must be a timedelta or a relativedelta, not {delta!r} ({type(delta).__name__}).")
     if getattr(delta, "weekday", None) is not None or getattr(delta, "leapdays", None):
         raise TimetableError(f"schedule {delta!r} names a weekday or leap days; write a cron expression instead.")
-    found = {name: getattr(delta, name) for name in RELATIVE if getattr(delta, name)}
-    found |= {name: getattr(delta, name) for name in ABSOLUTE if getattr(delta, name) is not None}
-    if not found.keys() & {"years", "months", *ABSOLUTE}:
-        return fields_of(timedelta(**found))
-    relative = tuple(sorted(found.items()))
+    fields = {name: getattr(delta, name) for name in RELATIVE if getattr(delta, name)}
+    fields |= {name: getattr(delta, name) for name in ABSOLUTE if getattr(delta, name) is not None}
+    if not fields.keys() & {"years", "months", *ABSOLUTE}:
+        return fields_of(timedelta(**fields))
+    relative = tuple(sorted(fields.items()))
     step = Step(0, relative)
     for anchor in (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 31, tzinfo=UTC), datetime(2023, 12, 31, 23, tzinfo=UTC)):
         ticks = [step.tick(anchor, number) for number in range(1, 4)]

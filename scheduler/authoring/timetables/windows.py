@@ -157,7 +157,6 @@ class MinimumCount(WaitPolicy):
 
 
 def matched(expected: Collection[str], arrived: Collection[str]) -> int:
-    """How many of the expected keys have arrived."""
     return len(set(expected) & set(arrived))
 
 
