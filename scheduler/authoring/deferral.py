@@ -59,7 +59,7 @@ class BaseTrigger:
         """Called when the trigger ends or another waiter takes it over."""
 
     async def on_kill(self) -> None:
-        """Called before `cleanup` when a clear, a mark or the end of its run stops the waiting task. End jobs in other systems here.
+        """Called before `cleanup` when a clear, a mark or the end of its run stops the task. End its jobs in other systems here.
 
         It has 30 s. It is not called after a timeout, or if the waiter ends.
         """
