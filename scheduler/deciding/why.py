@@ -44,12 +44,12 @@ def _reasons(facts: Situation) -> list[str]:
         return [_ended(facts)]
     reasons = _run_not_started(facts) if facts.run.state is RunState.QUEUED else [*_waits(facts), *_paused(facts.run)]
     return [*_undecidable(facts.run), *reasons, *_import_error(facts.run), *_no_scheduler(facts)] or [
-        "Nothing holds it back: a scheduler moves it at its next look, within about a second."
+        "Nothing blocks it: a scheduler moves it in its next pass, within about a second."
     ]
 
 
 def _waits(facts: Situation) -> list[str]:
-    """The reasons of a task instance that is with no worker, in a running run."""
+    """The reasons of a task instance that no worker has, in a running run."""
     if facts.state is S.NONE:
         return _undecided(facts)
     if facts.state is S.SCHEDULED:
@@ -61,7 +61,7 @@ def _waits(facts: Situation) -> list[str]:
         cause = f" ({facts.reason})" if facts.reason else ""
         what = f"Try {facts.try_number} of {facts.max_tries + 1} failed{cause}; the next one"
     else:
-        what = "It looks again for what it waits for; the next look"
+        what = "It checks its condition again and again; the next check"
     return [f"{what} is due {_when(facts.due_at, facts.now)}."]
 
 
@@ -85,7 +85,7 @@ def _running(facts: Situation) -> list[str]:
 
 
 def _stopping(facts: Situation) -> list[str]:
-    return [f"It was asked to stop and become {facts.asked}; {_with_worker(facts)}"]
+    return [f"A stop was requested, and its state will be {facts.asked}; {_with_worker(facts)}"]
 
 
 def _with_worker(facts: Situation) -> str:
@@ -98,7 +98,7 @@ def _queued(facts: Situation) -> list[str]:
     assert facts.queued_at is not None
     ago = _span(facts.now - facts.queued_at)
     if facts.dispatched_at is None:
-        sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was away."
+        sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable."
     else:
         place = many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
         name = facts.queue.name if facts.queue else "?"
@@ -108,8 +108,8 @@ def _queued(facts: Situation) -> list[str]:
 
 def _deferred(facts: Situation) -> list[str]:
     if facts.deferral is None:
-        return ["Its trigger has fired or was given up; a scheduler takes it on at its next look."]
-    until = f"; it is given up {_when(facts.due_at, facts.now)}" if facts.due_at else ""
+        return ["Its trigger has fired or timed out; a scheduler continues the task in its next pass."]
+    until = f"; it times out {_when(facts.due_at, facts.now)}" if facts.due_at else ""
     sentences = [f"It waits for its trigger {facts.deferral.classpath}{until}."]
     if facts.deferral.waiters == 0:
         sentences.append("No waiter is alive to await triggers: start one with `paceline waiter`.")
@@ -134,7 +134,7 @@ def _run_not_started(facts: Situation) -> list[str]:
             sentences.append(f"Its run has not started: backfill {number} has {_runs(limit)}.{_runs_ahead(run)}")
     elif run.running_runs is not None and run.running_runs.reached:
         sentences.append(f"Its run has not started: the DAG has {_runs(run.running_runs)}.{_runs_ahead(run)}")
-    return [*sentences, *_paused(run)] or ["Its run is queued and starts at a scheduler's next look, within about a second."]
+    return [*sentences, *_paused(run)] or ["Its run is queued and starts in a scheduler's next pass, within about a second."]
 
 
 def _runs(limit: LimitFacts) -> str:
@@ -146,7 +146,7 @@ def _runs_ahead(run: RunFacts) -> str:
 
 
 def _paused(run: RunFacts) -> list[str]:
-    return [f"DAG {run.dag_id!r} is paused: `paceline dags unpause {run.dag_id}` lets it go on."] if run.is_paused else []
+    return [f"DAG {run.dag_id!r} is paused: `paceline dags unpause {run.dag_id}` resumes it."] if run.is_paused else []
 
 
 def _undecidable(run: RunFacts) -> list[str]:
@@ -188,7 +188,7 @@ def _undecided(facts: Situation) -> list[str]:
 
 
 def _iteration(facts: Situation, gate: Counted) -> str:
-    """Of a task in a loop: iterations are counted from 1 on, and map indexes from 0 on."""
+    """For a task in a loop. Iterations start at 1, and map indexes at 0."""
     before = facts.map_index
     name = f"{gate.task_id}[{before - 1}] ({_of_states(gate.states, mapped=False)})"
     return f"It is in iteration {before + 1} of its loop and waits for {name}, which ends iteration {before}."

@@ -1,4 +1,4 @@
-"""Explains how long a task instance or a run was in each of its states: facts in, sentences out. Pure."""
+"""Explains how long a task instance or a run was in each state, and why: facts in, sentences out. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +10,9 @@ from scheduler.deciding.why import holders, many, slots
 SHORTEST_WAIT_S = 1.0
 ENDED = {
     "success": "Succeeded", "failed": "Failed", "up_for_retry": "Failed", "skipped": "Skipped", "removed": "Removed",
-    "upstream_failed": "Not run, because an upstream task failed", "up_for_reschedule": "Looked, and will look again",
-    "deferred": "Deferred to its trigger", "shutdown": "Asked to stop",
+    "upstream_failed": "Not run, because an upstream task failed",
+    "up_for_reschedule": "Checked its condition, and will check again",
+    "deferred": "Deferred to its trigger", "shutdown": "Stop requested",
 }  # fmt: skip
 
 

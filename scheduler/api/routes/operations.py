@@ -131,7 +131,7 @@ def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
         elif 0 <= pool["slots"] <= pool["used"]:
             reason = f"Pool {row['pool']!r} is full: {pool['used']} of {pool['slots']} slots are in use."
         else:
-            reason = f"They are in line for queue {row['queue']!r}, or a limit of their DAGs is reached."
+            reason = f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
         yield {**row, "reason": reason}
     for row in read(home.waiting_runs):
         if row["is_paused"]:

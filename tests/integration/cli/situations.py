@@ -13,7 +13,7 @@ from support.scenario import Scenario, dag
 from scheduler.store.upkeep import processes
 
 EDGES = {"left": [], "right": [], "load": ["left", "right"]}
-NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within about a second."
+NOTHING = "Nothing blocks it: a scheduler moves it in its next pass, within about a second."
 WAIT = "interval '40 s'"
 #: What waits for a slot or in a queue began to wait 40 s earlier, and what was in its way was queued and started before that.
 EARLIER = (

@@ -15,7 +15,7 @@ from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli
 
-NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within about a second."
+NOTHING = "Nothing blocks it: a scheduler moves it in its next pass, within about a second."
 
 
 class Ask:
@@ -240,7 +240,7 @@ def test_conditions_that_hold_back_the_whole_dag(ask: Ask, run: int) -> None:
     ask.scenario.sql("update process set stopped_at = now() where kind = 'scheduler'")
 
     assert ask("left") == [
-        "DAG 'etl' is paused: `paceline dags unpause etl` lets it go on.",
+        "DAG 'etl' is paused: `paceline dags unpause etl` resumes it.",
         "The DAG's file etl.py, line 7 has an import error, so the last version that loaded is used: NameError: x.",
         "No scheduler is alive: start one with `paceline scheduler`.",
     ]

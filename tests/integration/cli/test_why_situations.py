@@ -92,7 +92,7 @@ SITUATIONS: dict[str, Situation] = {
     "its message is not sent": Situation(
         build=of.queue(workers=1, state="queued", dispatched_at=None), solve=after_waiting(since="queued"),
         after="Waited 4. s in queue 'q', then started by w#",
-        live=("It was queued … ago and its message is not sent yet: a scheduler sends it again if the broker was away.",)),
+        live=("It was queued … ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable.",)),
     "all workers are busy": Situation(
         build=of.queue(workers=1, running=1, state="queued", dispatched_at="2025-01-01T00:00:00Z"),
         solve=after_waiting(since="queued"), after="Waited 4. s in queue 'q', whose 1 place was taken, then started by w#",
@@ -116,22 +116,22 @@ SITUATIONS: dict[str, Situation] = {
         live=("It runs since …, try 0 of 1; its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
     "it is being stopped": Situation(
         build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by ",
-        live=("It was asked to stop and become none; it is with worker w#….",)),
+        live=("A stop was requested, and its state will be none; it is with worker w#….",)),
     "its retry is due later": Situation(
         build=of.in_state("up_for_retry", try_number=1, max_tries=1, reason="exit code 1"), solve=through(),
         after="Failed by .*: exit code 1", live=("Try 1 of 2 failed (exit code 1); the next one is due at …",)),
     "it looks again later": Situation(
-        build=of.in_state("up_for_reschedule"), solve=through(), after="Looked, and will look again",
-        live=("It looks again for what it waits for; the next look is due at …",)),
+        build=of.in_state("up_for_reschedule"), solve=through(), after="Checked its condition, and will check again",
+        live=("It checks its condition again and again; the next check is due at …",)),
     "no waiter awaits its trigger": Situation(
         build=of.deferred(), solve=through(), after="Deferred to its trigger",
         live=("It waits for its trigger a.Moment.", "No waiter is alive to await triggers: start one with `paceline waiter`.")),
     "a waiter awaits its trigger": Situation(
         build=of.deferred(waiter=True), solve=through(), after="Deferred to its trigger",
-        live=("It waits for its trigger a.Moment; it is given up at ….",)),
+        live=("It waits for its trigger a.Moment; it times out at ….",)),
     "its trigger has fired": Situation(
         build=of.deferred(trigger=False), solve=through(), after="Deferred to its trigger",
-        live=("Its trigger has fired or was given up; a scheduler takes it on at its next look.",)),
+        live=("Its trigger has fired or timed out; a scheduler continues the task in its next pass.",)),
     "its run may start later": Situation(
         build=of.run_not_due, solve=of.begun, after="Waited 4. s to start, then started", task=None,
         live=("Its run may start at ….",)),
@@ -148,10 +148,10 @@ SITUATIONS: dict[str, Situation] = {
         live=("Its run has not started: backfill 7 has 1 running run and max_active_runs is 1.",)),
     "its run is about to start": Situation(
         build=of.queued_run(), solve=of.begun, after="Waited 4. s to start, then started", task=None,
-        live=("Its run is queued and starts at a scheduler's next look, within about a second.",)),
+        live=("Its run is queued and starts in a scheduler's next pass, within about a second.",)),
     "its DAG is paused": Situation(
         build=of.paused, solve=after_waiting(), after="Waited 4. s in line, then queued",
-        live=("DAG 'd' is paused: `paceline dags unpause d` lets it go on.",)),
+        live=("DAG 'd' is paused: `paceline dags unpause d` resumes it.",)),
     "the file of its DAG has an error": Situation(
         build=of.import_error, solve=after_waiting(), after="Waited 4. s in line, then queued",
         live=("The DAG's file d.py, line 7 has an import error, so the last version that loaded is used: NameError: x.",)),

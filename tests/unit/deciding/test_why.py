@@ -22,7 +22,7 @@ from scheduler.states import TaskState as S
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SOON = "at 2025-03-01T12:04:00+00:00 (in 4 min)"
-NOTHING = "Nothing holds it back: a scheduler moves it at its next look, within about a second."
+NOTHING = "Nothing blocks it: a scheduler moves it in its next pass, within about a second."
 
 
 def run(**values: Any) -> RunFacts:
@@ -205,11 +205,13 @@ WITH_NOBODY = [
         ["Try 1 of 3 failed; the next one is due since 2025-03-01T11:59:59+00:00."],
         id="retry-due",
     ),
-    pytest.param(S.UP_FOR_RESCHEDULE, {}, [f"It looks again for what it waits for; the next look is due {SOON}."], id="reschedule"),
+    pytest.param(
+        S.UP_FOR_RESCHEDULE, {}, [f"It checks its condition again and again; the next check is due {SOON}."], id="reschedule"
+    ),
     pytest.param(
         S.DEFERRED,
         {"deferral": DeferralFacts(classpath="scheduler.triggers.MomentTrigger", waiter="x1", waiters=1)},
-        [f"It waits for its trigger scheduler.triggers.MomentTrigger; it is given up {SOON}."],
+        [f"It waits for its trigger scheduler.triggers.MomentTrigger; it times out {SOON}."],
         id="deferred",
     ),
     pytest.param(
@@ -237,7 +239,7 @@ WITH_A_WORKER = [
     pytest.param(
         S.QUEUED,
         {},
-        ["It was queued 30 s ago and its message is not sent yet: a scheduler sends it again if the broker was away."],
+        ["It was queued 30 s ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable."],
         id="not-sent",
     ),
     pytest.param(
@@ -271,7 +273,7 @@ WITH_A_WORKER = [
         id="worker-dead",
     ),
     pytest.param(
-        S.SHUTDOWN, {"asked": "none"}, ["It was asked to stop and become none; it is with worker w1."], id="shutdown"
+        S.SHUTDOWN, {"asked": "none"}, ["A stop was requested, and its state will be none; it is with worker w1."], id="shutdown"
     ),
 ]  # fmt: skip
 
@@ -317,7 +319,7 @@ def running_runs(active: int) -> LimitFacts:
 
 
 NOT_STARTED = [
-    pytest.param({}, "Its run is queued and starts at a scheduler's next look, within about a second.", id="nothing"),
+    pytest.param({}, "Its run is queued and starts in a scheduler's next pass, within about a second.", id="nothing"),
     pytest.param({"run_after": NOW + timedelta(minutes=4)}, f"Its run may start {SOON}.", id="not-yet"),
     pytest.param(
         {"running_runs": running_runs(2), "runs_ahead": 1},
@@ -334,7 +336,7 @@ NOT_STARTED = [
         "Backfill 7 is paused: `paceline backfill resume 7` lets its runs start.",
         id="backfill-paused",
     ),
-    pytest.param({"is_paused": True}, "DAG 'etl' is paused: `paceline dags unpause etl` lets it go on.", id="paused"),
+    pytest.param({"is_paused": True}, "DAG 'etl' is paused: `paceline dags unpause etl` resumes it.", id="paused"),
 ]
 
 
@@ -352,7 +354,7 @@ def test_conditions_that_hold_back_a_whole_dag(state: S) -> None:
     )
 
     assert explain(held)[-3:] == [
-        "DAG 'etl' is paused: `paceline dags unpause etl` lets it go on.",
+        "DAG 'etl' is paused: `paceline dags unpause etl` resumes it.",
         "The DAG's file etl.py, line 3 has an import error, so the last version that loaded is used: NameError: x.",
         "No scheduler is alive: start one with `paceline scheduler`.",
     ]

@@ -98,7 +98,7 @@ def test_short_waits_have_no_cause() -> None:
         (step(None, actor="api:ada", reason="cleared"), step("failed"), "Cleared by api:ada."),
         (step(None, actor="s1#1", reason="its task came back"), step("removed"), "Undecided again by s1#1: its task came back."),
         (step("shutdown", 5, actor="api:ada", reason="marked failed"), step("running", actor="w1#1"),
-         "Asked to stop after 5.0 s by api:ada: marked failed."),
+         "Stop requested after 5.0 s by api:ada: marked failed."),
         (step("deferred", 1, actor="w1#1"), step("running", actor="w1#1"), "Deferred to its trigger after 1.0 s."),
     ],
 )  # fmt: skip

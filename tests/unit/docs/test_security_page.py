@@ -128,8 +128,8 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk")
     ],
     "with mode 0600, unless": [
-        (f"{UNIT}/flower/test_access.py", "test_a_home_has_one_login_for_its_owner_alone"),
-        (f"{UNIT}/flower/test_access.py", "test_a_login_from_the_environment_is_left_alone"),
+        (f"{UNIT}/embedded/test_flower_login.py", "test_a_home_has_one_login_for_its_owner_alone"),
+        (f"{UNIT}/embedded/test_flower_login.py", "test_a_login_from_the_environment_is_left_alone"),
     ],
     "(DNS rebinding) gets status 421": [
         (f"{UNIT}/flower/test_access.py", "test_a_name_that_could_be_rebound_is_refused"),
