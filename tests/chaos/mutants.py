@@ -146,10 +146,10 @@ MUTANTS = (
         "ignores_parallelism",
         "parallelism_overruns",
         QUEUE,
-        "settings.core.parallelism - sum(one.instances for one in counts.used)",
+        "settings.core.parallelism - sum(use.instances for use in counts.used)",
         "999",
     ),
-    _mutant("ignores_pools", "pool_overruns", QUEUE, "slots[one.pool] -= one.slots", "slots[one.pool] -= 0"),
+    _mutant("ignores_pools", "pool_overruns", QUEUE, "slots[use.pool] -= use.slots", "slots[use.pool] -= 0"),
     _mutant(
         "ignores_max_active_runs",
         "pool_overruns",
