@@ -59,7 +59,6 @@ class Success:
     """A task instance with outlets that succeeded, and the extras of its updates by URI."""
 
     version_id: int
-    task_no: int
     dag_id: str
     run_id: str
     task_id: str
@@ -102,7 +101,7 @@ def take_successes(connection: Connection, *, limit: int) -> list[Success]:
             update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
             returning n.id, n.task_instance_id, n.created_at
         )
-        select r.version_id, t.task_no, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
+        select r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
                r.partition_key, r.partition_date
           from ended e
           join task_instance t on t.id = e.task_instance_id

@@ -33,7 +33,6 @@ class Pool:
 
     name: str
     slots: int
-    include_deferred: bool
     may_pass_slots_on: bool
 
 
@@ -97,13 +96,13 @@ def lock_waiting_pools(connection: Connection) -> Pools:
         with wanted as materialized (
             select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
         ), held as (
-            select p.name, p.slots, p.include_deferred, p.hands_on from pool p
+            select p.name, p.slots, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
-        select held.*, null as wanted from held union all select null, null, null, null, (select count(*) from wanted)
+        select held.*, null as wanted from held union all select null, null, null, (select count(*) from wanted)
         """
     ).all()
-    held = {row.name: Pool(row.name, row.slots, row.include_deferred, row.hands_on) for row in found if row.name is not None}
+    held = {row.name: Pool(row.name, row.slots, row.hands_on) for row in found if row.name is not None}
     wanted = next(row.wanted for row in found if row.name is None)
     return Pools(held, len(held) < wanted)
 

@@ -22,7 +22,7 @@ MOST_BLOCKING = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A callback or email that is due, with its data. `attempts` includes the current one after its start."""
+    """A callback or email that is due, with its data."""
 
     id: int
     kind: str
@@ -34,11 +34,10 @@ class Notice:
     #: None for a notice about a run.
     ti: dict[str, Any] | None
     email: tuple[str, ...]
-    state: str | None
     reason: str | None
     data: dict[str, Any]
     created_at: datetime
-    attempts: int
+    #: The number of its callbacks that have ended.
     done: int
 
     @property
@@ -182,8 +181,8 @@ def _read(connection: Connection, ids: list[int]) -> list[Notice]:
     """The data of these notices. For an event of a run, the task instance is the one that ended last, or failed last."""
     found = connection.exec_driver_sql(
         """
-        select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.state, n.reason,
-               coalesce(n.data, '{}') as data, n.created_at, n.attempts, n.done,
+        select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.reason,
+               coalesce(n.data, '{}') as data, n.created_at, n.done,
                jsonb_build_object('run_type', r.run_type, 'state', r.state, 'logical_date', r.logical_date,
                    'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end,
                    'start_date', r.started_at, 'end_date', r.ended_at, 'run_after', r.run_after, 'conf', r.conf,

@@ -22,7 +22,7 @@ Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 AHEAD_OF_A_TRY = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.UP_FOR_RETRY})
 _COLUMNS = (
     "id, task_instance_id as ti_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
-    " application_id, ui_url, state, submitted_at"
+    " application_id, ui_url, submitted_at"
 )
 _OF_JOB = ", ".join(f"j.{name.strip()}" for name in _COLUMNS.split(","))
 OPEN = f"select {_COLUMNS} from external_job where task_instance_id = %s and ended_at is null order by id"
@@ -52,7 +52,7 @@ update external_job
 HELD = "select 1 from external_job where id = %s and dispatch_id = %s and ended_at is null"
 NAMES = "select 1 from external_job where id = %s and (driver_id = %s or application_id = %s)"
 #: The task instance `t` has ended, was cleared, or will start another try: no try follows the application or will follow it.
-_NOBODY_FOLLOWS = f"""
+_UNFOLLOWED = f"""
 j.ended_at is null
 and (t.state is null or t.state in {FINISHED.sql}
      or (t.max_tries <> j.max_tries and t.state in {AHEAD_OF_A_TRY.sql}))
@@ -60,13 +60,13 @@ and (t.state is null or t.state in {FINISHED.sql}
 #: Abandoned applications of some queues.
 ABANDONED = f"""
 select {_OF_JOB} from external_job j join task_instance t on t.id = j.task_instance_id
- where j.queue = any(%s) and {_NOBODY_FOLLOWS} order by j.id limit 20
+ where j.queue = any(%s) and {_UNFOLLOWED} order by j.id limit 20
 """
 #: Take-over by a reaper, with an ID of its own instead of a dispatch ID. The task instance is locked, so that no try can start.
 TAKE_ABANDONED = f"""
 with abandoned as (
     select j.id from external_job j join task_instance t on t.id = j.task_instance_id
-     where j.id = %s and j.dispatch_id = %s and {_NOBODY_FOLLOWS} for share of t
+     where j.id = %s and j.dispatch_id = %s and {_UNFOLLOWED} for share of t
 )
 update external_job j set dispatch_id = %s, at = clock_timestamp() from abandoned
  where j.id = abandoned.id and j.dispatch_id = %s and j.ended_at is null returning {_OF_JOB}
@@ -90,7 +90,6 @@ class ExternalJob:
     driver_id: str | None
     application_id: str | None
     ui_url: str | None
-    state: str
     submitted_at: datetime
 
 

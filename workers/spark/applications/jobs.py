@@ -112,7 +112,7 @@ class NoJobs(Jobs):
         return ExternalJob(
             id=0, ti_id=0, try_number=1, dispatch_id="", max_tries=0, tag=submission.tag, kind=target.kind,
             deploy_mode=target.deploy_mode, master=target.address, reach=dict(target.reach), driver_id=None, application_id=None,
-            ui_url=None, state="submitted", submitted_at=self._now,
+            ui_url=None, submitted_at=self._now,
         )  # fmt: skip
 
 

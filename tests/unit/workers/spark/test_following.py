@@ -81,7 +81,7 @@ def followed(
 ) -> Followed:
     job = ExternalJob(
         id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag="paceline-0-7-1", kind="standalone", deploy_mode=deploy_mode,
-        master="spark://m:1", reach={}, driver_id=driver, application_id=None, ui_url=None, state="running",
+        master="spark://m:1", reach={}, driver_id=driver, application_id=None, ui_url=None,
         submitted_at=NOW,
     )  # fmt: skip
     return Followed(cluster, job, jobs or Jobs(), settings, say=lambda _: None)  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def left(tag: str, *, max_tries: int = 1) -> ExternalJob:
     """The row of a try whose submission got no answer."""
     return ExternalJob(
         id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=max_tries, tag=tag, kind="standalone", deploy_mode="cluster",
-        master="spark://m:7077", reach={}, driver_id=None, application_id=None, ui_url=None, state="submitted",
+        master="spark://m:7077", reach={}, driver_id=None, application_id=None, ui_url=None,
         submitted_at=datetime(2026, 11, 22, tzinfo=UTC),
     )  # fmt: skip
 
