@@ -35,18 +35,17 @@ def collect(connection: Connection, events: Sequence[Any]) -> None:
     if not events:
         return
     waiting = [
-        {"dag_id": row.dag_id, "partition_key": key, "uri": event.uri, "event_id": event.id}
+        (row.dag_id, key, event.uri, event.id)
         for row in _schedules(connection, {event.uri for event in events})
         for event in events
         if event.uri in row.uris
         for key in _keys(row.dag_id, row.table, event.uri, event.partition_key)
     ]
     if waiting:
-        names = ("dag_id", "partition_key", "uri", "event_id")
         connection.exec_driver_sql(
             "insert into asset_waiting (dag_id, partition_key, uri, event_id)"
             " select * from unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) on conflict do nothing",
-            tuple([one[name] for one in waiting] for name in names),
+            tuple(list(column) for column in zip(*waiting, strict=True)),
         )
 
 
@@ -62,7 +61,7 @@ def pending(connection: Connection, *, without: Collection[str] = ()) -> list[Pe
         """,
         (list(without), MOST_PARTITIONS),
     ).all()
-    return [one for dag_id, key in rows if (one := read(connection, dag_id, key)) is not None]
+    return [partition for dag_id, key in rows if (partition := read(connection, dag_id, key)) is not None]
 
 
 def read(connection: Connection, dag_id: str, key: str) -> Pending | None:
@@ -106,8 +105,10 @@ def _schedules(connection: Connection, uris: Collection[str]) -> list[_Schedule]
         """,
         (list(uris),),
     )
-    found = [(row.dag_id, timetable.from_spec(row.schedule)) for row in rows]
-    return [_Schedule(dag_id, one, frozenset(one.assets.uris)) for dag_id, one in found if isinstance(one, WhenPartitioned)]
+    tables = [(row.dag_id, timetable.from_spec(row.schedule)) for row in rows]
+    return [
+        _Schedule(dag_id, table, frozenset(table.assets.uris)) for dag_id, table in tables if isinstance(table, WhenPartitioned)
+    ]
 
 
 def _keys(dag_id: str, table: WhenPartitioned, uri: str, key: str) -> list[str]:

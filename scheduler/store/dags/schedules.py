@@ -139,15 +139,15 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
     else:
         last, covered = newest_scheduled(connection, dag_id) or (None, None)
         following = next_run(dag, last, now, covered=covered)
-    found: list[RunTimes] = []
-    while following is not None and len(found) < count:
-        found.append(following)
+    times: list[RunTimes] = []
+    while following is not None and len(times) < count:
+        times.append(following)
         # The runs after the first are predicted, as if each were created in time.
         then = max(now, following.run_after)
         following = next_run(dag, following.logical_date, then, covered=following.data_interval_end)
         if next_timetable(dag).is_continuous:
             break
-    return found
+    return times
 
 
 def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:

@@ -82,9 +82,9 @@ def _repeated(change: Callable[..., T], engine: Engine, *arguments: Any) -> T:
         if not _was_in_the_way(error):
             raise
         with engine.connect() as connection:
-            found = current(connection)
+            revision = current(connection)
         raise SchemaError(
-            f"The schema stays at {found}: for a minute, other statements had locked the tables to change. Run this again when"
+            f"The schema stays at {revision}: for a minute, other statements had locked the tables to change. Run this again when"
             " fewer tasks run."
         ) from None
     return changed
@@ -100,18 +100,18 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | No
 
     with engine.begin() as connection:
         _lock(connection)
-        found = current(connection)
-        if found is not None and found not in known():
-            _refuse_incompatible(connection, found)
-            return found, True
-        if found is not None and found != head():
+        revision = current(connection)
+        if revision is not None and revision not in known():
+            _refuse_incompatible(connection, revision)
+            return revision, True
+        if revision is not None and revision != head():
             _refuse_beside_older(connection)
-        target = head() if found in (None, head()) else known()[known().index(found) - 1]
+        target = head() if revision in (None, head()) else known()[known().index(revision) - 1]
         command.upgrade(_config(connection), target)
         connection.exec_driver_sql("update paceline_schema set compatible_from = %s", (compatible_from(target),))
         if target != head():
             return target, False
-        if found is None:
+        if revision is None:
             concurrent_indexes.create(connection, _indexes())
         connection.exec_driver_sql(
             "insert into pool (name, slots, description) values ('default_pool', %s, 'every task that names no pool')"
@@ -129,9 +129,9 @@ def _downgrade(engine: Engine) -> str:
     newest, *older = known()
     with engine.begin() as connection:
         _lock(connection)
-        found = current(connection)
-        if found != newest or not older:
-            raise SchemaError(f"The schema is at {found}, and this version undoes only {newest}: nothing is changed.")
+        revision = current(connection)
+        if revision != newest or not older:
+            raise SchemaError(f"The schema is at {revision}, and this version undoes only {newest}: nothing is changed.")
         if names := _alive_except(connection, older):
             raise SchemaError(
                 f"{names} need the schema {newest}: replace them by processes of the version before, then downgrade again."
@@ -154,13 +154,13 @@ def _lock(connection: Connection) -> None:
 def check(engine: Engine) -> None:
     """SchemaError, with the command to run, unless the schema fits this version or is a compatible newer one."""
     with engine.connect() as connection:
-        found = current(connection)
-        if found is not None and found not in known():
-            _refuse_incompatible(connection, found)
-            log.info("The database schema %s is newer than %s of this version, and compatible with it.", found, head())
+        revision = current(connection)
+        if revision is not None and revision not in known():
+            _refuse_incompatible(connection, revision)
+            log.info("The database schema %s is newer than %s of this version, and compatible with it.", revision, head())
             return
-    if found != head():
-        has = f"schema is at {found}" if found else "has no Paceline tables"
+    if revision != head():
+        has = f"schema is at {revision}" if revision else "has no Paceline tables"
         raise SchemaError(f"The database {has}, this version needs {head()}: run `paceline db migrate`.")
 
 
@@ -210,12 +210,12 @@ def _known(folder: Path) -> tuple[str, ...]:
     return tuple(reversed(revisions))
 
 
-def _refuse_incompatible(connection: Connection, found: str) -> None:
+def _refuse_incompatible(connection: Connection, revision: str) -> None:
     """SchemaError if this schema, made by a newer version, is not compatible with this version."""
     serves = connection.exec_driver_sql("select to_jsonb(s)->>'compatible_from' from paceline_schema s").scalar_one()
     if serves not in known():
         raise SchemaError(
-            f"The database schema {found} was made by a newer Paceline: upgrade Paceline on this machine to match it."
+            f"The database schema {revision} was made by a newer Paceline: upgrade Paceline on this machine to match it."
         )
 
 

@@ -29,10 +29,10 @@ def _moment(text: str | bytes | None, cursor: extensions.cursor) -> datetime | N
     if text == "-infinity" or text.endswith("BC"):
         return EARLIEST
     try:
-        found: datetime = extensions.PYDATETIMETZ(text, cursor)
+        moment: datetime = extensions.PYDATETIMETZ(text, cursor)
     except (ValueError, OverflowError):
         return LATEST
-    return min(max(found, EARLIEST), LATEST)
+    return min(max(moment, EARLIEST), LATEST)
 
 
 def _loads(text: str) -> Any:

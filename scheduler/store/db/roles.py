@@ -214,15 +214,15 @@ def renew(connection: Connection) -> None:
 
 def granted(connection: Connection) -> list[Granted]:
     """The roles with the rights of a worker."""
-    found = connection.exec_driver_sql(
+    roles = connection.exec_driver_sql(
         "select name, may_clear_runs from worker_role where name in (select rolname from pg_roles) order by name"
     )
-    return rows.of_result(Granted, found)
+    return rows.of_result(Granted, roles)
 
 
 def excesses(connection: Connection) -> list[tuple[str, str, str]]:
     """Excess rights of worker roles that only the owner of the database can revoke: role, right, statement."""
-    found = connection.exec_driver_sql(
+    excesses = connection.exec_driver_sql(
         """
         select w.name, 'create temporary tables', format('revoke temporary on database %%I from public', current_database())
           from worker_role w join pg_roles r on r.rolname = w.name
@@ -235,7 +235,7 @@ def excesses(connection: Connection) -> list[tuple[str, str, str]]:
          order by 1, 2
         """
     )
-    return [(role, right, statement) for role, right, statement in found]
+    return [(role, right, statement) for role, right, statement in excesses]
 
 
 def _ensure(connection: Connection, wanted: Wanted, setting: str) -> str:
@@ -268,7 +268,7 @@ def _create(connection: Connection, role: str, password: str | None) -> None:
 
 def _refuse_unfit(connection: Connection, role: str) -> None:
     """NotFoundError, or PacelineError for a role with rights that grants cannot limit."""
-    found = connection.exec_driver_sql(
+    rights = connection.exec_driver_sql(
         """
         select r.rolsuper or pg_has_role(r.rolname, c.relowner, 'member') as owns,
                r.rolcreaterole or r.rolreplication or r.rolbypassrls as privileged,
@@ -278,14 +278,14 @@ def _refuse_unfit(connection: Connection, role: str) -> None:
         """,
         (list(PREDEFINED), role),
     ).first()
-    if found is None:
+    if rights is None:
         raise NotFoundError(f"There is no database role {role!r}: create it with `create role ... login password ...`.")
-    if found.owns:
+    if rights.owns:
         raise PacelineError(f"Role {role!r} is a superuser or owns the tables, so it can do everything: use another role.")
-    if found.privileged:
+    if rights.privileged:
         raise PacelineError(f"Role {role!r} has createrole, replication or bypassrls, so grants do not limit it: use another role.")
-    if found.member is not None:
-        raise PacelineError(f"Role {role!r} is a member of {found.member}, which grants do not limit: use another role.")
+    if rights.member is not None:
+        raise PacelineError(f"Role {role!r} is a member of {rights.member}, which grants do not limit: use another role.")
 
 
 def _refuse_second_use(connection: Connection, role: str, kind: str) -> None:

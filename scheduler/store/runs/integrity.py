@@ -83,23 +83,23 @@ class _Plan:
     grown: list[tuple[Instance, int]] = field(default_factory=list)
 
     def changes(self, run: Run, dag: SerializedDag) -> list[Change]:
-        made = [
+        added = [
             *((dag.tasks[no].task_id, -1) for no in self.created),
-            *((one.task_id, index) for one, index in self.grown),
+            *((ti.task_id, index) for ti, index in self.grown),
         ]
         return [
-            *(one.change(run, "removed") for one in self.removed),
-            *(one.change(run, "deleted") for one in self.deleted),
-            *(one.change(run, "none") for one in self.restored),
-            *(run.change(name, index, None, "created") for name, index in made),
+            *(ti.change(run, "removed") for ti in self.removed),
+            *(ti.change(run, "deleted") for ti in self.deleted),
+            *(ti.change(run, "none") for ti in self.restored),
+            *(run.change(name, index, None, "created") for name, index in added),
         ]
 
 
 def _plan(dag: SerializedDag, instances: Sequence[Instance], wanted: Collection[str]) -> _Plan:
     """Plan the changes; `wanted` are the tasks of a run of this date."""
     by_task: defaultdict[str, list[Instance]] = defaultdict(list)
-    for one in instances:
-        by_task[one.task_id].append(one)
+    for ti in instances:
+        by_task[ti.task_id].append(ti)
     plan = _Plan()
     for task_id, own in by_task.items():
         if task_id in dag.number:
@@ -114,9 +114,9 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
     """Plan which instances of one task, in the order of their map index, are restored, removed, deleted or added."""
     first = own[0]
     length = expansion.count(task.expand, {}) if task.expand is not None else None
-    if task.expand is None or (length is None and all(one.state is S.REMOVED for one in own)):
+    if task.expand is None or (length is None and all(ti.state is S.REMOVED for ti in own)):
         # Not mapped any more, or to be expanded by its current inputs: one instance with index -1.
-        plan.deleted += [one for one in own[1:] if one.state not in STARTED]
+        plan.deleted += [ti for ti in own[1:] if ti.state not in STARTED]
         plan.unmapped += [first] if first.map_index != -1 else []
         plan.restored += [first] if first.state is S.REMOVED else []
     elif first.map_index == -1:
@@ -124,28 +124,28 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
         plan.restored += [first] if first.state is S.REMOVED else []
     elif length is None:
         # The expansion stays. Removed instances may belong to a removed task, or have a map index beyond the inputs.
-        plan.grown += [(first, -1)] if any(one.state is S.REMOVED for one in own) else []
+        plan.grown += [(first, -1)] if any(ti.state is S.REMOVED for ti in own) else []
     else:
-        plan.restored += [one for one in own if one.state is S.REMOVED and one.map_index < length]
-        plan.removed += _removable(one for one in own if one.map_index >= length)
-        there = {one.map_index for one in own}
+        plan.restored += [ti for ti in own if ti.state is S.REMOVED and ti.map_index < length]
+        plan.removed += _removable(ti for ti in own if ti.map_index >= length)
+        there = {ti.map_index for ti in own}
         plan.grown += [(first, index) for index in range(length) if index not in there]
 
 
 def _removable(instances: Iterable[Instance]) -> list[Instance]:
-    return [one for one in instances if one.state is not S.REMOVED and one.state not in STARTED]
+    return [ti for ti in instances if ti.state is not S.REMOVED and ti.state not in STARTED]
 
 
 def _delete(connection: Connection, instances: Sequence[Instance]) -> None:
     if instances:
-        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([one.id for one in instances],))
+        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([ti.id for ti in instances],))
 
 
 def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
     """none, waiting or ended -> removed; the XComs are deleted, so that no mapped task counts them."""
     if not instances:
         return
-    ids = [one.id for one in instances]
+    ids = [ti.id for ti in instances]
     deferrals.forget(connection, ids)
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
     connection.exec_driver_sql(
@@ -165,7 +165,7 @@ def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Inst
         return
     connection.exec_driver_sql(
         f"{REMOVED_TRY} where t.id = any(%s) and t.state = 'removed' and t.started_at is not null order by t.id",
-        ([one.id for one in instances],),
+        ([ti.id for ti in instances],),
     )
     connection.exec_driver_sql(
         """
@@ -177,8 +177,8 @@ def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Inst
          where t.id = n.id and t.state = 'removed'
         """,
         {
-            "ids": [one.id for one in instances],
-            "retries": [dag.tasks[dag.number[one.task_id]].retries for one in instances],
+            "ids": [ti.id for ti in instances],
+            "retries": [dag.tasks[dag.number[ti.task_id]].retries for ti in instances],
         },
     )
 
@@ -190,9 +190,9 @@ def _renumber(
 
     Temporary negative numbers avoid conflicts with the unique key. The SLAs of tasks are renumbered too.
     """
-    gone = sorted({one.task_id for one in instances} - dag.number.keys())
+    gone = sorted({ti.task_id for ti in instances} - dag.number.keys())
     number = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
-    old = {one.task_no: number[one.task_id] for one in instances if number[one.task_id] != one.task_no}
+    old = {ti.task_no: number[ti.task_id] for ti in instances if number[ti.task_id] != ti.task_no}
     moves = {"run": run.id, "old": list(old), "new": [-1 - no for no in old.values()]}
     for table, of_task in (("task_instance", "true"), ("deadline", "t.kind = 'sla'")) if old else ():
         connection.exec_driver_sql(
@@ -205,7 +205,7 @@ def _renumber(
         )
     if unmapped:
         connection.exec_driver_sql(
-            "update task_instance set map_index = -1, map_label = null where id = any(%s)", ([one.id for one in unmapped],)
+            "update task_instance set map_index = -1, map_label = null where id = any(%s)", ([ti.id for ti in unmapped],)
         )
 
 
@@ -221,8 +221,8 @@ def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Insta
              order by t.id, n.map_index
             """,
             {
-                "ids": [one.id for one, _ in grown],
+                "ids": [ti.id for ti, _ in grown],
                 "indexes": [index for _, index in grown],
-                "retries": [dag.tasks[dag.number[one.task_id]].retries for one, _ in grown],
+                "retries": [dag.tasks[dag.number[ti.task_id]].retries for ti, _ in grown],
             },
         )

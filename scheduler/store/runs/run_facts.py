@@ -68,11 +68,11 @@ def lengths(
         {"run": dag_run_id, "tasks": [dag.number[task_id] for task_id, _ in keys], "keys": [key for _, key in keys]},
     )
     mapped = {task_id for task_id, _ in keys if dag.tasks[dag.number[task_id]].is_mapped}
-    found = {(task_id, key): 0 for task_id, key in keys if task_id in mapped}
+    length_of = {(task_id, key): 0 for task_id, key in keys if task_id in mapped}
     for task_id, key, instances, length in rows:
         if task_id in mapped or length is not None:
-            found[task_id, key] = instances if task_id in mapped else length
-    return found
+            length_of[task_id, key] = instances if task_id in mapped else length
+    return length_of
 
 
 def _ran(connection: Connection, dag_id: str, earlier_than: object, task_ids: Collection[str]) -> frozenset[str]:

@@ -200,8 +200,8 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
             """,
             {"since": since},
         )
-    at, found = rows.one()
-    return at, sorted(found)
+    at, ids = rows.one()
+    return at, sorted(ids)
 
 
 @dataclass(frozen=True, slots=True)

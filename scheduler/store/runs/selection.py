@@ -115,14 +115,14 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
             "to": runs.to_date,
         },
     )
-    found = list(keys.scalars())
-    if runs.run_id is not None and not found:
+    ids = list(keys.scalars())
+    if runs.run_id is not None and not ids:
         raise NotFoundError(f"DAG {runs.dag_id!r} has no run {runs.run_id!r}; `paceline runs list --dag {runs.dag_id}` lists all.")
-    if not found:
+    if not ids:
         known = connection.exec_driver_sql("select 1 from dag where dag_id = %s", (runs.dag_id,)).first()
         if known is None:
             raise NotFoundError(f"There is no DAG {runs.dag_id!r}; `paceline dags list` lists all.")
-    return found
+    return ids
 
 
 def lock_run(connection: Connection, key: int) -> Run | None:
@@ -154,9 +154,9 @@ def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
     """The selected task instances. NotFoundError if a requested task or map index does not exist."""
     if tasks.keys is not None:
-        return [one for one in instances if one.id in tasks.keys and _is(one, tasks.states)]
+        return [ti for ti in instances if ti.id in tasks.keys and _is(ti, tasks.states)]
     if not tasks.task_ids and tasks.regex is None:
-        return [one for one in instances if _is(one, tasks.states)]
+        return [ti for ti in instances if _is(ti, tasks.states)]
     named = _named(dag, instances, tasks)
     numbers = [dag.number[name] for name in named if name in dag.number]
     around: set[int] = set()
@@ -166,54 +166,54 @@ def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> lis
         around |= _reach(numbers, dag.downstream)
     groups = {dag.tasks[no].mapped_group for no in numbers} - {None}
 
-    def is_selected(one: Instance) -> bool:
-        if one.task_id in named:
-            return tasks.map_index is None or one.map_index == tasks.map_index
-        if dag.number.get(one.task_id) not in around:
+    def is_selected(ti: Instance) -> bool:
+        if ti.task_id in named:
+            return tasks.map_index is None or ti.map_index == tasks.map_index
+        if dag.number.get(ti.task_id) not in around:
             return False
         # Inside a mapped group, the upstream and downstream instances are those with the same map index.
-        peer = dag.tasks[dag.number[one.task_id]].mapped_group in groups
-        return tasks.map_index is None or not peer or one.map_index in {tasks.map_index, -1}
+        peer = dag.tasks[dag.number[ti.task_id]].mapped_group in groups
+        return tasks.map_index is None or not peer or ti.map_index in {tasks.map_index, -1}
 
-    found = [one for one in instances if is_selected(one)]
-    if tasks.map_index is not None and not any(one.task_id in named for one in found):
+    selected = [ti for ti in instances if is_selected(ti)]
+    if tasks.map_index is not None and not any(ti.task_id in named for ti in selected):
         raise NotFoundError(f"Task {min(named)!r} has no instance of map index {tasks.map_index} in this run.")
-    return [one for one in found if _is(one, tasks.states)]
+    return [ti for ti in selected if _is(ti, tasks.states)]
 
 
 def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
     """`picked` with the setups and teardowns of its tasks, in any state, because the tasks cannot run without them."""
-    chosen = {one.id for one in picked}
-    work = {one.task_id for one in instances if one.id in chosen}
+    chosen = {ti.id for ti in picked}
+    work = {ti.task_id for ti in instances if ti.id in chosen}
     wanted = {setup for name in work if name in dag.number for setup in dag.tasks[dag.number[name]].setups}
     teardowns = [task for task in dag.tasks if task.is_teardown]
     wanted |= {task.task_id for task in teardowns if work & set(task.scope)}
     # The teardowns of a setup that runs again also run again.
     wanted |= {task.task_id for task in teardowns if (wanted | work) & set(task.setups)}
-    return [one for one in instances if one.id in chosen or one.task_id in wanted]
+    return [ti for ti in instances if ti.id in chosen or ti.task_id in wanted]
 
 
 def below(dag: SerializedDag, instances: Iterable[Instance]) -> set[str]:
     """The transitive downstream tasks of those of `instances`."""
-    numbers = {dag.number[one.task_id] for one in instances if one.task_id in dag.number}
+    numbers = {dag.number[ti.task_id] for ti in instances if ti.task_id in dag.number}
     return {dag.tasks[no].task_id for no in _reach(numbers, dag.downstream)}
 
 
 def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> set[str]:
-    known = {one.task_id for one in instances} | dag.number.keys()
+    known = {ti.task_id for ti in instances} | dag.number.keys()
     for name in tasks.task_ids:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag.dag_id}` lists all."
             raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; {hint}")
-    found = set(tasks.task_ids)
+    names = set(tasks.task_ids)
     if tasks.regex is not None:
         try:
             pattern = re.compile(tasks.regex)
         except re.error as error:
             raise PacelineError(f"{tasks.regex!r} is not a regular expression: {error}; write one such as '^load_'.") from None
-        found |= {name for name in known if pattern.search(name)}
-    return found
+        names |= {name for name in known if pattern.search(name)}
+    return names
 
 
 def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
@@ -228,5 +228,5 @@ def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
     return seen
 
 
-def _is(one: Instance, states: Collection[TaskState] | None) -> bool:
-    return states is None or one.state in states
+def _is(ti: Instance, states: Collection[TaskState] | None) -> bool:
+    return states is None or ti.state in states

@@ -21,9 +21,9 @@ BEYOND = "there is nothing to map over at its index any more"
 
 def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
     """Expanded tasks with an instance that will run, after a task whose result they are mapped over has run again."""
-    chosen = {one.id for one in picked}
-    runs_again = {one.task_id for one in instances if one.id in chosen or one.state not in FINISHED}
-    is_to_run = {one.task_id for one in instances if one.map_index >= 0 and (one.id in chosen or one.state is TaskState.NONE)}
+    chosen = {ti.id for ti in picked}
+    runs_again = {ti.task_id for ti in instances if ti.id in chosen or ti.state not in FINISHED}
+    is_to_run = {ti.task_id for ti in instances if ti.map_index >= 0 and (ti.id in chosen or ti.state is TaskState.NONE)}
     return {
         task.task_id
         for task in dag.tasks
@@ -34,10 +34,10 @@ def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], pic
 def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
     """Mark these tasks for another expansion; `instances` are all task instances of the run, locked."""
     first: dict[str, Instance] = {}
-    for one in instances:
-        if one.task_id in tasks:
-            first.setdefault(one.task_id, one)
-    like = [one for one in first.values() if one.map_index != -1]
+    for ti in instances:
+        if ti.task_id in tasks:
+            first.setdefault(ti.task_id, ti)
+    like = [ti for ti in first.values() if ti.map_index != -1]
     if like:
         # Without the map index, whose default is -1: the role of a worker, which can clear runs, may not insert it.
         connection.exec_driver_sql(
@@ -48,8 +48,8 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
              order by t.id
             """,
             {
-                "ids": [one.id for one in like],
-                "retries": [dag.tasks[dag.number[one.task_id]].retries for one in like],
+                "ids": [ti.id for ti in like],
+                "retries": [dag.tasks[dag.number[ti.task_id]].retries for ti in like],
             },
         )
 
@@ -57,13 +57,13 @@ def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Ins
 def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
     """Fit the instances of a task to `count`; with 0, the one with index -1 is skipped. The caller has the run locked."""
     own = selection.lock_instances(connection, dag_run_id, task_no)
-    stand_in = next(one for one in own if one.map_index == -1)
+    stand_in = next(ti for ti in own if ti.map_index == -1)
     # Below -1: instances that an earlier version of Paceline stopped.
-    out_of_range = [one for one in own if one.map_index >= count or one.map_index < -1]
-    beyond = [one for one in out_of_range if one.state not in STARTED | {TaskState.REMOVED}]
+    out_of_range = [ti for ti in own if ti.map_index >= count or ti.map_index < -1]
+    beyond = [ti for ti in out_of_range if ti.state not in STARTED | {TaskState.REMOVED}]
     integrity.remove(connection, beyond, BEYOND)
-    integrity.restore(connection, dag, [one for one in own if 0 <= one.map_index < count and one.state is TaskState.REMOVED])
-    there = {one.map_index for one in own}
+    integrity.restore(connection, dag, [ti for ti in own if 0 <= ti.map_index < count and ti.state is TaskState.REMOVED])
+    there = {ti.map_index for ti in own}
     integrity.grow(connection, dag, [(stand_in, index) for index in range(count) if index not in there])
     if count:
         connection.exec_driver_sql("delete from task_instance where id = %s and state is null", (stand_in.id,))

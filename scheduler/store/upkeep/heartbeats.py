@@ -66,8 +66,8 @@ class HeartbeatConnection:
             fault_points.point("heartbeat.commit")
             cursor.execute(RENEW, (process_id,))
             fault_points.point("heartbeat.committed")
-            found = cursor.fetchone()
-            return None if found is None else bool(found[0])
+            renewed = cursor.fetchone()
+            return None if renewed is None else bool(renewed[0])
 
     def doubted(self, process_id: str, running: Mapping[str, int]) -> dict[str, int]:
         """Return the dispatches of `running` (with the IDs of their task instances) that are not stored as running on this worker.
@@ -106,9 +106,9 @@ class HeartbeatConnection:
             raise
 
     def _connect(self) -> Connection:
-        made = connect(self._settings, self._application, "-c synchronous_commit=off", connect_timeout_s=CONNECT_TIMEOUT_S)
-        made.autocommit = True
-        return made
+        connection = connect(self._settings, self._application, "-c synchronous_commit=off", connect_timeout_s=CONNECT_TIMEOUT_S)
+        connection.autocommit = True
+        return connection
 
     @contextlib.contextmanager
     def _cut_off_late(self, connection: Connection) -> Iterator[None]:
@@ -203,7 +203,7 @@ class Renewal(threading.Thread):
         return True
 
     def _record_draining(self, process_id: str) -> None:
-        """Only what others know depends on it, so an error does not count as a failed heartbeat."""
+        """Only what other processes display depends on it, so an error does not count as a failed heartbeat."""
         if self._draining() and self._draining_id != process_id:
             self._draining_id = process_id
             try:

@@ -216,9 +216,9 @@ def count(connection: Connection, before: datetime) -> dict[str, int]:
         """,
         {"before": before},
     ).one()
-    found = {"runs": runs, "task_instances": instances}
+    counts = {"runs": runs, "task_instances": instances}
     for name, rows in KINDS.items():
-        found[name] = connection.exec_driver_sql(
+        counts[name] = connection.exec_driver_sql(
             f"select count(*) from {rows.table} x where {rows.old} and {rows.free}", {"before": before}
         ).scalar_one()
-    return found
+    return counts

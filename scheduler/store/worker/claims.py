@@ -77,11 +77,11 @@ class Ending:
 class Continuation:
     """The task instance with which a report lets its process continue in place.
 
-    The dispatch ID is chosen before the report, so that an answer that was lost can be asked for again.
+    The dispatch ID is chosen before the report, so that a lost answer can be read again.
     """
 
     dispatch_id: str
-    #: Whether the process may still continue. A report that had to wait asks again: its worker may be stopping by then.
+    #: Whether the process may still continue. A report that had to wait calls it again: its worker may be stopping by then.
     is_allowed: Callable[[], bool] = lambda: True
     #: The next task must go by message. An earlier attempt of the report may have continued nevertheless.
     withdrawn: bool = False

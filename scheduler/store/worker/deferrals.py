@@ -106,9 +106,9 @@ def fire(connection: Connection, fired: Sequence[Fired]) -> int:
         select count(*) from moved
         """,
         {
-            "ids": [one.ti_id for one in fired],
-            "dispatch_ids": [one.dispatch_id for one in fired],
-            "outcomes": [Json(one.outcome) for one in fired],
+            "ids": [trigger.ti_id for trigger in fired],
+            "dispatch_ids": [trigger.dispatch_id for trigger in fired],
+            "outcomes": [Json(trigger.outcome) for trigger in fired],
         },
     )
     return int(moved.scalar_one())

@@ -76,13 +76,13 @@ def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: dateti
 
 def previous_success(ask: Ask, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
     """The data interval, start and end of the last successful run of the DAG before a logical date; None if there is none."""
-    found = ask(PREVIOUS_SUCCESS, (dag_id, before))
-    return found[0] if found else None
+    runs = ask(PREVIOUS_SUCCESS, (dag_id, before))
+    return runs[0] if runs else None
 
 
 def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:
-    found: list[str] = []
-    while group is not None and group not in found:
-        found.append(group)
+    groups: list[str] = []
+    while group is not None and group not in groups:
+        groups.append(group)
         group = parents.get(group)
-    return found
+    return groups

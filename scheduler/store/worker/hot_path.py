@@ -46,7 +46,7 @@ class HotPath(WorkerConnection):
     def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | Undecided | None:
         """running -> its final state, durably, with `moves`; None if the task instance no longer belongs to this dispatch."""
         decisions = moves.decisions
-        found = self.objects(
+        answer = self.objects(
             ReportRow,
             sql.REPORT.execute,
             {
@@ -77,19 +77,19 @@ class HotPath(WorkerConnection):
                 "joins": list(moves.joins),
             },
         )
-        first = found[0]
+        first = answer[0]
         waiting = frozenset(first.waiting)
         if not waiting.issuperset(moves.joins):
             return Undecided(waiting)
         if first.others_wait is None:
             return None
-        moved = tuple(row for row in found if row.was_waiting is False)
+        moved = tuple(row for row in answer if row.was_waiting is False)
         return Reported(
             pool_has_waiting=first.pool_has_waiting,
             others_wait=first.others_wait,
             moved=moved,
-            slots_passed_to=next((row for row in found if row.was_waiting), None),
-            continues=next((_continued(claim, row) for row in found if row.state is TaskState.RUNNING), None),
+            slots_passed_to=next((row for row in answer if row.was_waiting), None),
+            continues=next((_continued(claim, row) for row in answer if row.state is TaskState.RUNNING), None),
             waiting=waiting,
             all_moved=len(moved) == len(decisions),
         )
@@ -128,11 +128,11 @@ class HotPath(WorkerConnection):
 
     def needs_scheduler(self, dag_run_id: int, asked: Ranges) -> bool:
         """Whether one of these tasks is undecided although all its upstream tasks have ended, or the run may end."""
-        found: bool = self.value(
+        needs: bool = self.value(
             sql.NEEDS_SCHEDULER.execute,
             {"dag_run_id": dag_run_id, "tasks": asked.tasks, "lows": asked.lows, "highs": asked.highs},
         )
-        return found
+        return needs
 
     @contextmanager
     def deciding(self, claim: Claim, tasks: Sequence[int]) -> Iterator[None]:

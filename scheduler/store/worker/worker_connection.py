@@ -82,8 +82,8 @@ class WorkerConnection:
 
     def now(self) -> datetime:
         """The time by the database's clock."""
-        found: datetime = self.value("select clock_timestamp()", ())
-        return found
+        now: datetime = self.value("select clock_timestamp()", ())
+        return now
 
     def read(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """The rows of a statement."""

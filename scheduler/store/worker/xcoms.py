@@ -94,8 +94,8 @@ def length(
 ) -> int | None:
     """The number of entries to map over; None if there is no list or dict."""
     if is_mapped:
-        found: int = connection.value(COUNT_INSTANCES, (key, dag_run_id, task_no))
-        return found
+        count: int = connection.value(COUNT_INSTANCES, (key, dag_run_id, task_no))
+        return count
     entries = over.entries(connection, dag_run_id, task_no, key)
     return None if entries is None else len(entries)
 
