@@ -104,7 +104,7 @@ AIRFLOW = (
     _airflow(C, "deadline_alerts.deadline_missed", PROCESS, "SLAs and deadlines that were missed."),
     # Pools and places
     _airflow(G, "pool.open_slots", DATABASE, "Free slots of a pool; -1 if it has no limit.", ("pool",)),
-    _airflow(G, "pool.used_slots", DATABASE, "Slots of a pool that queued and running task instances hold.", ("pool",)),
+    _airflow(G, "pool.used_slots", DATABASE, "Slots of a pool that task instances hold.", ("pool",)),
     _airflow(G, "pool.queued_slots", DATABASE, "Slots that queued task instances hold.", ("pool",)),
     _airflow(G, "pool.running_slots", DATABASE, "Slots that running task instances hold.", ("pool",)),
     _airflow(G, "pool.deferred_slots", DATABASE, "Slots of deferred task instances.", ("pool",)),

@@ -73,8 +73,7 @@ class Pool(Model):
     def _of_row(cls, row: Any) -> Any:
         if not isinstance(row, dict) or "open_slots" in row:
             return row
-        used = row["queued_slots"] + row["running_slots"] + (row["deferred_slots"] if row["include_deferred"] else 0)
-        return row | {"occupied_slots": used, "open_slots": max(0, row["slots"] - used) if row["slots"] >= 0 else -1}
+        return row | {"open_slots": max(0, row["slots"] - row["occupied_slots"]) if row["slots"] >= 0 else -1}
 
 
 class PoolPage(Page):

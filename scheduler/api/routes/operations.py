@@ -10,6 +10,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
 from scheduler.api.routes.task_instances import asker
 from scheduler.exceptions import UnreachableError
+from scheduler.store.actions import pools
 from scheduler.store.lists import home, instances, records, timeline, workers
 from scheduler.store.queries import overview, why, why_history
 
@@ -116,20 +117,20 @@ def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[di
 
 def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
     """The reasons for which scheduled task instances and queued runs wait, in sentences."""
-    pools = {row["name"]: row for row in api.read(home.pools)}
+    by_name = {row["name"]: row for row in api.read(pools.pools)}
     listened = {
         row["queue"]: row["workers"] for row in api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
     }
     for row in read(home.waiting):
-        pool = pools.get(row["pool"])
+        pool = by_name.get(row["pool"])
         if row["is_paused"]:
             reason = "Their DAGs are paused."
         elif pool is None:
             reason = f"There is no pool {row['pool']!r}."
         elif not listened.get(row["queue"]):
             reason = f"No live worker listens to queue {row['queue']!r}."
-        elif 0 <= pool["slots"] <= pool["used"]:
-            reason = f"Pool {row['pool']!r} is full: {pool['used']} of {pool['slots']} slots are in use."
+        elif 0 <= pool["slots"] <= pool["used_slots"]:
+            reason = f"Pool {row['pool']!r} is full: {pool['used_slots']} of {pool['slots']} slots are in use."
         else:
             reason = f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
         yield {**row, "reason": reason}

@@ -6,26 +6,22 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.states import HOLDS_SLOTS, States, TaskState
 from scheduler.store.db import rows
+from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS
 
 DEFAULT_POOL = "default_pool"
-#: A pool with a TI in one of these cannot be deleted.
-IN_POOL = States(HOLDS_SLOTS | {TaskState.SCHEDULED})
 
 SELECT = f"""
-    select p.name, p.slots, p.description, p.include_deferred, p.queue,
-           coalesce(sum(t.pool_slots), 0)::int as used_slots,
-           case when p.slots >= 0 then greatest(0, p.slots - coalesce(sum(t.pool_slots), 0))::int end as free_slots,
+    select p.name, p.slots, p.description, p.include_deferred, p.queue, u.used_slots,
+           case when p.slots >= 0 then greatest(0, p.slots - u.used_slots) end as free_slots,
            (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as waiting
-      from pool p
-      left join task_instance t on t.pool = p.name and t.state in {HOLDS_SLOTS.sql}
+      from pool p cross join lateral (select {USED_SLOTS} as used_slots) u
 """
 
 
 def pools(connection: Connection) -> list[dict[str, Any]]:
     """Every pool: its slots, how many are used and free (None: no limit), and how many task instances wait."""
-    found = connection.exec_driver_sql(f"{SELECT} group by p.name order by p.name")
+    found = connection.exec_driver_sql(f"{SELECT} order by p.name")
     return rows.dicts(found)
 
 
@@ -58,7 +54,7 @@ def set_pool(
             "queue": queue,
         },
     )
-    return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s group by p.name", (name,)).mappings().one())
+    return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s", (name,)).mappings().one())
 
 
 def set_pools(connection: Connection, made: Mapping[str, Mapping[str, Any]]) -> None:
@@ -76,7 +72,8 @@ def delete_pool(connection: Connection, name: str) -> None:
     if pool is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` lists all.")
     busy = connection.exec_driver_sql(
-        f"select count(*) from task_instance where pool = %s and state in {IN_POOL.sql}",
+        f"select count(*) from pool p join task_instance t on t.pool = p.name"
+        f" where p.name = %s and (t.state = 'scheduled' or {IN_POOL})",
         (name,),
     ).scalar_one()
     if busy:

@@ -1,10 +1,10 @@
-"""The state of the whole installation: runs, waiting task instances with their reasons, deadlines, pools and queues."""
+"""The state of the whole installation: runs, waiting task instances with their reasons, and deadlines."""
 
 from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED
+from scheduler.states import OPEN, RUN_UNFINISHED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters
 
@@ -130,22 +130,6 @@ def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
              order by q.count desc limit {MOST}
             """,
             filters.parameters,
-        )
-    )
-
-
-def pools(connection: Connection) -> list[Row]:
-    """Pools with their slots, used slots and scheduled task instances."""
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"""
-            select p.name, p.slots, coalesce(h.used, 0) as used, coalesce(w.waiting, 0) as waiting from pool p
-              left join (select pool, sum(pool_slots) as used from task_instance where state in {HOLDS_SLOTS.sql} group by 1) h
-                on h.pool = p.name
-              left join (select pool, count(*) as waiting from task_instance where state = 'scheduled' group by 1) w
-                on w.pool = p.name
-             order by p.name
-            """
         )
     )
 

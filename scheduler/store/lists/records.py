@@ -13,6 +13,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row
+from scheduler.store.queueing.limits import USED_SLOTS
 
 
 def key(column: str) -> str:
@@ -117,8 +118,8 @@ def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
 # Pools ------------------------------------------------------------------------------------------------------------------
 
 POOLS = Listing(
-    columns="""
-        p.name, p.slots, p.description, p.include_deferred, p.queue, u.*,
+    columns=f"""
+        p.name, p.slots, p.description, p.include_deferred, p.queue, u.*, {USED_SLOTS} as occupied_slots,
         (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
         (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
             as deferred_slots

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.states import HOLDS_SLOTS, STARTED
+from scheduler.states import STARTED
 from scheduler.store.db import rows
+from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS
 
 Row = dict[str, Any]
 #: Task instances listed for a pool or a worker.
@@ -51,13 +52,21 @@ def drain(connection: Connection, worker: str, asked_by: str) -> list[str]:
 
 def line(connection: Connection, pool: str) -> Row:
     """The task instances that hold slots of a pool, and those that wait for slots. NotFoundError."""
-    own = connection.exec_driver_sql("select name, slots from pool where name = %s", (pool,)).mappings().first()
+    found = connection.exec_driver_sql(
+        f"""
+        select p.name, p.slots, {USED_SLOTS} as used,
+               (select count(*) from task_instance t where t.pool = p.name and t.state = 'scheduled') as waiting_count
+          from pool p where p.name = %s
+        """,
+        (pool,),
+    )
+    own = found.mappings().first()
     if own is None:
         raise NotFoundError(f"There is no pool {pool!r}.")
     holders = rows.dicts(
         connection.exec_driver_sql(
-            f"select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id"
-            f" where t.pool = %s and t.state in {HOLDS_SLOTS.sql} order by t.queued_at limit {MOST}",
+            f"select {HELD} from pool p join task_instance t on t.pool = p.name join dag_run r on r.id = t.dag_run_id"
+            f" where p.name = %s and {IN_POOL} order by t.queued_at limit {MOST}",
             (pool,),
         )
     )
@@ -68,13 +77,7 @@ def line(connection: Connection, pool: str) -> Row:
             (pool,),
         )
     )
-    counts = connection.exec_driver_sql(
-        f"select coalesce(sum(pool_slots) filter (where state <> 'scheduled'), 0)::bigint as used,"
-        f" count(*) filter (where state = 'scheduled') as waiting_count from task_instance"
-        f" where pool = %s and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})",
-        (pool,),
-    )
-    return {**own, **counts.mappings().one(), "holders": holders, "waiting": waiting}
+    return {**own, "holders": holders, "waiting": waiting}
 
 
 def depths(connection: Connection, *, queue: str | None, hours: float, minutes: int) -> list[Row]:

@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db import rows
+from scheduler.store.queueing.limits import IN_POOL
 
 #: Task instances that gauges count. Partial indexes have them, so that finished ones cost nothing.
 COUNTED = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING, TaskState.SHUTDOWN, TaskState.DEFERRED})
@@ -26,15 +27,15 @@ with open as materialized (
            count(*) as instances, sum(t.pool_slots) as slots, min(coalesce(t.scheduled_at, t.queued_at)) as since
       from task_instance t where t.state in {COUNTED.sql} group by 1, 2, 3, 4, 5
 ), by_pool as (
-    select p.name, p.slots,
-           coalesce(sum(o.slots) filter (where o.state = 'queued'), 0) as queued,
-           coalesce(sum(o.slots) filter (where o.state = 'running'), 0) as running,
-           coalesce(sum(o.slots) filter (where o.state = 'deferred'), 0) as deferred,
-           coalesce(sum(o.slots) filter (where o.state = 'scheduled'), 0) as scheduled,
-           coalesce(sum(o.instances) filter (where o.state = 'scheduled'), 0) as waiting,
-           p.slots - coalesce(sum(o.slots) filter (
-               where o.state <> 'scheduled' and (o.state <> 'deferred' or p.include_deferred)), 0) as free
-      from pool p left join open o on o.pool = p.name group by p.name, p.slots
+    select *, slots - used as free
+      from (select p.name, p.slots,
+                   coalesce(sum(t.slots) filter (where t.state = 'queued'), 0) as queued,
+                   coalesce(sum(t.slots) filter (where t.state = 'running'), 0) as running,
+                   coalesce(sum(t.slots) filter (where t.state = 'deferred'), 0) as deferred,
+                   coalesce(sum(t.slots) filter (where t.state = 'scheduled'), 0) as scheduled,
+                   coalesce(sum(t.instances) filter (where t.state = 'scheduled'), 0) as waiting,
+                   coalesce(sum(t.slots) filter (where {IN_POOL}), 0) as used
+              from pool p left join open t on t.pool = p.name group by p.name, p.slots) u
 ), alive as materialized (
     select id, kind, name, queues, concurrency, stopped_at,
            stopped_at is null and heartbeat_at > clock_timestamp() - make_interval(
@@ -55,7 +56,7 @@ with open as materialized (
     select m.metric, array[p.name], m.value
       from by_pool p cross join lateral (values
            ('pool.open_slots', case when p.slots < 0 then -1 else greatest(p.free, 0) end),
-           ('pool.used_slots', p.queued + p.running), ('pool.queued_slots', p.queued), ('pool.running_slots', p.running),
+           ('pool.used_slots', p.used), ('pool.queued_slots', p.queued), ('pool.running_slots', p.running),
            ('pool.deferred_slots', p.deferred), ('pool.scheduled_slots', p.scheduled),
            ('pool.starving_tasks', case when p.slots >= 0 and p.free <= 0 then p.waiting else 0 end)) m (metric, value)
     union all

@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from scheduler.deciding.worker_count import Workload, service_time
 from scheduler.states import HOLDS_SLOTS, STARTED
+from scheduler.store.queueing.limits import USED_SLOTS
 
 #: Ended task instances, of all queues, from which averages are taken. It bounds the cost, whatever the history.
 SAMPLE = 2000
@@ -40,13 +41,11 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
             -- The free slots of a pool are those that task instances of any queue have left.
             select sum(w.waiting)::bigint as waiting,
                    sum(case when p.slots < 0 then w.waiting
-                            else least(w.waiting, greatest(0, coalesce(p.slots, 0) - coalesce(h.slots, 0)) / w.each) end)::bigint
+                            else least(w.waiting, greatest(0, coalesce(p.slots, 0) - {USED_SLOTS}) / w.each) end)::bigint
                        as startable
               from (select pool, count(*) as waiting, min(pool_slots) as each from unfinished
                      where state = 'scheduled' group by 1) w
               left join pool p on p.name = w.pool
-              left join lateral (select sum(pool_slots) as slots from task_instance t
-                                  where t.pool = w.pool and t.state in {HOLDS_SLOTS.sql}) h on true
         )
         select coalesce((select waiting from by_pool), 0) + count(*) filter (where state = 'queued') as waiting,
                coalesce((select startable from by_pool), 0) + count(*) filter (where state = 'queued') as startable,

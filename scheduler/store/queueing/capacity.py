@@ -10,7 +10,7 @@ from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
 from scheduler.states import Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
-from scheduler.store.queueing.limits import COUNTS, HOLDS
+from scheduler.store.queueing.limits import COUNTS, DEFERRED_IN_POOL, HOLDS
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
 PENDING = "exists (select from task_instance where state = 'scheduled')"
@@ -154,7 +154,7 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
           join dag_run r on r.id = t.dag_run_id
         union all
         select 'deferred', t.pool, null, null, sum(t.pool_slots), 0, null, null
-          from task_instance t join pool p on p.name = t.pool and p.include_deferred where t.state = 'deferred' group by 2
+          from task_instance t join pool p on p.name = t.pool where {DEFERRED_IN_POOL} group by 2
         union all
         select 'places', q.name, null, null, sum(p.concurrency), 0, null, null
           from process p cross join unnest(p.queues) q (name)

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 
-#: A task instance `t` that holds slots and places; one that counts towards the limits of its task; one in the pool `p`.
+#: A task instance `t` that holds slots and places; one that counts towards the limits of its task.
 HOLDS = f"t.state in {HOLDS_SLOTS.sql}"
 COUNTS = f"t.state in {ACTIVE.sql}"
-IN_POOL = f"({HOLDS} or (p.include_deferred and t.state = 'deferred'))"
+#: A deferred task instance that holds slots of its pool `p`; any task instance that does.
+DEFERRED_IN_POOL = "(p.include_deferred and t.state = 'deferred')"
+IN_POOL = f"({HOLDS} or {DEFERRED_IN_POOL})"
+#: The used slots of the pool `p`, whose task instances are IN_POOL: two sums, since a partial index has each of them.
+USED_SLOTS = f"""(
+    (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {HOLDS})
+    + (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {DEFERRED_IN_POOL}))"""
 #: A task instance with its run `r`, its version `v` and its pool `p`.
 INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
           left join pool p on p.name = t.pool"""
