@@ -26,7 +26,6 @@ from scheduler.process.health import Complaint, Health
 from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
-from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker.hot_path import HotPath
 from workers import log_copies, logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.database_store import DatabaseStore
@@ -104,8 +103,7 @@ def _start_again(environment: Mapping[str, str]) -> NoReturn:
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
 
 
-def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine,
-          pidfile: Pidfile | None = None) -> "Worker":  # fmt: skip
+def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine, pidfile: Pidfile) -> "Worker":
     """Create a worker that is not started or registered yet. Removes secrets from os.environ, so that user code cannot read
     them.
     """
@@ -125,12 +123,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     running_tasks = RunningTasks(concurrency)
     host = socket.gethostname()
     identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
-    limits = settings.worker
-    settings_drift = SettingsDrift(engine, settings, worker_log.warning, limits.heartbeat_timeout)
-    heartbeat = HeartbeatThread(
-        engine, running_tasks, identity, Wakeups(settings), interval_s=limits.heartbeat_sec, silent_s=limits.heartbeat_timeout,
-        pidfile=pidfile, settings_drift=settings_drift, settings=settings,
-    )  # fmt: skip
+    heartbeat = HeartbeatThread(engine, running_tasks, identity, settings, pidfile)
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     events = InPlaceEvents()
     _add_task(app, settings, running_tasks, heartbeat, events)
@@ -206,9 +199,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
-        other: dict[str, Complaint] = {"broker": self.watchdog.broker}
-        if self.heartbeat.settings_drift is not None:
-            other["settings"] = self.heartbeat.settings_drift
+        other: dict[str, Complaint] = {"broker": self.watchdog.broker, "settings": self.heartbeat.settings_drift}
         return Health("worker", lambda: self.heartbeat.worker_id, vital, other)
 
     def _loop_complaint(self, now: float) -> str | None:

@@ -66,17 +66,16 @@ class HeartbeatThread(threading.Thread):
     """
 
     def __init__(
-        self, engine: Engine, running_tasks: RunningTasks, identity: Identity, wakeups: Wakeups, *, interval_s: float,
-        silent_s: float = 10.0, pidfile: Pidfile | None = None, settings_drift: SettingsDrift | None = None,
-        settings: Settings | None = None,
-    ) -> None:  # fmt: skip
+        self, engine: Engine, running_tasks: RunningTasks, identity: Identity, settings: Settings, pidfile: Pidfile | None = None
+    ) -> None:
         super().__init__(name="heartbeat", daemon=True)
+        interval_s, silent_s = settings.worker.heartbeat_sec, settings.worker.heartbeat_timeout
         self._engine = engine
         self._running_tasks = running_tasks
         self._identity = identity
         self._pidfile = pidfile
-        self.settings_drift = settings_drift
-        self._wakeups = wakeups
+        self.settings_drift = SettingsDrift(engine, settings, worker_log.warning, silent_s)
+        self._wakeups = Wakeups(settings)
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
         self._unsettled: list[Lost] = []
@@ -92,8 +91,8 @@ class HeartbeatThread(threading.Thread):
         self._pool: Callable[[], Collection[int]] = tuple
         self.pulse = Pulse("Its heartbeat did not reach the database", silent_s)
         self.database = Contact()
-        #: With settings, another thread renews the heartbeat, because this one may have to wait for the broker.
-        self._renewal = None if settings is None else Renewal(
+        #: Another thread renews the heartbeat, because this one may have to wait for the broker.
+        self._renewal = Renewal(
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
             renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
@@ -107,12 +106,11 @@ class HeartbeatThread(threading.Thread):
 
     def register(self) -> str:
         """Register the worker and return its ID. The pool processes read the ID from the running tasks."""
-        self._running_tasks.worker_id = processes.register(self._engine, kind="worker", **asdict(self._identity))
-        if self.settings_drift is not None:
-            self.settings_drift.enter(self._running_tasks.worker_id)
+        worker_id = self._running_tasks.worker_id = processes.register(self._engine, kind="worker", **asdict(self._identity))
+        self.settings_drift.enter(worker_id)
         if self._pidfile is not None:
-            self._pidfile.note(self._running_tasks.worker_id)
-        return self._running_tasks.worker_id
+            self._pidfile.note(worker_id)
+        return worker_id
 
     def watch(
         self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: LostProcesses, pool: Callable[[], Collection[int]]
@@ -155,8 +153,7 @@ class HeartbeatThread(threading.Thread):
 
     def start(self) -> None:
         super().start()
-        if self._renewal is not None:
-            self._renewal.start()
+        self._renewal.start()
 
     def finish(self, *, timeout_s: float = 10.0) -> None:
         """Send the remaining reports, unregister the worker and end the threads."""
@@ -178,9 +175,8 @@ class HeartbeatThread(threading.Thread):
                 beat_at = time.monotonic() + self._interval_s
         self._collect(0.0)
         self._attempt(self._settle)
-        if self._renewal is not None:
-            self._renewal.end()
-        self._attempt(lambda: transact(self._engine, processes.stop, self._running_tasks.worker_id))
+        self._renewal.end()
+        self._attempt(lambda: transact(self._engine, processes.stop, self.worker_id))
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for a lost dispatch until the next heartbeat, then take all lost dispatches."""
@@ -202,8 +198,6 @@ class HeartbeatThread(threading.Thread):
             self._database_failed(error.orig)
         except Exception:
             worker_log.exception("a heartbeat failed; the next attempt is in %g s", self._interval_s)
-        else:
-            self._database_answered()
 
     def _database_failed(self, error: BaseException | None) -> None:
         if not self._away:
@@ -211,24 +205,13 @@ class HeartbeatThread(threading.Thread):
         self._away = True
         self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does.")
 
-    def _database_answered(self) -> None:
+    def _renewed(self, worker_id: str, sent_at: float) -> None:
+        self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
+        self.pulse.beat()
         if self._away:
             worker_log.info("PostgreSQL answers again")
         self._away = False
         self.database.answered()
-
-    def _renewed(self, worker_id: str, sent_at: float) -> None:
-        self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
-        self.pulse.beat()
-        self._database_answered()
-
-    def _is_registered(self) -> bool:
-        if self._renewal is not None:
-            return not self._renewal.is_refused(self._running_tasks.worker_id)
-        registered = transact(self._engine, processes.heartbeat, self._running_tasks.worker_id)
-        self.pulse.beat()
-        self._doubt(self._running_tasks.claimed())
-        return registered
 
     def _settle(self) -> None:
         while self._unsettled:
@@ -242,12 +225,11 @@ class HeartbeatThread(threading.Thread):
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _beat(self) -> None:
-        if not self._is_registered():
-            former = self._running_tasks.worker_id
+        former = self.worker_id
+        if self._renewal.is_refused(former):
             worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
         self._expire_former()
-        if self.settings_drift is not None:
-            self.settings_drift.look(self._running_tasks.worker_id)
+        self.settings_drift.look(self.worker_id)
         self._beats += 1
         if self._beats % BEATS_PER_SWEEP == 0:
             self._find_unknown()
@@ -289,7 +271,7 @@ class HeartbeatThread(threading.Thread):
         doubted = self._doubted
         running = {dispatch_id: ti_id for dispatch_id, ti_id in self._running_tasks.claimed().items() if dispatch_id in doubted}
         if running:
-            held = transact(self._engine, processes.still_held, self._running_tasks.worker_id, running)
+            held = transact(self._engine, processes.still_held, self.worker_id, running)
             for dispatch_id in running.keys() - held:
                 # The task may have reported in the meantime: the task stopper checks the running tasks again before it acts.
                 if self._stopper is not None:
@@ -304,7 +286,7 @@ class HeartbeatThread(threading.Thread):
         stored, which takes as long as the database accepts no writes.
         """
         known = self._running_tasks.in_progress()
-        claimed = transact(self._engine, processes.stored_as_running, self._running_tasks.worker_id)
+        claimed = transact(self._engine, processes.stored_as_running, self.worker_id)
         now = time.monotonic()
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}
         for dispatch_id, since in self._unknown_since.items():

@@ -5,12 +5,10 @@ import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
-from sqlalchemy import event
 from support.scenario import Scenario, chain, pool_process
 from support.servers import PostgresServer
 from support.waiting import eventually
 
-from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers import heartbeat
@@ -19,21 +17,27 @@ from workers.heartbeat import HeartbeatThread, Identity
 from workers.running_tasks import InPlace, Running, RunningTasks
 
 
+def thread(scenario: Scenario, running_tasks: RunningTasks, interval_s: float) -> HeartbeatThread:
+    """A heartbeat thread with this interval."""
+    settings = scenario.settings
+    settings = settings.model_copy(update={"worker": settings.worker.model_copy(update={"heartbeat_sec": interval_s})})
+    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=running_tasks._children)
+    return HeartbeatThread(scenario.engine, running_tasks, identity, settings)
+
+
 def test_a_heartbeat_thread_without_a_database_logs_it_once_and_has_no_answer_until_it_is_back(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "paceline.worker")
     scenario = Scenario(settings)
-    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
-    beating = HeartbeatThread(scenario.engine, RunningTasks(1), identity, Wakeups(settings), interval_s=0.02)
+    beating = thread(scenario, RunningTasks(1), 0.02)
     beating.register()
     scenario.sql("alter table process rename to away")
     beating.start()
     try:
         eventually(lambda: beating.database.since is not None)
-        since, beats = beating.database.since, []
-        event.listen(scenario.engine, "handle_error", beats.append)
-        eventually(lambda: len(beats) >= 5)
+        since, seen = beating.database.since, beating._beats
+        eventually(lambda: beating._beats >= seen + 5)
         assert beating.database.since == since
         scenario.sql("alter table away rename to process")
         eventually(lambda: beating.database.since is None)
@@ -54,8 +58,7 @@ def test_a_task_recorded_as_running_here_that_no_child_runs_is_retried(settings:
     scenario.trigger("c", run_id="known")
     scenario.trigger("c", run_id="offered")
     running_tasks = RunningTasks(2)
-    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=2)
-    beating = HeartbeatThread(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.1)
+    beating = thread(scenario, running_tasks, 0.1)
     scenario.hot.worker_id = beating.register()
     scenario.turn()
     lost, known, offered = (scenario.claim(message) for message in sorted(scenario.messages()))
@@ -99,24 +102,23 @@ def test_a_report_that_waits_for_a_server_without_writes_is_not_lost(
     scenario = Scenario(settings)
     scenario.add(chain("c", 1, task={"retries": 1}))
     running_tasks = RunningTasks(1)
-    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=1)
-    beating = HeartbeatThread(scenario.engine, running_tasks, identity, Wakeups(settings), interval_s=0.02, settings=settings)
+    beating = thread(scenario, running_tasks, 0.02)
     beating.register()
     scenario.trigger("c", run_id="r")
     scenario.turn()
     (message,) = scenario.messages()
     process = pool_process(scenario, running=running_tasks)
     store = Interrupted(settings, scenario.hot, scenario.follower, server=postgres_server)
-    thread = threading.Thread(target=replace(process, store=store).run, args=message)
+    running = threading.Thread(target=replace(process, store=store).run, args=message)
     beating.start()
     try:
-        thread.start()
+        running.start()
         assert store.ended.wait(20)
         seen = beating._beats
         eventually(lambda: beating._beats >= seen + 6 * heartbeat.BEATS_PER_SWEEP, timeout=20)
     finally:
         postgres_server.take_writes(True)
-        thread.join(20)
+        running.join(20)
         beating.finish()
 
     assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
