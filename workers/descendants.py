@@ -49,20 +49,21 @@ def end_tree(pid: int, *, within_s: float) -> bool:
 def ended_after() -> Iterator[None]:
     """End all descendants, including daemons, that this process gains in the block."""
     before = {process.pid for process in below(os.getpid())}
-    _adopt(orphans=True)
+    adopt(orphans=True)
     try:
         yield
     finally:
         started = [process for process in below(os.getpid()) if process.pid not in before]
         for process in started:
             end_tree(process.pid, within_s=WITHIN_S)
-        _adopt(orphans=False)
+        adopt(orphans=False)
         for process in started:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def _adopt(*, orphans: bool) -> None:
+def adopt(*, orphans: bool) -> None:
+    """Make this process the parent of its orphaned descendants, or no longer. Linux only: elsewhere init adopts them."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 

@@ -12,7 +12,7 @@ from workers.running_tasks import Step
 #: Bytes that are read at once.
 CHUNK = 65_536
 #: The fields of a line, with their types.
-FIELDS = {"message": str, "seconds": float, "ti_id": int, "dispatch_id": str, "name": str, "arguments": str, "started_at": float}
+FIELDS = Step.__annotations__
 
 
 class InPlaceEvents:

@@ -75,7 +75,8 @@ class LogCopies(threading.Thread):
     def copy(self, pool: ThreadPoolExecutor) -> None:
         """One round: logs that have grown, and logs that have ended."""
         former, self._noted = self._noted, []
-        for part in [*former, *self._take()]:
+        # Each part is read in the round that takes it and in the next one, when no pool process writes to it any more.
+        for part in [*former, *self._take(self._own)]:
             self._pending |= self._logs_in(part)
         grown = self._grown()
         self._sizes |= dict.fromkeys(grown.keys() - self._sizes.keys(), -1)
@@ -90,11 +91,11 @@ class LogCopies(threading.Thread):
         for part in former:
             part.unlink(missing_ok=True)
 
-    def _take(self) -> list[Path]:
-        """Move the notes away. They are read in this round and in the next one, when no pool process writes to them any more."""
+    def _take(self, notes: Path) -> list[Path]:
+        """Move a file with notes to a part of this worker; empty if there is none, or if another worker was faster."""
         part = self._own.with_name(f"{self._own.name}.{self._parts}")
         try:
-            self._own.rename(part)
+            notes.rename(part)
         except FileNotFoundError:
             return []
         self._parts += 1
@@ -144,11 +145,7 @@ class LogCopies(threading.Thread):
         for path in self._folder.glob("logs-*.notes*"):
             match = OF_WORKER.fullmatch(path.name)
             if match is not None and not psutil.pid_exists(int(match["pid"])):
-                taken = self._own.with_name(f"{self._own.name}.{self._parts}")
-                with contextlib.suppress(FileNotFoundError):  # another worker was faster
-                    path.rename(taken)
-                    self._parts += 1
-                    self._noted.append(taken)
+                self._take(path)
 
 
 def started(settings: Settings, running: Callable[[], Collection[str]]) -> LogCopies | None:

@@ -1,17 +1,15 @@
 """Ends orphaned processes of tasks, which the worker adopts."""
 
 import contextlib
-import ctypes
 import os
 import time
 from collections.abc import Callable, Collection
 
 import psutil
 
-from workers.descendants import below, end_tree
+from workers.descendants import adopt, below, end_tree
 from workers.logs import worker_log
 
-PR_SET_CHILD_SUBREAPER = 36
 #: Seconds in which killed processes must end.
 KILL_S = 2.0
 #: Seconds after which the pool lists a newly forked pool process.
@@ -23,9 +21,7 @@ class LostProcesses:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        # Linux only. Elsewhere init adopts orphans, and they are not ended.
-        with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt(orphans=True)
 
     def end(self, pool: Collection[int]) -> None:
         """End all children outside of the pool, with their descendants.

@@ -42,54 +42,50 @@ REFUSED: Mapping[str, str] = {
 NOT_SUPPORTED = "Paceline does not support it"
 
 
-class _Arguments(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class _Safe(_Arguments):
+class _Safe(_Strict):
     safe: bool | None = None
 
 
-class _Registered(_Arguments):
+class _Registered(_Strict):
     taskinfoitems: Annotated[list[str], Field(max_length=0)] | None = None
     builtins: Literal[False] = False
 
 
-class _Conf(_Arguments):
+class _Conf(_Strict):
     with_defaults: bool = False
 
 
-class _Ids(_Arguments):
+class _Ids(_Strict):
     ids: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=1000)]
 
 
-class _Shutdown(_Arguments):
+class _Shutdown(_Strict):
     msg: Annotated[str, Field(max_length=1000)] = ""
 
 
 #: Supported commands, under all their names, with their arguments.
-FOLLOWED: Mapping[str, type[_Arguments]] = {
-    **dict.fromkeys(("ping", "stats", "clock", "active_queues"), _Arguments),
-    **dict.fromkeys(("scheduled", "dump_schedule", "reserved", "dump_reserved", "revoked", "dump_revoked"), _Arguments),
+FOLLOWED: Mapping[str, type[_Strict]] = {
+    **dict.fromkeys(("ping", "stats", "clock", "active_queues"), _Strict),
+    **dict.fromkeys(("scheduled", "dump_schedule", "reserved", "dump_reserved", "revoked", "dump_revoked"), _Strict),
     **dict.fromkeys(("active", "dump_active"), _Safe),
     **dict.fromkeys(("registered", "dump_tasks"), _Registered),
     **dict.fromkeys(("conf", "dump_conf"), _Conf),
     "query_task": _Ids,
-    **dict.fromkeys(("enable_events", "disable_events", "heartbeat"), _Arguments),
+    **dict.fromkeys(("enable_events", "disable_events", "heartbeat"), _Strict),
     "shutdown": _Shutdown,
 }
 
 
-class _ReplyTo(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _ReplyTo(_Strict):
     exchange: Literal["reply.celery.pidbox"]
     routing_key: Annotated[str, Field(pattern=UUID)]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _Request(_Strict):
     method: Annotated[str, Field(pattern="^[a-z_]{1,50}$")]
     arguments: dict[str, Any] | None = None
     destination: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=1000)] | None = None

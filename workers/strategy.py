@@ -41,7 +41,7 @@ class ReplaceProcessError(SystemExit):
     """Ends a pool process after its last task. The argument is what `run` returns otherwise."""
 
 
-def executes_with(execute: Callable[[int, str], object], must_be_replaced: Callable[[], bool] = bool) -> None:
+def executes_with(execute: Callable[[int, str], object], must_be_replaced: Callable[[], bool]) -> None:
     """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed.
 
     `must_be_replaced` returns whether the process must end after this dispatch.
@@ -152,7 +152,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
             self.worker.child_died(ti_id, dispatch_id, str(error))
 
 
-def request_class(child_died: ChildDied, events: Events = list, last_step: LastStep = lambda _: None) -> type[CeleryRequest]:
+def request_class(child_died: ChildDied, events: Events, last_step: LastStep) -> type[CeleryRequest]:
     """Return the class of the requests of a worker."""
 
     class Request(DispatchRequest):

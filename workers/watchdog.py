@@ -41,9 +41,6 @@ class Watchdog:
             return None
         return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
 
-    def close(self) -> None:
-        self._redis.close()
-
     def _messages_wait(self) -> bool:
         try:
             waiting = any(self._redis.llen(key) for key in self._lists)

@@ -59,7 +59,7 @@ def one_task(bench: Any, *, in_place: bool) -> list[CodeType]:
     scenario = bench.scenario
     bench.dag(CHAIN)
     # However slow the machine is.
-    strategy.executes_with(pool_process(scenario, in_place_seconds=60 if in_place else 0).run)
+    strategy.executes_with(pool_process(scenario, in_place_seconds=60 if in_place else 0).run, bool)
     for number in range(2):
         run = scenario.trigger("d", run_id=f"r{number}")
         scenario.turn()

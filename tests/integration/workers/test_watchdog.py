@@ -16,7 +16,7 @@ from workers.watchdog import Watchdog
 def watchdog(settings: Settings) -> Iterator[Watchdog]:
     made = Watchdog(settings, ("default",), concurrency=1)
     yield made
-    made.close()
+    made._redis.close()
 
 
 def publish(settings: Settings) -> None:

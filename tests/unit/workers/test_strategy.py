@@ -85,7 +85,7 @@ def executing(outcome: BaseException | None) -> list[tuple[int, str]]:
         if outcome is not None:
             raise outcome
 
-    strategy.executes_with(execute)
+    strategy.executes_with(execute, bool)
     return given
 
 
@@ -221,7 +221,7 @@ def test_a_process_ends_with_the_result_of_its_last_task(consumer: Consumer) -> 
 
     with pytest.raises(strategy.ReplaceProcessError) as ended:
         strategy.run(7, DISPATCH)
-    strategy.executes_with(lambda *_: None)
+    strategy.executes_with(lambda *_: None, bool)
     try:
         raise pickle.loads(pickle.dumps(ended.value))
     except SystemExit:
