@@ -25,7 +25,7 @@ def seen(jvm: WarmJvm) -> dict[str, Any]:
             "properties": [context.getLocalProperty(key) for key in ("mine", "spark.scheduler.pool", "spark.jobGroup.id")],
             "hadoop": [hadoop.get(key) for key in ("mine", "fs.s3a.secret.key", "io.file.buffer.size")],
             "checkpoints": jvm.context.getCheckpointDir().isDefined(),
-            "log levels": jvm.levels.shown(),
+            "log levels": {name: str(level.getLevel()) for name, level in sorted(jvm.levels._loggers().items())},
             "streams": jvm.session.sharedState().activeStreamingQueries().size(),
             "active": jvm.classes.SparkSession.active().equals(spark._jsparkSession),
             "path": sorted(path for path in sys.path if "spark-" in path),

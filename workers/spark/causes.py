@@ -166,7 +166,7 @@ def _short(cause: str | None) -> str | None:
 def _known(text: str) -> str | None:
     """The sentence of the first of RULES that matches."""
     for pattern, sentence in RULES:
-        found = pattern.search(text)
+        found = re.search(pattern, text)
         if found is not None:
             return sentence(found) if callable(sentence) else sentence.format(*found.groups())
     return None
@@ -201,7 +201,7 @@ DRIVER_MEMORY = "The driver ran out of memory: raise spark.driver.memory, or col
 
 #: Patterns with their sentences, in which {0} is the first group. They go from the specific to the general: an executor that ran
 #: out of memory is also a lost executor and a failed job.
-_RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (
         r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))",
         "{0}: collect fewer rows into Python, or raise spark.driver.maxResultSize.",
@@ -245,4 +245,3 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"Invalid (?:maximum|initial) heap size: -Xm[xs](\S+)", "Java cannot have a heap of {0!r}: write it as 4g or 512m."),
     (r"can't open file '([^']+)': \[Errno 2\]", "There is no file {0}."),
 )
-RULES = tuple((re.compile(pattern), sentence) for pattern, sentence in _RULES)

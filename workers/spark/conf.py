@@ -19,14 +19,12 @@ _DEFINED_IN = (
     ("spark-kubernetes_*.jar", r"org/apache/spark/deploy/k8s/Config.*\.class"),
 )
 _KEY = re.compile(rb"spark\.[A-Za-z][A-Za-z0-9.]*[A-Za-z0-9]")
-_SIZE = re.compile(r"\d+\s*([kmgtp]?b?)", re.IGNORECASE)
-_TIME = re.compile(r"\d+\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
-_WHOLE = re.compile(r"\d+")
-_KINDS: dict[str, tuple[re.Pattern[str], str]] = {
-    "size": (_SIZE, "a size such as 512m or 4g"),
-    "time": (_TIME, "a time such as 30s or 5min"),
-    "whole": (_WHOLE, "a whole number"),
-    "boolean": (re.compile("true|false", re.IGNORECASE), "true or false"),
+#: By kind of value: its pattern, and its description.
+_KINDS = {
+    "size": (r"\d+\s*[kmgtp]?b?", "a size such as 512m or 4g"),
+    "time": (r"\d+\s*(us|ms|s|m|min|h|d)?", "a time such as 30s or 5min"),
+    "whole": (r"\d+", "a whole number"),
+    "boolean": (r"true|false", "true or false"),
 }
 #: The keys whose values are most often wrong, with errors of a JVM or executor that are hard to read.
 VALUES: Mapping[str, str] = {
@@ -38,8 +36,6 @@ VALUES: Mapping[str, str] = {
     **dict.fromkeys(("spark.dynamicAllocation.enabled", "spark.eventLog.enabled", "spark.shuffle.service.enabled",
                      "spark.sql.adaptive.enabled", "spark.ui.enabled", "spark.speculation"), "boolean"),
 }  # fmt: skip
-
-
 #: For a driver on this machine, so that it works without a resolvable host name, as in many containers.
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -71,7 +67,7 @@ def _check(key: str, value: str) -> None:
     pattern, words = _KINDS[VALUES[key]]
     if value == "":
         raise FailTask(f"The conf {key} is empty: write {words}.")
-    if not pattern.fullmatch(value.strip()):
+    if not re.fullmatch(pattern, value.strip(), re.IGNORECASE):
         raise FailTask(f"The conf {key} cannot be {value!r}: write {words}.")
 
 

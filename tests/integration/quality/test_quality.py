@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings))
+    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, archive.options(settings))
     yield one.base
     session_pool.end(one)
 

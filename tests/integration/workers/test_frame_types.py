@@ -99,7 +99,7 @@ INTERVALS: dict[str, tuple[list[str], list[Any]]] = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, archive.options(settings))
+    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, archive.options(settings))
     with session.opened(one, {}, name="types") as opened:
         yield opened
     session_pool.end(one)

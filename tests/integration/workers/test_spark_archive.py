@@ -41,7 +41,7 @@ def started(settings: Settings) -> Iterator[Any]:
     jvms: list[WarmJvm] = []
 
     def start(mine: Settings = settings) -> WarmJvm:
-        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, archive.options(mine)))
+        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, mine.spark, archive.options(mine)))
         return jvms[-1]
 
     yield start

@@ -346,7 +346,7 @@ def test_an_ended_jvm_leaves_no_thread(configuration: dict[str, str], jvms: None
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
 
     before = servers()
-    one = session_pool.start(configuration, {}, archive.options(Settings()))
+    one = session_pool.start(configuration, {}, LIMITS, archive.options(Settings()))
     with session.opened(one, {}, name="sums") as spark:
         # Sums of Python functions are what Spark reports to a server of PySpark's in this process.
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5

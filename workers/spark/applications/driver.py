@@ -99,12 +99,14 @@ def _write(path: Path, text: str) -> str | None:
 
 def _end_rest(submission: Submission, followed: Followed, interruption: BaseException) -> None:
     """After the process group has ended, make sure that the application has ended in the cluster."""
+    within_s = CLUSTER_SHARE_S
     if submission.target.kind == "connect":
+        within_s /= 2
         try:
-            connect.interrupt(submission.target.master, submission.tag, within_s=CLUSTER_SHARE_S / 2)
+            connect.interrupt(submission.target.master, submission.tag, within_s=within_s)
         except UnreachableError as error:
             say(str(error), level="WARNING")
-    end_for(interruption, followed, CLUSTER_SHARE_S / 2 if submission.target.kind == "connect" else CLUSTER_SHARE_S)
+    end_for(interruption, followed, within_s)
 
 
 def _verify(followed: Followed) -> None:

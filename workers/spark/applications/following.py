@@ -103,15 +103,20 @@ class Followed:
         A single request cannot prove that there is none, because the submission may still be on its way.
         """
         if not self.ids.is_named:
-            ids = self._patiently(lambda: self.cluster.find(self.job.tag, self.job.submitted_at))
-            self.ids = self.ids.known(ids or Ids())
+            self._patiently(self._find)
         return self.ids.is_named
 
     def look_once(self) -> bool:
         """The same with a single request, after which False proves nothing."""
         with contextlib.suppress(UnreachableError):
-            self.ids = self.ids.known(self.cluster.find(self.job.tag, self.job.submitted_at) or Ids())
+            self._find()
         return self.ids.is_named
+
+    def _find(self) -> Ids | None:
+        """Search it by its tag, and note its IDs."""
+        ids = self.cluster.find(self.job.tag, self.job.submitted_at)
+        self.ids = self.ids.known(ids or Ids())
+        return ids
 
     def _patiently(self, ask: Callable[[], R | None]) -> R | None:
         """Repeat `ask()` until its answer is reliable; StatusUnknownError if there is none for spark.status_patience.
@@ -194,7 +199,7 @@ class Followed:
     def _gone(self) -> bool | None:
         """Whether it has ended; None if the cluster does not know it."""
         if not self.ids.is_named:
-            self.ids = self.ids.known(self.cluster.find(self.job.tag, self.job.submitted_at) or Ids())
+            self._find()
         return self.cluster.gone(self.ids, self.job.tag) if self.ids.is_named else None
 
     def _ended(self, detail: str) -> None:

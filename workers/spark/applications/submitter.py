@@ -99,11 +99,9 @@ class Submitter:
     def _check(self, submission: Submission) -> None:
         """FailTask if the application or one of its files does not exist, before anything is started."""
         in_cluster = submission.target.is_cluster_mode and submission.target.kind in {"kubernetes", "standalone"}
-        named = {"application": submission.application} if not in_cluster else {}
-        for field in ("files", "py_files", "archives", "jars", "keytab"):
-            named[field] = submission.options.get(field, "") if not in_cluster or field == "keytab" else ""
-        for field, text in named.items():
-            for name in filter(None, (part.strip() for part in text.split(","))):
+        values = {"application": submission.application, **submission.options}
+        for field in ("keytab",) if in_cluster else ("application", "files", "py_files", "archives", "jars", "keytab"):
+            for name in filter(None, (part.strip() for part in values.get(field, "").split(","))):
                 path = name.removeprefix("file://").partition("#")[0]
                 if _HERE.match(name) and not path.startswith("/"):
                     raise FailTask(

@@ -13,13 +13,10 @@ from workers.spark import conf as confs
 from workers.spark.clusters.target import Target
 
 SQL_CLASS = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
-#: The options of spark-submit, in its order, by the arguments of the operator.
+#: The arguments of the operator that are options of spark-submit, in its order: `py_files` is --py-files.
 OPTIONS = (
-    ("files", "--files"), ("py_files", "--py-files"), ("archives", "--archives"), ("driver_class_path", "--driver-class-path"),
-    ("jars", "--jars"), ("packages", "--packages"), ("exclude_packages", "--exclude-packages"), ("repositories", "--repositories"),
-    ("num_executors", "--num-executors"), ("total_executor_cores", "--total-executor-cores"),
-    ("executor_cores", "--executor-cores"), ("executor_memory", "--executor-memory"), ("driver_memory", "--driver-memory"),
-    ("keytab", "--keytab"), ("principal", "--principal"), ("proxy_user", "--proxy-user"),
+    "files", "py_files", "archives", "driver_class_path", "jars", "packages", "exclude_packages", "repositories", "num_executors",
+    "total_executor_cores", "executor_cores", "executor_memory", "driver_memory", "keytab", "principal", "proxy_user",
 )  # fmt: skip
 #: The same options as conf keys, for a cluster without a command line.
 AS_CONF = {
@@ -70,18 +67,19 @@ def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) 
     conf = confs.checked({**target.conf, **_mapping("conf", operator.conf)})
     if target.kind == "local":
         conf = {**confs.LOOPBACK, **conf}
-    options = {key: str(value) for key, _ in OPTIONS if (value := getattr(operator, key, None)) not in (None, "")}
+    options = {key: str(value) for key in OPTIONS if (value := getattr(operator, key, None)) not in (None, "")}
     yarn_queue = operator.yarn_queue or target.yarn_queue
     if yarn_queue and target.kind == "yarn":
         conf["spark.yarn.queue"] = yarn_queue
     environment = {key: str(value) for key, value in _mapping("env_vars", getattr(operator, "env_vars", None)).items()}
+    sql = _sql(operator) if isinstance(operator, SparkSqlOperator) else None
     result = Submission(
         target=target,
         tag=tag,
         name=operator.name or name,
-        application="" if isinstance(operator, SparkSqlOperator) else str(operator.application),  # type: ignore[attr-defined]
-        arguments=[] if isinstance(operator, SparkSqlOperator) else _arguments(operator),
-        sql=_sql(operator) if isinstance(operator, SparkSqlOperator) else None,
+        application=str(operator.application) if sql is None else "",  # type: ignore[attr-defined]
+        arguments=_arguments(operator),
+        sql=sql,
         java_class=getattr(operator, "java_class", None),
         options=options,
         conf=conf,
@@ -94,18 +92,10 @@ def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) 
 
 def argv(submission: Submission, *, binary: str, secrets: str | None = None, sql_file: str | None = None) -> list[str]:
     """spark-submit and its arguments; `secrets` is the path of the file with `properties`, if there are any."""
-    command = [
-        binary,
-        "--master",
-        submission.target.master,
-        "--deploy-mode",
-        submission.target.deploy_mode,
-        "--name",
-        submission.app_name,
-    ]
-    command += [part for key, flag in OPTIONS if key in submission.options for part in (flag, submission.options[key])]
-    public = {key: value for key, value in submission.conf.items() if key not in secret_keys(submission.conf)}
-    command += [part for key, value in public.items() for part in ("--conf", f"{key}={value}")]
+    target, hidden = submission.target, secret_keys(submission.conf)
+    command = [binary, "--master", target.master, "--deploy-mode", target.deploy_mode, "--name", submission.app_name]
+    command += [part for key, value in submission.options.items() for part in (f"--{key.replace('_', '-')}", value)]
+    command += [part for key, value in submission.conf.items() if key not in hidden for part in ("--conf", f"{key}={value}")]
     if secrets is not None:
         # A properties file replaces spark-defaults.conf unless --load-spark-defaults is given.
         command += ["--properties-file", secrets, "--load-spark-defaults"]

@@ -9,8 +9,6 @@ from workers.spark.clusters.status import Ids, Phase, Status
 
 #: Runs spark-submit for a submission and returns its output.
 Run = Callable[[Submission], str]
-
-
 #: Returns the password of a connection by its ID. It is read when the first request is signed, and not stored.
 Password = Callable[[str], str | None]
 

@@ -9,11 +9,7 @@ from workers.spark.clusters.protocol import Cluster, Password
 ClusterOf = Callable[[str, str, Mapping[str, str], str, Password], Cluster]
 
 
-def _no_password(conn_id: str) -> None:
-    """The password of a cluster without signed requests."""
-
-
-def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password = _no_password) -> Cluster:
+def of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> Cluster:
     """The cluster of a target, or of the stored row of an application."""
     match kind:
         case "standalone":

@@ -13,26 +13,19 @@ from workers.spark.clusters import calls
 from workers.spark.clusters.status import UnreachableError
 
 TIMEOUT_S = 5.0
-SERVER_FAILED = 500
 
 
-#: The status codes of a server that rejects the credentials.
-FORBIDDEN = (401, 403)
-
-
-def ask(
-    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
-) -> Any:
+def ask(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> Any:
     """The JSON answer of `url`, also for an error status with a JSON body; UnreachableError."""
     try:
-        return json.loads(text(url, body=body, method=method, headers=headers, timeout_s=timeout_s))
+        return json.loads(text(url, body=body, headers=headers, timeout_s=timeout_s))
     except ValueError:
         raise UnreachableError(f"{url} did not answer with JSON") from None
 
 
-def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}) -> dict[str, Any]:
     """The same, if the answer is a JSON object; UnreachableError for any other JSON."""
-    answer = ask(url, body=body, headers=headers, timeout_s=timeout_s)
+    answer = ask(url, body=body, headers=headers)
     if not isinstance(answer, dict):
         raise UnreachableError(f"{url} answered with a JSON {type(answer).__name__}, not an object")
     return answer
@@ -50,13 +43,13 @@ def text(
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         body_text = _body(error)
-        if error.code in FORBIDDEN:
+        if error.code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             advice = "give the connection the password that the server expects"
             raise UnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
         # 5xx may be the answer of a gateway, and does not show whether the request was processed.
-        if error.code < SERVER_FAILED and body_text.lstrip().startswith("{"):
+        if error.code < HTTPStatus.INTERNAL_SERVER_ERROR and body_text.lstrip().startswith("{"):
             return body_text
-        refused = error.code < SERVER_FAILED and error.code != HTTPStatus.REQUEST_TIMEOUT
+        refused = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code != HTTPStatus.REQUEST_TIMEOUT
         raise UnreachableError(f"{url} answers {error.code} {error.reason}", refused=refused) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error

@@ -41,16 +41,11 @@ class Standalone(Cluster):
     def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
         self._has_driver = has_driver
         self._conn_id = reach.get("conn_id")
-        self._password = password
+        self._password = functools.cache(password)
         self._host: str | None = None
         hosts = [part.rpartition(":")[0] or part for part in address.removeprefix("spark://").split(",")]
-        self._master = address
         self._rest = [f"http://{host}:{reach.get('rest_port', REST_PORT)}/v1/submissions" for host in hosts]
         self._pages = [f"http://{host}:{reach.get('ui_port', UI_PORT)}" for host in hosts]
-
-    @functools.cached_property
-    def _known_password(self) -> str | None:
-        return self._password(self._conn_id) if self._conn_id else None
 
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit over REST, also Python: spark-submit would reject Python here, and takes seconds to print an ID."""
@@ -82,7 +77,7 @@ class Standalone(Cluster):
     def kill(self, ids: Ids) -> None:
         if ids.driver_id is not None:
             self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
-        if ids.application_id is not None and ids.driver_id is None:
+        elif ids.application_id is not None:
             # For a driver in client mode, the page has a button but the REST server no call.
             self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
 
@@ -122,7 +117,7 @@ class Standalone(Cluster):
         return self._each(self._rest, lambda base: of_action(rest.ask_object(f"{base}/{path}", body=body, headers=headers), action))
 
     def _headers(self) -> dict[str, str]:
-        return signed.headers(self._conn_id, self._known_password) if self._conn_id else {}
+        return signed.headers(self._conn_id, self._password(self._conn_id)) if self._conn_id else {}
 
     def _each(self, addresses: Sequence[str], ask: Callable[[str], R]) -> R:
         """The first answer of several masters."""
@@ -158,16 +153,12 @@ def request(submission: Submission) -> dict[str, Any]:
         "spark.app.name": submission.app_name,
         "spark.submit.deployMode": "client" if submission.is_python else "cluster",
     }
-    arguments = [submission.application, *submission.arguments] if submission.is_python else list(submission.arguments)
+    arguments = list(submission.arguments)
     if submission.is_python:
         # spark-submit in the driver reads its conf only from its command line.
-        flags = [
-            part
-            for key, value in sorted(properties.items())
-            if key not in {"spark.master"}
-            for part in ("--conf", f"{key}={value}")
-        ]
-        arguments = ["--master", submission.target.master, *flags, *arguments]
+        others = [f"{key}={value}" for key, value in sorted(properties.items()) if key != "spark.master"]
+        flags = [part for pair in others for part in ("--conf", pair)]
+        arguments = ["--master", submission.target.master, *flags, submission.application, *arguments]
     elif submission.application:
         properties["spark.jars"] = ",".join(filter(None, (properties.get("spark.jars"), submission.application)))
     return {

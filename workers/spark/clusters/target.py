@@ -61,7 +61,7 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
         raise FailTask(f"The deploy mode cannot be {mode!r}: write client or cluster.")
     if mode == "cluster" and kind in {"local", "connect"}:
         raise FailTask(f"The master {wanted} has no deploy mode cluster: remove it, or use a cluster as master.")
-    conf = {**_conf(connection, extra), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
+    conf = {**(extra.get("conf") or {}), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
     reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())}
     if kind == "standalone" and connection is not None and connection.password:
         reach["conn_id"] = connection.conn_id  # its password signs requests to the master's REST server
@@ -114,12 +114,6 @@ def _extra(connection: Connection | None) -> dict[str, Any]:
             f"The extra of connection {connection.conn_id!r} has the unknown key {unknown[0]!r}; "
             f"known are {', '.join(sorted(EXTRA))} and spark.*."
         )
+    if not isinstance(extra.get("conf") or {}, Mapping):
+        raise FailTask(f"The conf in the extra of connection {connection.conn_id!r} must be an object of spark.* keys.")
     return extra
-
-
-def _conf(connection: Connection | None, extra: Mapping[str, Any]) -> dict[str, Any]:
-    conf = extra.get("conf") or {}
-    if not isinstance(conf, Mapping):
-        name = "" if connection is None else connection.conn_id
-        raise FailTask(f"The conf in the extra of connection {name!r} must be an object of spark.* keys.")
-    return dict(conf)

@@ -63,7 +63,8 @@ def _rehearse(settings: Settings, target: Path, folder: Path, play: Play) -> Non
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = configuration.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
     with _silent():
-        warm = session_pool.start(conf, {}, [f"-XX:ArchiveClassesAtExit={target}", UNOPTIMIZED, archive.QUIET])
+        options = [f"-XX:ArchiveClassesAtExit={target}", UNOPTIMIZED, archive.QUIET]
+        warm = session_pool.start(conf, {}, settings.spark, options)
         try:
             with session.opened(warm, {}, name="rehearsal") as spark:
                 play(spark, folder)

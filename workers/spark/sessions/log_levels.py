@@ -27,11 +27,6 @@ class LogLevels:
         # setLogLevel of a SparkContext removes the threshold of Spark's shells.
         getattr(self._logging(), "sparkShellThresholdLevel_$eq")(self._threshold)
 
-    def shown(self) -> str:
-        """All loggers that have a level, for tests."""
-        loggers = self._loggers()
-        return str({name: str(loggers.get(name).getLevel()) for name in sorted(loggers.keySet())})
-
     def _configuration(self) -> Any:
         return self._classes.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration()
 

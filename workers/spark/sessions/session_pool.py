@@ -31,7 +31,6 @@ JVM_ERROR = re.compile(r"\bjava\.lang\.[A-Z]\w*Error\b")
 COLLECT_EVERY = 10
 #: Seconds that a JVM may take to create a session, or to be cleaned up; both usually take milliseconds.
 ANSWER_S = 20.0
-DEFAULTS = Spark()
 JVM_FAILED = "it reported an error of the JVM itself"
 
 
@@ -128,7 +127,7 @@ def take(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, opt
         while len(_pool) >= max(1, limits.warm_jvms):
             oldest = next(iter(_pool))
             end(_pool.pop(oldest), "another configuration needs its place (spark.warm_jvms)")
-        warm = start(settings, own, options, limits)
+        warm = start(settings, own, limits, options)
     _pool[key] = warm
     return warm
 
@@ -154,7 +153,7 @@ def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
     return False
 
 
-def start(settings: Mapping[str, str], own: Mapping[str, str], options: Sequence[str] = (), limits: Spark = DEFAULTS) -> WarmJvm:
+def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, options: Sequence[str] = ()) -> WarmJvm:
     """Start a JVM with a SparkContext. `own` are the author's keys in its configuration; `options` are for Java.
 
     JvmError or MasterUnreachableError, with the cause in one sentence, if it does not start.

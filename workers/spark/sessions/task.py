@@ -49,9 +49,7 @@ def run(
     options = archive.options(settings)
 
     def take() -> WarmJvm:
-        if keep:
-            return session_pool.take(jvm_conf, for_jvm, settings.spark, options)
-        return session_pool.start(jvm_conf, for_jvm, options, settings.spark)
+        return (session_pool.take if keep else session_pool.start)(jvm_conf, for_jvm, settings.spark, options)
 
     def release(warm: WarmJvm) -> None:
         _output[:] = [warm.jvm.recent_output()]

@@ -23,7 +23,7 @@ def submit(connection: str | None = None, **given: Any) -> Submission:
     found = None if connection is None else Connection.from_uri("c", connection)
     where = target.choose(operator.master, operator.deploy_mode, operator.spark_binary, found)
     made = command.submission(operator, where, tag=TAG, name="d.t")
-    return of(where.kind, where.address, where.reach, where.deploy_mode).tagged(made)
+    return of(where.kind, where.address, where.reach, where.deploy_mode, lambda _: None).tagged(made)
 
 
 @pytest.fixture(autouse=True)
