@@ -91,7 +91,7 @@ class Executor:
         return self._run_logged(claim, dag, task, worker_id)
 
     def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask, worker_id: str) -> tuple[Outcome, Claim | None]:
-        path = logs.try_path(
+        path = log_paths.try_path(
             self.logs_folder,
             dag_id=claim.dag_id,
             run_id=claim.run_id,
@@ -150,6 +150,7 @@ class Executor:
 
     def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Outcome:
         """Run user code, and turn its result or error into one value."""
+        result: Outcome
         try:
             result = self.guard.run(
                 lambda: self._user_code(claim, dag, task, path),
@@ -157,10 +158,9 @@ class Executor:
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
         except BaseException as error:
-            found = outcome.of_error(error, _attempt(claim, dag, task), RUNTIMES[task.runtime].explain(error))
-            if isinstance(found, Fail | Retry):
+            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), RUNTIMES[task.runtime].explain(error))
+            if isinstance(result, Fail | Retry):
                 self.log.error(error)
-            return found
         return result
 
     def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Success:
@@ -179,8 +179,8 @@ class Executor:
         finally:
             if ti.rendered_fields:
                 logs.keep_rendered(path, ti.rendered_fields)
-        if operator.outlets and (said := values["outlet_events"].to_xcom()):
-            ti.xcom_push("outlet_events", said)
+        if operator.outlets and (events := values["outlet_events"].to_xcom()):
+            ti.xcom_push("outlet_events", events)
         # As in Airflow, a task that skips others has no result, unless it is an instance of a mapped task.
         skips = ti.skipped and claim.map_index < 0
         return Success(None if skips else self._stored(claim, dag, operator, value), ti.skipped)
@@ -195,8 +195,8 @@ class Executor:
             return None
         limit = self.settings.core.max_xcom_bytes
         texts = {
-            key: xcom.encode(one, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
-            for key, one in pushed.items()
+            key: xcom.encode(item, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
+            for key, item in pushed.items()
         }
         result = texts.pop(RETURN_KEY)
         for key, text in texts.items():
@@ -211,18 +211,6 @@ class Executor:
         continuation = self.continuing.after(claim, dag, ending) if self.log.can_close else None
         accepted = self.store.report(claim, ending, continuation)
         return accepted, None if continuation is None else continuation.claim
-
-
-def _attempt(claim: Claim, dag: SerializedDag, task: SerializedTask) -> outcome.Try:
-    return outcome.Try(
-        dag_id=claim.dag_id,
-        task=task,
-        run_id=claim.run_id,
-        logical_date=claim.logical_date,
-        try_number=claim.try_number,
-        max_tries=claim.max_tries,
-        file=dag.file,
-    )
 
 
 def _ending(result: Outcome) -> Ending:

@@ -37,13 +37,11 @@ OUR_FOLDERS = tuple(
 )
 
 worker_log = logging.getLogger("paceline.worker")
-try_path = log_paths.try_path
 #: The fields of each line of a try in JSON.
 FIELDS = ("dag", "run", "task", "map_index", "try", "dispatch")
 LONGEST_HEADER_BYTES = 1 << 16
 #: Characters of a rendered template.
 LONGEST_FIELD = 20_000
-component = log_paths.component
 
 
 class Log(Protocol):
@@ -56,7 +54,7 @@ class Log(Protocol):
 
     @property
     def lost(self) -> str | None:
-        """The reason for missing lines, such as "No space left on device"; None if all were written."""
+        """The reason for missing lines before the last `line`, such as "No space left on device"; None if they are complete."""
 
     @property
     def can_close(self) -> bool:
@@ -65,7 +63,8 @@ class Log(Protocol):
     def error(self, error: BaseException) -> None:
         """Write the traceback of `error`. See `shown`."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Restore the output of the worker."""
 
 
 class TryLog:
@@ -117,7 +116,6 @@ class TryLog:
         self._write(header, "INFO")
 
     def line(self, text: str, level: str = "INFO") -> None:
-        """Write a line of Paceline after the output of user code so far."""
         self.flush()
         self._write(text, level)
         if self._masked is not None:
@@ -125,12 +123,10 @@ class TryLog:
 
     @property
     def lost(self) -> str | None:
-        """The reason for missing lines before the last `line`, such as "No space left on device"; None if they are complete."""
         return self._losses.first
 
     @property
     def can_close(self) -> bool:
-        """Whether the descriptors that `close` needs are still open."""
         try:
             for fd in self._worker_fds:
                 os.fstat(fd)
@@ -155,7 +151,6 @@ class TryLog:
                 continue
 
     def close(self) -> None:
-        """Restore the output of the worker."""
         self.flush()
         masked, self._masked = self._masked, None
         if masked is not None:
@@ -188,10 +183,10 @@ class TryLog:
 
 def _fields(claim: Claim) -> dict[str, Any]:
     values = (claim.dag_id, claim.run_id, claim.task_id, claim.map_index, claim.try_number, claim.dispatch_id)
-    found: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    fields: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
     if claim.map_index < 0:
-        del found["map_index"]
-    return found
+        del fields["map_index"]
+    return fields
 
 
 class Losses:
@@ -272,10 +267,10 @@ def _fields_of(path: str) -> dict[str, Any] | None:
             return None
         first = file.readline(LONGEST_HEADER_BYTES)
     try:
-        found = json.loads(first)
+        fields = json.loads(first)
     except ValueError:
         return None
-    return {name: found[name] for name in FIELDS if name in found} if isinstance(found, dict) else None
+    return {name: fields[name] for name in FIELDS if name in fields} if isinstance(fields, dict) else None
 
 
 class DescriptorHandler(logging.Handler):

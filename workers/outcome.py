@@ -3,7 +3,6 @@
 import hashlib
 import math
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from scheduler.authoring import deferral, xcom
@@ -12,7 +11,7 @@ from scheduler.authoring.retry_policy import RetryAfter
 from scheduler.exceptions import FailTask, SkipTask, TaskDeferred, TaskStopped, XComError
 from scheduler.process import secrets_masker
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.store.worker.claims import Deferral
+from scheduler.store.worker.claims import Claim, Deferral
 
 #: Maximum length of a stored reason. The log has the full text.
 MAX_REASON_CHARACTERS = 2000
@@ -74,20 +73,14 @@ class Defer:
 Outcome = Success | Retry | Skip | Fail | Reschedule | Defer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Try:
-    """The data that decides whether and when a failed try is followed by another. `logical_date` only varies the jitter of the
-    backoff.
-    """
+    """The data that decides whether and when a failed try is followed by another."""
 
-    dag_id: str
+    claim: Claim
     task: SerializedTask
-    run_id: str
-    logical_date: datetime | None
-    try_number: int
-    max_tries: int
     #: The DAG file, relative to the DAGs folder.
-    file: str = ""
+    file: str
 
 
 def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Outcome:
@@ -102,7 +95,7 @@ def of_error(error: BaseException, attempt: Try, cause: str | None = None) -> Ou
         except Exception as refused:
             error = refused
     reason = describe(error) if cause is None else clean(cause)
-    if isinstance(error, FailTask | XComError) or not may_retry(attempt.try_number, attempt.max_tries):
+    if isinstance(error, FailTask | XComError) or not may_retry(attempt.claim.try_number, attempt.claim.max_tries):
         return Fail(reason)
     if isinstance(error, RetryAfter):
         return Retry(reason, error.delay_s)
@@ -129,16 +122,16 @@ def may_retry(try_number: int, max_tries: int) -> bool:
 
 def retry_delay_s(attempt: Try) -> float:
     """Return the delay before the next try, in seconds. With backoff b it is in [b, 2b), and the same for a try in any process."""
-    task = attempt.task
+    task, claim = attempt.task, attempt.claim
     multiplier = task.retry_exponential_backoff
     if multiplier in (0, 1):
         return min(task.retry_delay_s, task.max_retry_delay_s)
     try:
-        base = max(1, math.ceil(task.retry_delay_s * multiplier ** (attempt.try_number - 1)))
+        base = max(1, math.ceil(task.retry_delay_s * multiplier ** (claim.try_number - 1)))
     except OverflowError:
         return task.max_retry_delay_s
-    moment = attempt.run_id if attempt.logical_date is None else attempt.logical_date.isoformat()
-    name = f"{attempt.dag_id}#{task.task_id}#{moment}#{attempt.try_number}"
+    moment = claim.run_id if claim.logical_date is None else claim.logical_date.isoformat()
+    name = f"{claim.dag_id}#{task.task_id}#{moment}#{claim.try_number}"
     jitter = int(hashlib.sha1(name.encode(errors="replace"), usedforsecurity=False).hexdigest(), 16) % base
     return float(min(base + jitter, task.max_retry_delay_s))
 
@@ -147,13 +140,13 @@ def describe(error: BaseException) -> str:
     """Describe an exception for users: its type and message."""
     if isinstance(error, FailTask | RetryAfter | TaskStopped):
         return clean(str(error))
-    kind = type(error).__name__
     if isinstance(error, SystemExit):
         return clean(f"SystemExit: the task called sys.exit({'' if error.code is None else repr(error.code)}).")
     try:
         text = str(error).strip()
     except Exception:
         text = "(its message cannot be shown)"
+    kind = type(error).__name__
     return clean(f"{kind}: {text}" if text else kind)
 
 

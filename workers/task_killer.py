@@ -47,10 +47,10 @@ class TaskKiller:
         self.pid: int | None = None
         self._forks: Forks | None = None
 
-    def start(self, environment: dict[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Fork the task killer. All programs started from now on have the entry in their environment."""
         name, _, value = self._entry.partition("=")
-        (os.environ if environment is None else environment)[name] = value
+        os.environ[name] = value
         forks = self._forks = Forks()
         self.pid = os.fork()
         if self.pid == 0:

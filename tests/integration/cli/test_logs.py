@@ -7,8 +7,8 @@ import pytest
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.settings import log_paths
 from scheduler.states import TaskState
-from workers import logs
 
 from .conftest import Cli
 
@@ -19,7 +19,7 @@ def log_of(scenario: Scenario) -> Callable[..., Path]:
 
     def path(task_id: str, number: int, run_id: str = "one") -> Path:
         folder = scenario.settings.logs_folder
-        found = Path(logs.try_path(folder, dag_id="pair", run_id=run_id, task_id=task_id, map_index=-1, try_number=number))
+        found = Path(log_paths.try_path(folder, dag_id="pair", run_id=run_id, task_id=task_id, map_index=-1, try_number=number))
         found.parent.mkdir(parents=True, exist_ok=True)
         return found
 
@@ -115,7 +115,7 @@ def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) 
 
     folder = scenario.settings.logs_folder
     for index in (0, 1):
-        path = Path(logs.try_path(folder, dag_id="mapped", run_id="one", task_id="each", map_index=index, try_number=1))
+        path = Path(log_paths.try_path(folder, dag_id="mapped", run_id="one", task_id="each", map_index=index, try_number=1))
         path.parent.mkdir(parents=True)
         path.write_text(f"instance {index}\n")
 

@@ -17,13 +17,12 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
-from scheduler.settings import Settings
-from workers import logs
+from scheduler.settings import Settings, log_paths
 
 RUN = """
 import sys
 from scheduler.exceptions import PacelineError
-from scheduler.settings import Settings
+from scheduler.settings import Settings, log_paths
 from workers import app
 try:
     code = app.run(Settings.load(), queues=sys.argv[1].split(","), concurrency=int(sys.argv[2]), name=sys.argv[3])
@@ -141,7 +140,7 @@ class Bench:
         eventually(there, timeout=timeout_s, interval=interval_s, message=lambda: f"{self.scenario.states(run)}\n{self.said}")
 
     def log_path(self, task_id: str, number: int = 1, dag_id: str = "d", run_id: str = "r1") -> Path:
-        return Path(logs.try_path(
+        return Path(log_paths.try_path(
             self.settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=-1, try_number=number
         ))  # fmt: skip
 

@@ -22,7 +22,7 @@ FOLDER = Path("/logs")
 
 
 def path(dag_id: str = "d", run_id: str = "r", task_id: str = "t", map_index: int = -1) -> str:
-    return logs.try_path(FOLDER, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=2)
+    return log_paths.try_path(FOLDER, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=2)
 
 
 def test_ordinary_ids_are_readable_in_the_path() -> None:
@@ -50,13 +50,13 @@ def test_no_id_leaves_the_folder_or_breaks_the_file_system(name: str) -> None:
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_two_ids_never_share_a_path(one: str, other: str) -> None:
-    assert (logs.component(one) == logs.component(other)) == (one == other)
+    assert (log_paths.component(one) == log_paths.component(other)) == (one == other)
 
 
 def test_only_the_user_and_its_group_read_a_log(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        log = logs.try_path(tmp_path / "logs", dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+        log = log_paths.try_path(tmp_path / "logs", dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
         os.close(log_paths.append(log))
         os.close(log_paths.append(log.replace("try-1", "try-2")))
     finally:

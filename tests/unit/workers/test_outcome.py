@@ -10,19 +10,16 @@ from hypothesis import strategies as st
 
 from scheduler.exceptions import FailTask, SkipTask, TaskStopped, XComError
 from scheduler.serialized.tasks import SerializedTask
+from scheduler.store.worker.claims import Claim
 from workers import outcome
 from workers.outcome import Fail, Retry, Skip
 
 
 def attempt(*, number: int = 1, max_tries: int = 3, **task: Any) -> outcome.Try:
-    return outcome.Try(
-        dag_id="d",
-        task=SerializedTask(task_id="t", operator="PythonOperator", runtime="python", **task),
-        run_id="r",
-        logical_date=datetime(2026, 1, 2, tzinfo=UTC),
-        try_number=number,
-        max_tries=max_tries,
-    )
+    known = {"dag_id": "d", "run_id": "r", "logical_date": datetime(2026, 1, 2, tzinfo=UTC)}
+    tries = {"try_number": number, "max_tries": max_tries}
+    claim = Claim(**dict.fromkeys(Claim.__slots__, None) | known | tries)  # type: ignore[arg-type]
+    return outcome.Try(claim, SerializedTask(task_id="t", operator="PythonOperator", runtime="python", **task), "d.py")
 
 
 @pytest.mark.parametrize(

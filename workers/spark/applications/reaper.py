@@ -13,6 +13,7 @@ from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers import secrets_backend
 from workers.logs import worker_log
+from workers.spark.applications.following import Followed
 from workers.spark.applications.jobs import Jobs, write
 from workers.spark.clusters import registry
 from workers.spark.clusters.status import ApplicationLivesError, Status
@@ -37,14 +38,13 @@ class ReaperJobs(Jobs):
 class Reaper(threading.Thread):
     """A thread of the worker process. It ends only applications of the worker's own queues, whose clusters it can reach."""
 
-    def __init__(
-        self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool]) -> None:
         super().__init__(name="reaper", daemon=True)
         self._engine = engine
         self._queues = queues
         self._settings = settings.spark
         self._passwords = secrets_backend.StoredPasswords(settings, self._ask)
+        self._jobs = ReaperJobs(self._ask)
         self._stopping = stopping
         self._done = threading.Event()
 
@@ -64,20 +64,12 @@ class Reaper(threading.Thread):
 
     def look(self) -> int:
         """End the applications that are abandoned now, and return their number."""
-        ended = 0
-        for job in external_jobs.abandoned(self._ask, self._queues):
-            reaper_jobs = ReaperJobs(self._ask)
-            taken = reaper_jobs.take_over(job)
-            if taken is None:
-                continue
-            ended += self._end(taken, reaper_jobs)
-        return ended
+        jobs = (self._jobs.take_over(job) for job in external_jobs.abandoned(self._ask, self._queues))
+        return sum(self._end(job) for job in jobs if job is not None)
 
-    def _end(self, job: ExternalJob, reaper_jobs: ReaperJobs) -> bool:
-        from workers.spark.applications.following import Followed
-
+    def _end(self, job: ExternalJob) -> bool:
         cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
-        followed = Followed(cluster, job, reaper_jobs, self._settings, say=worker_log.info)
+        followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
         try:
             followed.end()
         except ApplicationLivesError as lives:
