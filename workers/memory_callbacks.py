@@ -32,50 +32,50 @@ class MemoryCallbacks:
         self._worker_id = worker_id
         self._conf_overrides = conf_overrides
 
-    def started(self, one: Instance) -> None:
+    def started(self, instance: Instance) -> None:
         """A try starts. The resumption of a deferred or rescheduled try is no start."""
-        if one.resume is None:
-            self._call("on_execute", one, state=TaskState.RUNNING)
+        if instance.resume is None:
+            self._call("on_execute", instance, state=TaskState.RUNNING)
 
-    def ended(self, one: Instance) -> None:
+    def ended(self, instance: Instance) -> None:
         """A try ended, or waits to go on, which is no event."""
-        if one.state in EVENTS:
-            self._call(EVENTS[one.state], one, state=one.state)
+        if instance.state in EVENTS:
+            self._call(EVENTS[instance.state], instance, state=instance.state)
 
     def run_ended(self, state: RunState) -> None:
         """The run ended. Its context has the task instance that ended last, or failed last."""
         succeeded = state is RunState.SUCCESS
-        about = [one for one in self._store.ended if succeeded or one.state in FAILURES]
-        failed = [one for one in about if one.state is TaskState.FAILED]
+        about = [instance for instance in self._store.ended if succeeded or instance.state in FAILURES]
+        failed = [instance for instance in about if instance.state is TaskState.FAILED]
         last = (failed or about)[-1] if failed or about else None
         reason = "success" if succeeded else "task_failure"
         self._call("dag_success" if succeeded else "dag_failure", last, state=last.state if last else None, reason=reason)
 
-    def _call(self, kind: str, one: Instance | None, *, state: TaskState | None, reason: str | None = None) -> None:
+    def _call(self, kind: str, instance: Instance | None, *, state: TaskState | None, reason: str | None = None) -> None:
         owner: Any = self._dag
         if not kind.startswith("dag_"):
-            assert one is not None
-            owner = self._dag.task_dict[self._store.plan.tasks[one.task_no].task_id]
+            assert instance is not None
+            owner = self._dag.task_dict[self._store.plan.tasks[instance.task_no].task_id]
         if not owner.callbacks[kind]:
             return
-        call = self._event(kind, one, state, reason if reason is not None or one is None else one.reason)
+        call = self._event(kind, instance, state, reason if reason is not None or instance is None else instance.reason)
         for function in callback_context.functions({self._dag.dag_id: self._dag}, call):
             try:
                 function.call()
             except Exception:
                 sys.stderr.write(f"The {kind} callback {function.name} of {call['about']} failed:\n{traceback.format_exc()}")
 
-    def _event(self, kind: str, one: Instance | None, state: TaskState | None, reason: str | None) -> dict[str, Any]:
+    def _event(self, kind: str, instance: Instance | None, state: TaskState | None, reason: str | None) -> dict[str, Any]:
         """The event as services/delivery describes it to a callback process."""
         run = self._store.dag_run
         values = {item.name: getattr(run, item.name) for item in dataclasses.fields(run)}
         return {
             "kind": kind,
-            "about": run.dag_id if one is None else f"{run.dag_id}.{self._store.plan.tasks[one.task_no].task_id}",
+            "about": run.dag_id if instance is None else f"{run.dag_id}.{self._store.plan.tasks[instance.task_no].task_id}",
             "dag_id": run.dag_id,
             "run_id": run.run_id,
             "run": {name: _text(value) for name, value in values.items()},
-            "ti": None if one is None else self._instance(one, state),
+            "ti": None if instance is None else self._instance(instance, state),
             "reason": reason,
             "data": {},
             "at": self._store.now().isoformat(),
@@ -86,16 +86,16 @@ class MemoryCallbacks:
             "log_url": "",
         }
 
-    def _instance(self, one: Instance, state: TaskState | None) -> dict[str, Any]:
-        task = self._store.plan.tasks[one.task_no]
+    def _instance(self, instance: Instance, state: TaskState | None) -> dict[str, Any]:
+        task = self._store.plan.tasks[instance.task_no]
         return {
             "task_id": task.task_id,
-            "map_index": one.map_index,
-            "try_number": one.try_number,
+            "map_index": instance.map_index,
+            "try_number": instance.try_number,
             "max_tries": self._store.max_tries(task),
             "state": None if state is None else state.value,
-            "start_date": _text(one.started_at),
-            "end_date": _text(one.ended_at),
+            "start_date": _text(instance.started_at),
+            "end_date": _text(instance.ended_at),
             "worker": self._worker_id,
         }
 

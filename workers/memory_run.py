@@ -81,80 +81,83 @@ class MemoryRun:
     def rows_of(self, task_id: str) -> Iterator[dict[str, Any]]:
         """Run the instances of one task that is ready, and yield the row of each. No other task runs."""
         no = self.store.plan.number[task_id]
-        for one in [self.store.at[no, map_index] for map_index in sorted(self.store.states[no])]:
-            while one.state not in FINISHED:
-                if one.state is TaskState.SCHEDULED:
-                    self._run(one)
+        for instance in [self.store.at[no, map_index] for map_index in sorted(self.store.states[no])]:
+            while instance.state not in FINISHED:
+                if instance.state is TaskState.SCHEDULED:
+                    self._run(instance)
                 else:
-                    self._await(one)
-            yield self._row(one)
+                    self._await(instance)
+            yield self._row(instance)
 
     def context_of(self, operator: AbstractOperator, map_index: int = -1) -> context.Context:
         """The context of a task that is ready, for its instance with this map index. The run cannot continue afterwards."""
         no = self.store.plan.number[operator.task_id]
-        one = self.store.at.get((no, map_index)) or self.store.at[no, min(self.store.states[no])]
-        claim = self.store.claim(*self.store.queue(one), WORKER_ID)
+        instance = self.store.at.get((no, map_index)) or self.store.at[no, min(self.store.states[no])]
+        claim = self.store.claim(*self.store.queue(instance), WORKER_ID)
         assert claim is not None, "it was ready"
         values = worker_context.build(claim, self.store.plan, operator, self.store, self._settings.core)
         unmapped = operator.unmap(values, claim.map_index)
         values["task"] = values["ti"].task = worker_context.decided(unmapped, self.store.plan.tasks[no], claim)
         return values
 
-    def _run(self, one: Instance) -> None:
-        self._callbacks.started(one)
-        self.executor.run(*self.store.queue(one))
-        self._callbacks.ended(one)
-        self.errors += [(one.id, error) for error in self._failed]
+    def _run(self, instance: Instance) -> None:
+        self._callbacks.started(instance)
+        self.executor.run(*self.store.queue(instance))
+        self._callbacks.ended(instance)
+        self.errors += [(instance.id, error) for error in self._failed]
         self._failed.clear()
 
     def error_of(self, task_id: str, map_index: int) -> BaseException | None:
         """The exception of user code that failed the last try of a task instance."""
-        one = self.store.at[self.store.plan.number[task_id], map_index]
-        return next((error for number, error in reversed(self.errors) if number == one.id), None)
+        instance = self.store.at[self.store.plan.number[task_id], map_index]
+        return next((error for number, error in reversed(self.errors) if number == instance.id), None)
 
-    def _await(self, one: Instance) -> None:
+    def _await(self, instance: Instance) -> None:
         outcome: dict[str, Any] = {}
-        if one.state is TaskState.UP_FOR_RESCHEDULE:
-            time.sleep(max(0.0, _due_at(one) - time.monotonic()))
-        elif one.deferral is not None:
-            outcome = asyncio.run(self._fired(one))
-        self.store.resume(one, outcome)
+        if instance.state is TaskState.UP_FOR_RESCHEDULE:
+            time.sleep(max(0.0, _due_at(instance) - time.monotonic()))
+        elif instance.deferral is not None:
+            outcome = asyncio.run(self._fired(instance))
+        self.store.resume(instance, outcome)
 
-    async def _fired(self, one: Instance) -> dict[str, Any]:
+    async def _fired(self, instance: Instance) -> dict[str, Any]:
         """Await the trigger of a deferred task instance as a waiter does. Returns its event or error, or that it timed out."""
-        assert one.deferral is not None
-        run, triggers = self.store.dag_run, Triggers(self._settings, _NoOtherRuns(self.store))
+        run, deferral = self.store.dag_run, instance.deferral
+        assert deferral is not None
+        triggers = Triggers(self._settings, _NoOtherRuns(self.store))
         row = Awaited(
-            ti_id=one.id, dispatch_id=one.dispatch_id, classpath=one.deferral.classpath, kwargs=one.deferral.kwargs,
+            ti_id=instance.id, dispatch_id=instance.dispatch_id, classpath=deferral.classpath, kwargs=deferral.kwargs,
             file=None,  # the module of its class is loaded already
-            dag_id=run.dag_id, run_id=run.run_id, task_id=self.store.plan.tasks[one.task_no].task_id,
+            dag_id=run.dag_id, run_id=run.run_id, task_id=self.store.plan.tasks[instance.task_no].task_id,
         )  # fmt: skip
         try:
-            fired = await asyncio.wait_for(triggers.run(row), None if one.due_at is None else one.due_at - time.monotonic())
+            fired = await asyncio.wait_for(
+                triggers.run(row), None if instance.due_at is None else instance.due_at - time.monotonic()
+            )
         except TimeoutError:
             return {"timed_out": True}
         return fired.outcome
 
-    def _row(self, one: Instance) -> dict[str, Any]:
-        result = one.xcoms.get(RETURN_KEY)
-        took = one.ended_at - one.started_at if one.ended_at and one.started_at else None
+    def _row(self, instance: Instance) -> dict[str, Any]:
+        result = instance.xcoms.get(RETURN_KEY)
+        took = instance.ended_at - instance.started_at if instance.ended_at and instance.started_at else None
         return {
-            "task_id": self.store.plan.tasks[one.task_no].task_id,
-            "map_index": one.map_index,
-            "map_label": one.label,
-            "state": one.state.value,
+            "task_id": self.store.plan.tasks[instance.task_no].task_id,
+            "map_index": instance.map_index,
+            "map_label": instance.label,
+            "state": instance.state.value,
             "took_s": round(took.total_seconds(), 3) if took else 0.0,
             "result": None if result is None else xcom.decode(result),
-            "xcoms": {key: xcom.decode(text) for key, text in one.xcoms.items()},
-            "reason": one.reason or "",
+            "xcoms": {key: xcom.decode(text) for key, text in instance.xcoms.items()},
+            "reason": instance.reason or "",
         }
 
 
-def _due_at(one: Instance) -> float:
+def _due_at(instance: Instance) -> float:
     """The time at which it continues, on the monotonic clock. A retry does not wait."""
-    if one.state is TaskState.UP_FOR_RETRY:
+    if instance.state is TaskState.UP_FOR_RETRY:
         return 0.0
-    return math.inf if one.due_at is None else one.due_at
+    return math.inf if instance.due_at is None else instance.due_at
 
 
 class LoadedDag(LoadedFiles):

@@ -109,9 +109,9 @@ class MemoryStore:
     def first_ready(self) -> Instance | None:
         """Return the scheduled task instance with the lowest task number and map index. None if there is none."""
         while self._scheduled:
-            one = self.at.get(self._scheduled[0])
-            if one is not None and one.state is S.SCHEDULED:
-                return one
+            instance = self.at.get(self._scheduled[0])
+            if instance is not None and instance.state is S.SCHEDULED:
+                return instance
             heapq.heappop(self._scheduled)
         return None
 
@@ -119,22 +119,22 @@ class MemoryStore:
         """Return the task instances that wait for a retry, the next poke of a sensor, or a trigger."""
         return self._in(SUSPENDED)
 
-    def queue(self, one: Instance) -> tuple[int, str]:
+    def queue(self, instance: Instance) -> tuple[int, str]:
         """Move scheduled to queued. Returns the ID of the task instance and the dispatch ID."""
-        assert one.state is S.SCHEDULED
-        one.dispatch_id = str(uuid.uuid4())
-        self._move(one, S.QUEUED)
-        return one.id, one.dispatch_id
+        assert instance.state is S.SCHEDULED
+        instance.dispatch_id = str(uuid.uuid4())
+        self._move(instance, S.QUEUED)
+        return instance.id, instance.dispatch_id
 
-    def resume(self, one: Instance, outcome: Mapping[str, Any]) -> None:
+    def resume(self, instance: Instance, outcome: Mapping[str, Any]) -> None:
         """Move a suspended task instance to scheduled. `outcome` is that of its trigger."""
-        assert one.state in SUSPENDED
-        if one.state is S.UP_FOR_RETRY:
-            one.try_number, one.resume = one.try_number + 1, None
+        assert instance.state in SUSPENDED
+        if instance.state is S.UP_FOR_RETRY:
+            instance.try_number, instance.resume = instance.try_number + 1, None
         else:
-            one.resume = {**(one.resume or {}), **outcome}
-        one.due_at = one.deferral = None
-        self._move(one, S.SCHEDULED)
+            instance.resume = {**(instance.resume or {}), **outcome}
+        instance.due_at = instance.deferral = None
+        self._move(instance, S.SCHEDULED)
 
     def end_as_given(self, task_no: int, value: Any) -> None:
         """Let a task succeed with this return value without running it. A mapped task gets an instance for each entry of a list."""
@@ -144,38 +144,36 @@ class MemoryStore:
             for place in [place for place in self.at if place[0] == task_no]:
                 del self.at[place]
             self._create(task_no, range(len(values)))
-        for map_index, one in zip(sorted(self.states[task_no]), values, strict=True):
+        for map_index, result in zip(sorted(self.states[task_no]), values, strict=True):
             instance = self.at[task_no, map_index]
-            if one is not None:
-                instance.xcoms[RETURN_KEY] = xcom.encode(one, MAX_GIVEN_BYTES)
+            if result is not None:
+                instance.xcoms[RETURN_KEY] = xcom.encode(result, MAX_GIVEN_BYTES)
             self._move(instance, S.SUCCESS)
 
-    def make_ready(self, task_no: int) -> list[Instance]:
+    def make_ready(self, task_no: int) -> None:
         """Move the instances of a task to scheduled, regardless of its trigger rule."""
         if (task_no, -1) in self.at and self.plan.tasks[task_no].expand is not None:
             self._expand(task_no)
-        found = [self.at[task_no, map_index] for map_index in sorted(self.states[task_no])]
-        for one in found:
-            if one.state is S.NONE:
-                self._decide(Decision(task_no, S.SCHEDULED, "", one.map_index))
-        return found
+        for map_index, state in sorted(self.states[task_no].items()):
+            if state is S.NONE:
+                self._decide(Decision(task_no, S.SCHEDULED, "", map_index))
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
-        one, run = self.instances[ti_id], self.dag_run
-        if one.state is not S.QUEUED or one.dispatch_id != dispatch_id:
+        instance, run = self.instances[ti_id], self.dag_run
+        if instance.state is not S.QUEUED or instance.dispatch_id != dispatch_id:
             return None
-        self._move(one, S.RUNNING)
-        if one.resume is None or one.started_at is None:
-            one.started_at = self.now()
-        task = self.plan.tasks[one.task_no]
+        self._move(instance, S.RUNNING)
+        if instance.resume is None or instance.started_at is None:
+            instance.started_at = self.now()
+        task = self.plan.tasks[instance.task_no]
         return Claim(
-            id=ti_id, dispatch_id=dispatch_id, task_id=task.task_id, map_index=one.map_index, task_no=one.task_no,
-            try_number=one.try_number, max_tries=self.max_tries(task), queue=task.queue or "default",
-            pool=task.pool, pool_slots=task.pool_slots, priority_weight=task.priority_weight, started_at=one.started_at,
-            resume=one.resume, dag_run_id=NO_NUMBER, dag_id=run.dag_id, run_id=run.run_id, run_type=run.run_type,
+            id=ti_id, dispatch_id=dispatch_id, task_id=task.task_id, map_index=instance.map_index, task_no=instance.task_no,
+            try_number=instance.try_number, max_tries=self.max_tries(task), queue=task.queue or "default",
+            pool=task.pool, pool_slots=task.pool_slots, priority_weight=task.priority_weight, started_at=instance.started_at,
+            resume=instance.resume, dag_run_id=NO_NUMBER, dag_id=run.dag_id, run_id=run.run_id, run_type=run.run_type,
             logical_date=run.logical_date, data_interval_start=run.data_interval_start, data_interval_end=run.data_interval_end,
-            run_after=run.run_after or one.started_at, run_started_at=run.start_date, conf=dict(run.conf), version_id=NO_NUMBER,
-            partition_key=run.partition_key, partition_date=run.partition_date,
+            run_after=run.run_after or instance.started_at, run_started_at=run.start_date, conf=dict(run.conf),
+            version_id=NO_NUMBER, partition_key=run.partition_key, partition_date=run.partition_date,
         )  # fmt: skip
 
     def max_tries(self, task: SerializedTask) -> int:
@@ -186,16 +184,16 @@ class MemoryStore:
         return self.plan
 
     def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        one = self.instances[claim.id]
-        if one.state is not S.RUNNING or one.dispatch_id != claim.dispatch_id:
+        instance = self.instances[claim.id]
+        if instance.state is not S.RUNNING or instance.dispatch_id != claim.dispatch_id:
             return False
-        one.reason, one.resume, one.deferral = ending.reason, ending.resume, ending.deferral
-        one.due_at = None if ending.delay_s is None else time.monotonic() + ending.delay_s
+        instance.reason, instance.resume, instance.deferral = ending.reason, ending.resume, ending.deferral
+        instance.due_at = None if ending.delay_s is None else time.monotonic() + ending.delay_s
         if ending.result is not None:
-            one.xcoms[RETURN_KEY] = ending.result
+            instance.xcoms[RETURN_KEY] = ending.result
         if ending.skip is not None and ending.state is S.SUCCESS:
-            self.branched.append(Branched(task_no=one.task_no, map_index=one.map_index, skip=frozenset(ending.skip)))
-        self._move(one, ending.state)
+            self.branched.append(Branched(task_no=instance.task_no, map_index=instance.map_index, skip=frozenset(ending.skip)))
+        self._move(instance, ending.state)
         if ending.state in FINISHED:
             self.settle()
         return True
@@ -210,7 +208,7 @@ class MemoryStore:
                 continue
             for decision in evaluation.decisions:
                 self._decide(decision)
-            if self.plan.fail_fast and any(one.state is S.FAILED for one in self.ended):
+            if self.plan.fail_fast and any(instance.state is S.FAILED for instance in self.ended):
                 self._end_rest()
             # A task that is ready decides nothing below it.
             if all(decision.state is S.SCHEDULED for decision in evaluation.decisions):
@@ -223,8 +221,8 @@ class MemoryStore:
         self._current(claim).xcoms[key] = json_text
 
     def pull_xcom(self, claim: Claim, task_id: str, key: str, map_index: int, default: Any) -> Any:
-        one = self.at.get((self.plan.number.get(task_id, -1), map_index))
-        return xcom.decode(one.xcoms[key]) if one is not None and key in one.xcoms else default
+        instance = self.at.get((self.plan.number.get(task_id, -1), map_index))
+        return xcom.decode(instance.xcoms[key]) if instance is not None and key in instance.xcoms else default
 
     def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
         return [xcom.decode(text) for text in self._texts(task_no, key)]
@@ -286,8 +284,8 @@ class MemoryStore:
     def _create(self, no: int, indexes: Sequence[int]) -> None:
         self.states[no] = dict.fromkeys(indexes, S.NONE)
         for index in indexes:
-            one = self.at[no, index] = Instance(id=len(self.instances), task_no=no, map_index=index)
-            self.instances.append(one)
+            instance = self.at[no, index] = Instance(id=len(self.instances), task_no=no, map_index=index)
+            self.instances.append(instance)
 
     def _expand(self, no: int) -> None:
         """Create the instances of a mapped task, or end it as a whole."""
@@ -319,37 +317,40 @@ class MemoryStore:
 
     def _texts(self, task_no: int, key: str) -> list[str]:
         every = (self.at[task_no, index] for index in self.states[task_no])
-        return [one.xcoms[key] for one in every if key in one.xcoms]
+        return [instance.xcoms[key] for instance in every if key in instance.xcoms]
 
     def _decide(self, decision: Decision) -> None:
-        one = self.at[decision.task_no, decision.map_index]
-        one.reason = decision.reason
-        one.try_number += decision.state is S.SCHEDULED
-        self._move(one, decision.state)
+        instance = self.at[decision.task_no, decision.map_index]
+        instance.reason = decision.reason
+        instance.try_number += decision.state is S.SCHEDULED
+        self._move(instance, decision.state)
 
     def _end_rest(self) -> None:
         """Skip all that has not started, but no teardowns: a task of a DAG with fail_fast failed."""
-        for one in self._in({S.NONE, S.SCHEDULED, *SUSPENDED}):
-            if not self.plan.tasks[one.task_no].is_teardown:
-                one.reason = "fail_fast: another task failed"
-                self._move(one, S.SKIPPED)
+        for instance in self._in({S.NONE, S.SCHEDULED, *SUSPENDED}):
+            if not self.plan.tasks[instance.task_no].is_teardown:
+                instance.reason = "fail_fast: another task failed"
+                self._move(instance, S.SKIPPED)
 
-    def _move(self, one: Instance, state: S) -> None:
-        one.state = self.states[one.task_no][one.map_index] = state
+    def _move(self, instance: Instance, state: S) -> None:
+        instance.state = self.states[instance.task_no][instance.map_index] = state
         if state in FINISHED:
-            one.ended_at = self.now()
+            instance.ended_at = self.now()
             if state is not S.REMOVED:
-                self.ended.append(one)
+                self.ended.append(instance)
         elif state is S.SCHEDULED:
-            heapq.heappush(self._scheduled, (one.task_no, one.map_index))
+            heapq.heappush(self._scheduled, (instance.task_no, instance.map_index))
 
     def _in(self, states: Collection[S]) -> list[Instance]:
         """The task instances in these states, by task number and map index."""
-        found = [(no, at) for no, of_task in self.states.items() for at, state in of_task.items() if state in states]
-        return [self.at[place] for place in found]
+        places = [(no, at) for no, of_task in self.states.items() for at, state in of_task.items() if state in states]
+        return [self.at[place] for place in places]
 
     def _current(self, claim: Claim) -> Instance:
-        one = self.instances[claim.id]
-        if one.state not in HOLDS_SLOTS or (one.dispatch_id, one.try_number) != (claim.dispatch_id, claim.try_number):
+        instance = self.instances[claim.id]
+        if instance.state not in HOLDS_SLOTS or (instance.dispatch_id, instance.try_number) != (
+            claim.dispatch_id,
+            claim.try_number,
+        ):
             raise fencing.stale(claim.writer)
-        return one
+        return instance
