@@ -216,8 +216,8 @@ def _search(http: httpx.Client) -> None:
     assert len(found) == 1
 
 
-def _repeated(http: httpx.Client, path: str, times: int = TIMES) -> dict[str, float]:
-    found = _summary([_timed(lambda: http.get(API + path).raise_for_status()) for _ in range(times)])
+def _repeated(http: httpx.Client, path: str) -> dict[str, float]:
+    found = _summary([_timed(lambda: http.get(API + path).raise_for_status()) for _ in range(TIMES)])
     say(f"{path}: {found}")
     return found
 

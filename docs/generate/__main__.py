@@ -1,5 +1,6 @@
 """`python -m docs.generate`: writes the files that are generated from the code. --check lists stale ones."""
 
+import json
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -243,11 +244,7 @@ def _default(field: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    return f'"{value}"'
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, default=str)
 
 
 def _first_line(text: str | None) -> str:

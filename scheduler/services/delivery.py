@@ -39,9 +39,10 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Notices claimed under one name. All callbacks of a batch are from one DAG file."""
+    """Notices claimed under one name: callbacks of one DAG file, or emails."""
 
     claimed_by: str
+    #: None for emails.
     file: str | None
     notices: list[Notice]
 
@@ -65,13 +66,14 @@ class Delivery:
         """Seconds for which a claim is valid if its file must be loaded first."""
         return self.call_lease_s + self.settings.scheduler.dag_file_processor_timeout
 
-    def callbacks(self, batch: Batch) -> bool:
-        """Call the callbacks of each notice; False if the time slice or a stop ended this early.
+    def deliver(self, batch: Batch) -> bool:
+        """Deliver each notice; False if the time slice or a stop ended this early."""
+        return self._send_emails(batch) if batch.file is None else self._call_callbacks(batch, batch.file)
 
-        The file is loaded once, and again after a child has ended.
-        """
+    def _call_callbacks(self, batch: Batch, file: str) -> bool:
+        """Load the file once, and again after a child has ended."""
         started = time.monotonic()
-        loaded = _LoadedFile(self.host, self.settings, str(batch.file))
+        loaded = _LoadedFile(self.host, self.settings, file)
         try:
             for notice in batch.notices:
                 if self.stop.is_set() or time.monotonic() - started >= SLICE_S:
@@ -88,8 +90,7 @@ class Delivery:
             self._release(batch)
         return True
 
-    def emails(self, batch: Batch) -> bool:
-        """Send the email of each notice; False if a stop ended this early."""
+    def _send_emails(self, batch: Batch) -> bool:
         lease_s = 10 * self.settings.smtp.timeout + LEASE_MARGIN_S
         for notice in batch.notices:
             if self.stop.is_set():
@@ -174,7 +175,7 @@ class Delivery:
             "attempt": attempt,
             "is_rerun": is_rerun,
             "log": path,
-            "log_url": path if notice.ti is None else _try_log(notice, self.settings),
+            "log_url": path if notice.ti is None else mail.try_log(notice, self.settings),
         }
 
     def _send_email(self, notice: Notice, claimed_by: str, attempt: int) -> None:
@@ -237,9 +238,3 @@ def _log_path(notice: Notice, settings: Settings) -> str:
         task_id=None if about_run or notice.ti is None else notice.ti["task_id"],
         map_index=-1 if notice.ti is None else notice.ti["map_index"],
     )
-
-
-def _try_log(notice: Notice, settings: Settings) -> str:
-    assert notice.ti is not None
-    names = {name: notice.ti[name] for name in ("task_id", "map_index", "try_number")}
-    return log_paths.try_path(settings.logs_folder, dag_id=notice.dag_id, run_id=notice.run_id, **names)

@@ -24,14 +24,6 @@ def message(notice: Notice, settings: Settings) -> EmailMessage:
     mail["Date"] = formatdate(notice.created_at.timestamp())
     domain = settings.smtp.mail_from.rpartition("@")[2].strip("> ") or "localhost"
     mail["Message-ID"] = f"<paceline.notice.{notice.id}.{int(notice.created_at.timestamp() * 1e6)}@{domain}>"
-    log = log_paths.try_path(
-        settings.logs_folder,
-        dag_id=notice.dag_id,
-        run_id=notice.run_id,
-        task_id=ti["task_id"],
-        map_index=ti["map_index"],
-        try_number=ti["try_number"],
-    )
     lines = {
         "DAG": notice.dag_id,
         "Task": ti["task_id"] + (f"[{ti['map_index']}]" if ti["map_index"] >= 0 else ""),
@@ -40,10 +32,17 @@ def message(notice: Notice, settings: Settings) -> EmailMessage:
         "Try": f"{ti['try_number']} of {max(ti['max_tries'] + 1, ti['try_number'])}",
         "State": ti["state"] or "none",
         "Reason": notice.reason or "none given",
-        "Log": log,
+        "Log": try_log(notice, settings),
     }
     mail.set_content("".join(f"{name}: {value}\n" for name, value in lines.items()))
     return mail
+
+
+def try_log(notice: Notice, settings: Settings) -> str:
+    """The path of the log of the try that the notice is about."""
+    assert notice.ti is not None
+    names = {name: notice.ti[name] for name in ("task_id", "map_index", "try_number")}
+    return log_paths.try_path(settings.logs_folder, dag_id=notice.dag_id, run_id=notice.run_id, **names)
 
 
 def send(mail: EmailMessage, smtp: Smtp) -> str | None:

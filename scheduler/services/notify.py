@@ -97,7 +97,7 @@ class Notify(Service):
         for notice in claimed:
             by_file.setdefault(notice.file, []).append(notice)
         for number, (file, of_file) in enumerate(by_file.items()):
-            free[number % len(free)].callbacks(Batch(claimed_by, file, of_file))
+            free[number % len(free)].put(Batch(claimed_by, file, of_file))
         return len(claimed)
 
     def _take_emails(self, claimed_by: str, limit: int) -> int:
@@ -109,7 +109,7 @@ class Notify(Service):
             self._has_logged_no_host = True
             log.error("Emails are not sent: smtp.host is not set. `paceline notices list --failed` lists them.")
         if claimed:
-            self._emails.emails(Batch(claimed_by, None, claimed))
+            self._emails.put(Batch(claimed_by, None, claimed))
         return len(claimed)
 
     def _delivery(self) -> Delivery:
@@ -122,7 +122,8 @@ class _Worker:
     def __init__(self, name: str, create_delivery: Callable[[], Delivery]) -> None:
         self.delivery = create_delivery()
         self._name = name
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        #: None ends the thread.
+        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._files: list[str | None] = []
@@ -144,35 +145,29 @@ class _Worker:
             slow, self._slow = self._slow, set()
             return slow
 
-    def callbacks(self, batch: Batch) -> None:
-        self._put(batch, self.delivery.callbacks)
-
-    def emails(self, batch: Batch) -> None:
-        self._put(batch, self.delivery.emails)
+    def put(self, batch: Batch) -> None:
+        with self._lock:
+            self._files.append(batch.file)
+        self._batches.put(batch)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """End the child, the thread, and the process that forks the children."""
         if self._thread is not None:
             self.delivery.host.interrupt()
-            self._work.put(None)
+            self._batches.put(None)
             self._thread.join(STOP_S)
 
-    def _put(self, batch: Batch, deliver: Callable[[Batch], bool]) -> None:
-        with self._lock:
-            self._files.append(batch.file)
-        self._work.put(lambda: self._deliver(batch, deliver))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+        while (batch := self._batches.get()) is not None:
+            self._deliver(batch)
         self.delivery.host.kill()
 
-    def _deliver(self, batch: Batch, deliver: Callable[[Batch], bool]) -> None:
+    def _deliver(self, batch: Batch) -> None:
         try:
-            if not deliver(batch) and batch.file is not None:
+            if not self.delivery.deliver(batch) and batch.file is not None:
                 with self._lock:
                     self._slow.add(batch.file)
         except OperationalError as error:  # the scheduler stops; the claims will expire
