@@ -14,7 +14,7 @@ from support.ledger import Ledger
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from workers import logs
+from scheduler.settings import log_paths
 from workers.execute import REFUSED
 from workers.heartbeat import NO_LONGER_CURRENT
 
@@ -130,4 +130,4 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
 def try_log(faulty: FaultyStack, task_id: str) -> Path:
     run_id = faulty.rows("select run_id from dag_run where dag_id = 'long'")[0][0]
     folder = faulty.stack.settings.logs_folder
-    return Path(logs.try_path(folder, dag_id="long", run_id=run_id, task_id=task_id, map_index=-1, try_number=1))
+    return Path(log_paths.try_path(folder, dag_id="long", run_id=run_id, task_id=task_id, map_index=-1, try_number=1))
