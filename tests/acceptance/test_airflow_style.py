@@ -43,7 +43,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
         {
             "one_of_three": S,
             "red": S,
-            # Direct downstream tasks that are not chosen are skipped; further down the trigger rules say so.
+            # Direct downstream tasks that are not chosen are skipped; further down the trigger rules decide.
             "green": K,
             "blue": K,
             "after_green": K,

@@ -18,7 +18,7 @@ from scheduler.settings import Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-#: Longer than a worker may be silent here, so that whoever judges too early is seen.
+#: Longer than a worker may be silent here, so that a premature verdict shows.
 AWAY_S = 4.0
 
 
@@ -69,7 +69,7 @@ def test_running_tasks_survive_a_crash_of_the_database(
 def test_after_a_restart_in_order_queued_work_begins_at_once(
     own_postgres: PostgresServer, settings: Settings, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """A restart in order undoes no claim, so nobody waits for claims to be asserted."""
+    """A clean restart undoes no claim, so no process waits for workers to confirm theirs."""
     files = {"two.py": ledger.dag("two", "[task(task_id=f't{n}')(lambda: work(2))() for n in range(2)]")}
     with own_postgres.new_database() as url, StackFactory(settings_with(settings, url)) as factory:
         options = {"files": files, "workers": [("default", 1)], "waiters": 0, "env": default_times()}

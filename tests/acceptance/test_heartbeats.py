@@ -26,7 +26,7 @@ TIMES = {
         "WAITER_HEARTBEAT_SEC": 0.3, "WAITER_HEARTBEAT_TIMEOUT": TIMEOUT_S,
     }.items()
 }  # fmt: skip
-#: The waiter has a trigger, about which it asks with each of its heartbeats.
+#: The waiter has a trigger, which it checks with each of its heartbeats.
 WAITS = """
 from datetime import timedelta
 from scheduler import dag

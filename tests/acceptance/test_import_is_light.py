@@ -17,7 +17,7 @@ def test_importing_scheduler_loads_nothing_heavy() -> None:
 
 
 def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery(tmp_path: Path) -> None:
-    """It is asked every few seconds, by every container."""
+    """Every container runs it every few seconds."""
     heavy = [name for name in HEAVY if name != "pydantic"] + ["alembic"]
     code = (
         "import sys, click; from scheduler.cli import paceline\n"
@@ -37,7 +37,7 @@ def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery
 
 
 def test_help_and_version_load_no_more_than_they_print(tmp_path: Path) -> None:
-    """The command line is asked for its help often, and by shells that complete words."""
+    """The help runs often, and shells run the command line to complete words."""
     heavy = (*HEAVY, "alembic", "asyncio", "cryptography", "rich", "scheduler.authoring.dag")
     code = (
         "import sys; from scheduler.cli import COMMANDS, paceline\n"

@@ -21,7 +21,7 @@ from scheduler.messaging.publisher import Publisher, broker_lists
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-#: A worker whose broker connection says that what is not acknowledged within five seconds may go to another.
+#: A worker with a visibility timeout of five seconds.
 IMPATIENT = """
 import sys
 from scheduler.messaging import publisher

@@ -77,7 +77,7 @@ def next_tries(stack: Stack, engine: Engine, since: float) -> list[float]:
 def test_tasks_of_a_worker_whose_machine_died_run_again_within_15_s(stack_factory: Any, engine: Engine, tmp_path: Path) -> None:
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 2)], env=default_times())
     known(stack, engine)
-    # On a home of its own, so that nobody here learns of its end from the kernel.
+    # On a home of its own, so that no process here learns of its end from the kernel.
     elsewhere = stack.env | {"PACELINE_HOME": str(tmp_path / "elsewhere"), "PACELINE_PATHS_LOGS_FOLDER": str(tmp_path / "logs")}
     command = [*stacks.PACELINE, "worker", "-q", "long", "-c", "4", "--name", "victim"]
     with subprocess.Popen(command, env=elsewhere, stderr=subprocess.DEVNULL) as victim:
@@ -142,7 +142,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
 
 
 def test_scale_down_under_load_spends_no_try(stack_factory: Any, engine: Engine) -> None:
-    """What a worker has not begun when it is told to stop is run by another one, in the same try."""
+    """Tasks that a worker has not begun when it is stopped run on another worker, in the same try."""
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=1, workers=[("default", 2), ("default", 2)])
     known(stack, engine)
     transact(engine, manual_runs.trigger, "short", run_id="r")

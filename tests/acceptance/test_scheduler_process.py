@@ -29,7 +29,7 @@ END_S = 60.0
 
 
 class Process:
-    """One scheduler and what it said."""
+    """One scheduler and its output."""
 
     def __init__(self, settings: Settings, folder: Path, **env: str) -> None:
         self._said = folder / "said.txt"

@@ -1,6 +1,6 @@
 """SIGSTOP, and SIGCONT long after the process was declared lost: no duplicate, no failed task instance.
 
-`make test` stops processes until they are taken for dead, with short timeouts; `make test-faults` for 60 s with the defaults.
+`make test` stops processes until they are declared lost, with short timeouts; `make test-faults` for 60 s with the defaults.
 """
 
 import os
@@ -45,7 +45,7 @@ late(), endless()
 
 
 def hold(stopped_at: float) -> None:
-    """Until the process has been stopped for as long as this test wants."""
+    """Wait until the process has been stopped for the time of this test."""
     eventually(lambda: time.monotonic() >= stopped_at + STOPPED_S, timeout=STOPPED_S + 5, interval=0.2)
 
 

@@ -130,7 +130,7 @@ def test_two_pools_are_never_overrun_by_1000_tasks(stack_factory: Any) -> None:
 
 
 def most_at_once(held: list[Any], pool: str) -> int:
-    """The largest number of task instances of a pool that were queued or running at one instant. An heir takes over at the
+    """The largest number of task instances of a pool that were queued or running at one instant. A successor takes over at the
     instant at which its predecessor ends, so ends are counted before beginnings."""
     changes = [(at, step) for name, begun, ended in held if name == pool for at, step in ((begun, 1), (ended, -1))]
     level = most = 0

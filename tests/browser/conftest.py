@@ -39,7 +39,7 @@ class Installation:
         return standalone.ask(self.environment, *arguments)
 
     def cli_any(self, *arguments: str) -> str:
-        """A command that may also say that a run failed."""
+        """A command that may also report a failed run."""
         return standalone.ask(self.environment, *arguments, ok=(0, 1))
 
 

@@ -10,7 +10,7 @@ from browser.conftest import PASSWORD, Installation, logged_in
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
-#: Lets a page believe that it is, or is not, in front.
+#: Sets the visibility that a page reads from the browser.
 VISIBLE = """
 visible => {
     Object.defineProperty(document, 'hidden', {value: !visible, configurable: true})
@@ -45,7 +45,7 @@ def test_a_person_logs_in_triggers_a_dag_and_watches_it_turn_green(browser: Brow
     page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
     page.get_by_role("status").get_by_role("link", name="Open").click()
 
-    # Without a reload: the event stream tells the page.
+    # Without a reload: the event stream updates the page.
     expect(page.locator(".dag-facts .state")).to_have_text("success")
     expect(page.locator(".gantt-row", has_text="finish")).to_be_visible()
     page.get_by_role("link", name="Details").click()

@@ -23,7 +23,7 @@ from scheduler.store.accounts import accounts
 from scheduler.store.db.database import transact
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
-#: A step of the history shows who did it, unless its text does.
+#: A step of the history shows its actor, unless its text does.
 STEP = ".history li:not(.now) .grow"
 
 

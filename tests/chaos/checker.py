@@ -30,7 +30,7 @@ class Overlap:
 
 @dataclass
 class Findings:
-    """Empty lists are what every run wants; overlaps that a fault explains are allowed (at-least-once)."""
+    """All lists of a correct run are empty; overlaps that a fault explains are allowed (at-least-once)."""
 
     lost_success: list[str] = field(default_factory=list)
     failed_without_cause: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ class _Case:
         return end
 
     def _stopped(self, key: Key, start: float, end: float) -> bool:
-        """Whether a person asked for something that stops it, between the two."""
+        """Whether a user action between the two times stopped it."""
         return any(
             action.start - self._tolerance.slack_s <= end and start <= action.end + self._tolerance.action_s
             for action in self._touching(key)
@@ -228,7 +228,7 @@ class _Case:
             found.skipped_without_cause.append(f"{label} was skipped{_why(stored)}")
 
     def _cause(self, task: PlannedTask, one: StoredInstance, number: int, stored: StoredTry, executions: list[Execution]) -> bool:
-        """Whether the plan or the history says why this try did not succeed."""
+        """Whether the plan or the history explains why this try did not succeed."""
         planned = {"raised": {"failed", "up_for_retry"}, "skipped": {"skipped"}}.get(task.ends(number), set())
         if stored.state in planned and any(execution.outcome == task.ends(number) for execution in executions):
             return True

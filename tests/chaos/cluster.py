@@ -272,7 +272,7 @@ def _prepare(settings: Settings, plan: Plan) -> None:
 
 
 def _start_processes(cluster: Cluster, more: Mapping[str, str]) -> None:
-    # The variables of the URLs say which processes get them; their values come with the links below.
+    # The names of the URL variables select the processes that get them; their values come with the links below.
     base = stack.environment_for(cluster.settings) | {"PACELINE_WORKER_DATABASE_URL": ""}
     workers = [(f"default,{PROBES}", CONCURRENCY)] * WORKERS + [(FEW, PLACES_OF_FEW)]
     grace = float(ENVIRONMENT["PACELINE_WORKER_GRACE_SEC"])

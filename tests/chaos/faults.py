@@ -61,14 +61,14 @@ UNMEASURED: tuple[Fault, ...] = (
 
 @dataclass
 class InjectedFault:
-    """One fault as the report knows it. `alone`: nothing else went wrong meanwhile, so its recovery counts."""
+    """One fault in the report. `alone`: nothing else went wrong meanwhile, so its recovery counts."""
 
     number: int
     name: str
     at: str
     alone: bool
     seconds: float = 0.0
-    #: By time.monotonic(); for ever ahead as long as it goes on.
+    #: By time.monotonic(); infinite while the fault lasts.
     ended: float = float("inf")
     recovery: Recovery | None = None
     error: str | None = None

@@ -34,7 +34,7 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What a person asked for: `tasks` are all that it may touch."""
+    """An action of a user; `tasks` are all that it may change."""
 
     kind: str
     dag_id: str

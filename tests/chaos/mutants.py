@@ -24,7 +24,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A defect, the counter that must see it, and the faults that it takes to show."""
+    """A defect, the counter that must detect it, and the faults that expose it."""
 
     name: str
     counter: str

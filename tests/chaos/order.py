@@ -10,7 +10,7 @@ from chaos.rules import AT_ONCE
 
 
 class Order:
-    """`touched` says of which task instances a person asked for something: they may have run before and again."""
+    """`touched` are the task instances of user actions: they may have run before and again."""
 
     def __init__(self, plan: Plan, records: Records, touched: Callable[[Key], bool]) -> None:
         self._plan = plan
@@ -47,7 +47,7 @@ class Order:
                 if (text := self._too_early(execution, (dag_id, run_id, name, at))) is not None:
                     early.append(text)
         if task.rule in AT_ONCE:
-            # One upstream task is enough; those without an execution were skipped, or say nothing.
+            # One upstream task is enough; those without an execution were skipped, or are unknown.
             early = early[:1] if len(early) == above else []
         yield from early
 

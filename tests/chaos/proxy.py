@@ -91,7 +91,7 @@ class Link:
             self._writers.add(far)
             await asyncio.gather(self._pump(reader, far, self._requests), self._pump(far_reader, writer, self._answers))
         except OSError:
-            pass  # the server is away, as the client is about to see
+            pass  # the server is away, as the client is about to notice
         finally:
             for one in (writer, far):
                 if one is not None:
@@ -106,7 +106,7 @@ class Link:
                     await passes.wait()
                 sink.write(data)
                 await sink.drain()
-            # What was cut must not even see the end of the other side.
+            # A cut link must not even show the end of the other side.
             await passes.wait()
         finally:
             with contextlib.suppress(OSError):

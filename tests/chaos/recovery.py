@@ -95,7 +95,7 @@ class Meter:
     def all_sent(self, by: str, since: float, broker: Callable[[], contextlib.AbstractContextManager[redis.Redis]]) -> float:
         """Seconds from `since` until each message that this process owed is with the broker or a worker; 0 if it owed none.
 
-        A message that was sent and not noted waits for a free place of a worker like any other: that is nobody's to recover.
+        A message that was sent but not noted waits for a free place of a worker like any other, which is no recovery.
         """
         queue_of = dict(self.ask(UNSENT_BY, by))
 

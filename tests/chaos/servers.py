@@ -137,7 +137,7 @@ def delivered_twice(context: FaultContext) -> None:
 
 
 def _configured(context: FaultContext, change: str, *, terminate: bool = True) -> None:
-    """Change a setting of the running server; with `terminate`, whoever is connected comes anew."""
+    """Change a setting of the running server; with `terminate`, all clients must connect again."""
     with contextlib.closing(context.cluster.postgres.connect()) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(f"alter system {change}")

@@ -53,7 +53,7 @@ class Stack:
         return json.loads(done.stdout)
 
     def is_parsed(self, dag: str) -> bool:
-        """Whether the schedulers know a DAG."""
+        """Whether the schedulers have stored a DAG."""
         return self._cli("dags", "show", dag).returncode == 0
 
     def _cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,7 @@ class Stack:
         return bool(health) and set(health) == {"healthy"}
 
     def flower_nodes(self) -> list[str]:
-        """Names of the workers that Flower knows, without their hosts."""
+        """Names of the workers in Flower, without their hosts."""
         return [name.partition("@")[0] for name in self._flower("/api/workers?refresh=true")]
 
     def flower_tasks(self) -> set[str]:
@@ -114,7 +114,7 @@ def running(labels: dict[str, str]) -> list[str]:
 
 
 def made_up() -> str:
-    """A secret that the DAG look_around knows by its beginning; 36 bytes in base64."""
+    """A secret that the DAG look_around recognizes by its beginning; 36 bytes in base64."""
     return f"Sesame{secrets.token_hex(21)}"
 
 
@@ -140,7 +140,7 @@ def require_engine() -> None:
 
 
 def password_names() -> list[str]:
-    """The passwords that docker-compose.yml asks for."""
+    """The passwords that docker-compose.yml requires."""
     example = (CHECKOUT / "config/.env.example").read_text(encoding="utf-8")
     return re.findall(r"^(\w+_PASSWORD)=$", example, re.MULTILINE)
 

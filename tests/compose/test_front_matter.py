@@ -73,7 +73,7 @@ def test_compose_sets_only_settings_that_exist() -> None:
 
 
 def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
-    """What a Compose file says twice it says by anchors, so the whole must be read as YAML."""
+    """A Compose file repeats parts by anchors, so the whole must be read as YAML."""
     services = yaml.safe_load(COMPOSE)["services"]
 
     found = {name: set(re.findall(r"PACELINE_(\w+)_PASSWORD", str(service))) for name, service in services.items()}
@@ -98,7 +98,7 @@ def test_no_service_has_rights_of_roots_or_takes_all_memory() -> None:
 
 
 def test_no_service_shows_its_environment_through_pid_1() -> None:
-    """Docker's own init is a program that everybody may read, so the kernel shows its environment to its user."""
+    """Docker's own init is a program that every user may read, so the kernel shows its environment to its user."""
     services = yaml.safe_load(COMPOSE)["services"]
 
     assert [name for name, service in services.items() if service.get("init")] == []

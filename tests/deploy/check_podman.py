@@ -100,7 +100,7 @@ def running() -> list[str]:
 
 
 def healthy_role(container: str) -> bool:
-    """What the readiness probe asks."""
+    """The request of the readiness probe."""
     role = container.rpartition("-")[2]
     if role == "web":
         port = VALUES["web"]["port"]

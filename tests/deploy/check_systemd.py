@@ -111,7 +111,7 @@ def start_servers() -> list[subprocess.Popen[bytes]]:
 
 
 def configure() -> None:
-    """Edit the files of /etc/paceline as the page says, and put the DAG where it says."""
+    """Edit the files of /etc/paceline and add the DAG as on the page."""
     Path("/srv/paceline/dags/dags.py").write_text(DAG)
     key = python("from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())")
     servers = {"db.example.org:5432": f"127.0.0.1:{POSTGRES}", "redis.example.org:6379": f"127.0.0.1:{REDIS}"}
@@ -145,7 +145,7 @@ def follow(section: str) -> None:
 
 
 def exposure(unit: str) -> float:
-    """What `systemd-analyze security` says of the unit that runs."""
+    """The result of `systemd-analyze security` for the running unit."""
     said = subprocess.run(["systemd-analyze", "security", "--no-pager", unit], capture_output=True, text=True, check=True).stdout
     found = re.search(r"exposure level for \S+ ([\d.]+)", said)
     assert found is not None, said

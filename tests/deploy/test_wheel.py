@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment into which pip installs the wheel with the extra `standalone`, as docs/how-to/install.md says."""
+    """A new environment into which pip installs the wheel with the extra `standalone`, as in docs/how-to/install.md."""
     folder = tmp_path_factory.mktemp("environment")
     wheels.install_from_index(wheel, folder, extras="standalone", packages=["pytest"])
     return folder

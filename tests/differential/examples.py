@@ -19,7 +19,7 @@ OTHER_EDGES = {"example_setup_teardown_taskflow.py": {"outer_setup", "section_1.
 
 #: DAGs whose runs end otherwise than with `dag.test()`, each with its class of differences.
 OTHER_RUNS = {
-    # They wait for another DAG: `dag.test()` until someone ends it, a run in memory not at all.
+    # They wait for another DAG: `dag.test()` until it is stopped, a run in memory not at all.
     "example_external_task": Difference.RUNS_IN_MEMORY,
     "example_external_task_marker_child": Difference.RUNS_IN_MEMORY,
     "example_task_state_store_async": Difference.COROUTINES_AND_STATE,

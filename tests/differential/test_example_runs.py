@@ -91,7 +91,7 @@ def _migrated(folder: Path, copy: Path, settings: Settings) -> Path:
 @contextmanager
 def _started(command: list[Any], environment: Mapping[str, str]) -> Iterator[Callable[[], Any]]:
     """A process that runs in the block; the function waits for its end, and returns the JSON of its last line."""
-    # Files, not pipes: nobody reads while the other system runs, and Airflow's log fills a pipe.
+    # Files, not pipes: no process reads while the other system runs, and Airflow's log fills a pipe.
     with (
         tempfile.TemporaryFile("w+") as output,
         tempfile.TemporaryFile("w+") as log,

@@ -15,7 +15,7 @@ from support.airflow_differences import Difference
 from differential.random_dags import Case, random_case, smallest
 
 RECORD = Path(__file__).parents[1] / "unit" / "deciding" / "record_airflow_states.py"
-#: The cases of `make test`: those that Airflow was asked about earlier.
+#: The cases of `make test`: those with recorded results of Airflow.
 KEPT = RECORD.with_name("airflow_states.jsonl")
 COUNT = int(os.environ.get("AIRFLOW_DAGS", "1000"))
 MOST_FOUND = 5
@@ -35,7 +35,7 @@ Ask = Callable[[Case], Case]
 
 @pytest.fixture(scope="module")
 def ask(airflow_python: Path, airflow_home: Callable[[], dict[str, str]]) -> Iterator[Ask]:
-    """Asks a process with Airflow and a database of its own what becomes of a case."""
+    """Sends cases to a process with Airflow and a database of its own, which returns their final states."""
     environment = {**airflow_home(), "AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL"}
     process = subprocess.Popen(
         [airflow_python, "-u", RECORD], env=environment, cwd=environment["HOME"], text=True, stdin=subprocess.PIPE,

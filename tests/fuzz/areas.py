@@ -39,7 +39,7 @@ from scheduler.store.runs import manual_runs
 from workers import message_filter, remote_control
 
 LONGEST_SENTENCE = 3000
-#: Commands that go on until they are stopped, start a JVM for half a minute, or are asked for here in other ways.
+#: Commands that run until they are stopped, start a JVM for half a minute, or are tested here in other ways.
 ENDLESS = {"demo", "standalone", "scheduler", "worker", "waiter", "flower", "web", "completion", "archive", "autoscale", "init"}
 #: Options that make a command wait.
 WAITING = {"--wait", "-f", "--follow", "--timeout"}
@@ -142,7 +142,7 @@ class Ground:
 
 
 def sentence(error: BaseException | str) -> None:
-    """What a person is told: short, and no stack."""
+    """The message for a person is short and has no stack."""
     text = str(error)
     assert text.strip(), "nothing is said"
     assert len(text) < LONGEST_SENTENCE, f"{len(text)} characters: {text[:200]}"
@@ -209,7 +209,7 @@ def check_conf(ground: Ground, conf: str) -> None:
 
 
 def check_message(_: Ground, item: bytes) -> None:
-    """It is refused; what a real worker makes of those that are is for `make fuzz` to see."""
+    """It is refused. `make fuzz` sends accepted messages to a real worker."""
     try:
         message = json.loads(item)
     except (ValueError, RecursionError):

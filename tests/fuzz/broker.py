@@ -26,7 +26,7 @@ HUGE = 8 << 20
 def put(broker: Any, key: str, kind: str, pieces: Sequence[bytes]) -> None:
     """Let `key` hold these bytes as a value of this type."""
     some = [piece or b"-" for piece in pieces] or [b"-"]
-    with broker.pipeline() as at_once:  # or somebody might make it in between
+    with broker.pipeline() as at_once:  # or another client might create it in between
         at_once.delete(key)
         match kind:
             case "string":

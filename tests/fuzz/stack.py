@@ -67,7 +67,7 @@ def hostile_folder(folder: Path, *, seed: int) -> int:
 
 
 def real_processes(on: Ground, *, seed: int, result: Result) -> int:
-    """Nothing dies, nothing says a stack trace, and a good DAG runs among all that; the number of cases."""
+    """No process dies or prints a stack trace, and a good DAG runs among all that; the number of cases."""
     settings = on.settings
     count = hostile_folder(settings.dags_folder, seed=seed)
     (settings.dags_folder / "good.py").write_text(GOOD)

@@ -23,7 +23,7 @@ class Release:
     folder: Path
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a process of this release. It has the settings file of its release, as `upgrade.md` asks."""
+        """The environment of a process of this release. It has the settings file of its release, as `upgrade.md` requires."""
         return {**base, "PYTHONPATH": str(self.folder), "PACELINE_CONFIG": str(self.folder / "config" / "paceline.toml")}
 
     def cli(self, base: Mapping[str, str], *arguments: str) -> str:

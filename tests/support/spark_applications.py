@@ -79,7 +79,7 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
         if not found or "counted" not in log(bench, found[-1]["try_number"]):
             return False
         seen.update(found[-1])
-        # Its state is WAITING while it asks for no executor.
+        # Its state is WAITING while it requests no executor.
         return (
             any(one["state"] in {"WAITING", "RUNNING"} for one in cluster.applications(seen["tag"]))
             and seen["application_id"] is not None

@@ -56,12 +56,12 @@ class SparkCluster:
         return [one for one in [*state["activeapps"], *state["completedapps"]] if tag in one["name"]]
 
     def drivers(self) -> dict[str, str]:
-        """The state of each driver that the master knows, by ID."""
+        """The state of each driver of the master, by ID."""
         state = self.state()
         return {one["id"]: one["state"] for one in [*state["activedrivers"], *state["completeddrivers"]]}
 
     def restart_master(self) -> None:
-        """Kill the master and start another at the same address, which knows no applications."""
+        """Kill the master and start another at the same address, which has no applications."""
         self.processes[0].kill()
         self.processes[0].wait()
         self.start_master()

@@ -313,7 +313,7 @@ def is_interrupted(_: Any) -> None:
 
 
 def found(spark: Any) -> dict[str, Any]:
-    """The result of an ordinary task, and what it can see of the task before it."""
+    """The result of an ordinary task, and the traces of the task before it."""
     import logging
 
     from pyspark.sql import SparkSession, functions

@@ -25,7 +25,7 @@ def environment_of(home: Path, dags: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A running `paceline standalone`, with what it has `said`; killed at the end if the test has not ended it."""
+    """A running `paceline standalone` with its output; killed at the end if the test has not ended it."""
     command = [*stack.PACELINE, "standalone"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

@@ -60,7 +60,7 @@ class Server:
 
 
 class Web:
-    """A web process as the tests see it: a server, with the service of one test."""
+    """A web process for tests: a server, with the service of one test."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

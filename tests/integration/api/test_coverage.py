@@ -6,7 +6,7 @@ from pathlib import Path
 
 from airflow_client import client as airflow
 
-#: Pages, and what Paceline does not have: it returns 501, see scheduler/api/routes/unsupported.py.
+#: Pages, and operations that Paceline does not have: they return 501, see scheduler/api/routes/unsupported.py.
 LEFT_OUT = {"login", "logout", "enqueue_connection_test", "get_connection_test"}
 
 

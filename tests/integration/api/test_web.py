@@ -191,7 +191,7 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
 
 
 def test_a_redis_that_does_not_respond_delays_no_request(make_web: Callable[..., Web], settings: Settings, world: World) -> None:
-    """It accepts connections and says nothing, as a stopped process does. All checks share one connection."""
+    """It accepts connections and sends nothing, like a stopped process. All checks share one connection."""
     opened: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         threading.Thread(target=lambda: accept(silent, opened), daemon=True).start()

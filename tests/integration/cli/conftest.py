@@ -17,7 +17,7 @@ from scheduler.settings import Settings
 
 @dataclass
 class Cli:
-    """`paceline` with the test's settings; `env` is what it sees."""
+    """`paceline` with the test's settings in its environment, `env`."""
 
     env: dict[str, str]
 

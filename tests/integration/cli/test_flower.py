@@ -65,7 +65,7 @@ def status(port: int, host: str) -> int:
 
 
 def answer(port: int, method: str, path: str, *, login: str | None = None) -> int:
-    """The status of a request; 0 if nobody listens."""
+    """The status of a request; 0 if no process listens."""
     headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     try:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
@@ -187,7 +187,7 @@ def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(env
         flower.communicate(timeout=20)
 
     assert len(paths) > 25
-    # 404 and 405: there is nothing to see.
+    # 404 and 405 disclose nothing.
     answered = {path for path, codes in said.items() if not set(codes.values()) <= {401, 404, 405}}
     assert answered == {"/metrics", "/healthcheck", "/static/favicon.ico", "/logout"}, said
     assert (known, wrong) == (200, 401)

@@ -54,7 +54,7 @@ def test_a_redis_that_requires_a_password_is_one_sentence(command: list[str], cl
 
 @pytest.fixture
 def closed(short_folder: Path) -> Iterator[str]:
-    """The URL of a Redis that wants a password, without it."""
+    """The URL, without the password, of a Redis that requires one."""
     with running_redis(short_folder) as server:
         yield _close(server)
 

@@ -152,7 +152,7 @@ def test_an_impossible_action_is_one_sentence(
 
 
 def on_terminal(cli: Cli, *arguments: str, typed: bytes) -> "subprocess.CompletedProcess[str]":
-    """Run `paceline` with a terminal as its input, on which somebody types."""
+    """Run `paceline` with a terminal as its input, and type an answer."""
     command = [sys.executable, "-c", "from scheduler.cli import main; main()", *arguments]
     master, terminal = os.openpty()
     try:

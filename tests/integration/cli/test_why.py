@@ -19,7 +19,7 @@ NOTHING = "Nothing blocks it: a scheduler moves it in its next pass, within abou
 
 
 class Ask:
-    """Asks about tasks of the run `one`, whose states the test sets."""
+    """Explains tasks of the run `one`, whose states the test sets."""
 
     def __init__(self, cli: Cli, rest: Rest, scenario: Scenario) -> None:
         self._cli = cli
@@ -30,7 +30,7 @@ class Ask:
         answer = self._cli.json("tasks", "why", dag_id, run_id, task_id, *options)
         sentences: list[str] = answer["waiting_for"]
         found = self._rest.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/why", map_index=answer["map_index"])
-        # The API is asked about one instance, so it names no other, and a moment later.
+        # The request to the API is about one instance, so the answer names no other, and it comes a moment later.
         wanted = [one for one in sentences if "; this is about index " not in one]
         assert _without_ages(found["waiting_for"]) == _without_ages(wanted)
         return sentences

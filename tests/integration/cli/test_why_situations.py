@@ -211,7 +211,7 @@ def asked(cli: Cli, rest: Rest, one: Situation) -> Any:
 
 
 def plain(sentences: list[str]) -> list[str]:
-    """Without what a moment changes: the API is asked later."""
+    """Without times that differ because the request to the API comes later."""
     return [re.sub(r"\d+ (s|min) ago|\(in [^)]*\)", "", one) for one in sentences]
 
 

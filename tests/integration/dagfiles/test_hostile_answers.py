@@ -103,7 +103,7 @@ ANSWERS: dict[str, Any] = {
     "endless_deadline": dag_answer("endless_deadline", deadlines=[{"reference": "queued_at", "interval_s": 8.64e13}]),
     "nan_timeout": dag_answer("nan_timeout", dagrun_timeout_s=float("nan")),
 }  # fmt: skip
-#: What a file does instead of answering, and what is said of it.
+#: Actions of a file instead of an answer, and the resulting error.
 DEEDS = {
     "no_answer": ("os._exit(0)", "exit code 0"),
     "much": ("for _ in range(100):\n    os.write(3, b'\\n\\x1e' + b'[' * (1 << 20))\nos._exit(0)", "more than 64 MiB"),
@@ -170,7 +170,7 @@ raise ValueError("tried")
 
 @pytest.mark.parametrize("is_problem_storable", [True, False])
 def test_an_error_of_storing_one_file_releases_it_and_other_files_continue(files: Files, is_problem_storable: bool) -> None:
-    """A constraint stands in for whatever nobody has thought of: it is raised in the middle of storing."""
+    """A constraint stands in for an unforeseen error in the middle of storing."""
     with files.engine.begin() as connection:
         connection.exec_driver_sql("alter table dag_version add constraint odd check (dag_id <> 'cursed')")
         if not is_problem_storable:

@@ -44,7 +44,7 @@ def test_a_file_is_read_again_when_a_module_that_it_imports_changes(files: Files
     )
     assert [turn.stored for turn in turns if turn.stored] == [("imports.py",)]
 
-    # Nobody watched when it changed again.
+    # No manager watched when it changed again.
     manager.stop()
     files.write("team/names.py", "NAME = 'three'\n")
     later = NOW + 2 * MINUTE
@@ -58,7 +58,7 @@ def test_a_file_written_while_it_is_read_is_read_again_even_if_its_time_stays_th
     files.write("d.py", source())
     manager = files.manager()
     files.turn_until(manager, lambda: manager._claimed, now=NOW)
-    manager._stale.add("d.py")  # as a listing says it
+    manager._stale.add("d.py")  # as in a listing
 
     turns = files.turn_until(manager, lambda: not manager._claimed and files.dags(), now=NOW)
 

@@ -16,7 +16,7 @@ from scheduler.dagfiles import limits
 from .conftest import Files
 from .test_bad_files import GOOD, MARK
 
-#: Leaves its group, its session and its parents, and asks not to be killed with them.
+#: Leaves its group, its session and its parents, and opts out of being killed with them.
 ESCAPES = """
 import ctypes, os, signal, time
 def escape(path):
@@ -122,7 +122,7 @@ def test_a_user_may_start_only_so_many_more_processes(monkeypatch: pytest.Monkey
     if pid == 0:
         code = 1
         try:
-            if os.getuid() == 0:  # whom the kernel does not limit
+            if os.getuid() == 0:  # the kernel does not limit root
                 os.setgid(65534)
                 os.setuid(65534)
             limits.confine(memory_mb=4096, file_mb=1, processes=limits.ProcessCount().limit())

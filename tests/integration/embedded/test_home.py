@@ -48,7 +48,7 @@ def test_a_home_is_free_again_after_its_owner(tmp_path):
 
 
 def test_the_next_owner_waits_for_children_of_a_killed_owner(tmp_path):
-    # The owner starts a child that inherits the lock as a guardian does, tells its id and is killed; the child ends at SIGTERM.
+    # The owner starts a child that inherits the lock as a guardian does, prints its ID and is killed; the child ends at SIGTERM.
     source = """
         import subprocess, sys, time
         from pathlib import Path

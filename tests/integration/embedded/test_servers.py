@@ -21,7 +21,7 @@ from scheduler.messaging.wakeups import client
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker
 
-#: Starts the servers on argv[1], says the ids of all their processes, and waits.
+#: Starts the servers on argv[1], prints "up", and waits.
 OWNER = """
     import sys, time
     from pathlib import Path
@@ -49,7 +49,7 @@ def processes_below(pid):
 
 @contextlib.contextmanager
 def owner_of(home):
-    """A process that runs the servers of this home; it is not ended in order."""
+    """A process that runs the servers of this home; it is killed at the end."""
     command = [sys.executable, "-P", "-c", textwrap.dedent(OWNER), str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         try:

@@ -26,7 +26,7 @@ PARENT_OF_A_STRAY = """
     part.rename(sys.argv[1])
     time.sleep(600)
 """
-#: Says "ready", and appends its name (argv[1]) to the file argv[2] at SIGTERM.
+#: Prints "ready", and appends its name (argv[1]) to the file argv[2] at SIGTERM.
 POLITE = """
     import os, signal, sys, time
     def end(*_):

@@ -9,7 +9,7 @@ from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 
 DISPATCH = "00000000-0000-4000-8000-00000000000{}"
-#: Of the properties: what no two messages have in common, and what nobody reads (there is no result backend to reply to, and
+#: Properties that are unique in each message, and properties without a reader (there is no result backend to reply to, and
 #: argsrepr stands in the headers too).
 ITS_OWN = ("delivery_tag", "reply_to", "argsrepr")
 
@@ -52,7 +52,7 @@ def waiting(settings: Settings, queue: str) -> dict[str, Any]:
 
 
 def comparable(envelope: dict[str, Any]) -> dict[str, Any]:
-    """Without what no two messages have in common, and without the version, which Celery does not know."""
+    """Without the parts that are unique in each message, and without the version, which Celery does not have."""
     headers = {name: value for name, value in envelope["headers"].items() if name != "message_version"}
     return envelope | {
         "headers": headers,

@@ -13,7 +13,7 @@ from scheduler.store.db.database import transact
 
 from .conftest import ROLE, as_role
 
-#: Whoever calls a function of the owner's with this in its way runs `mine()` as the owner.
+#: A session that calls a function of the owner with this in its search path runs `mine()` as the owner.
 SHADOW = """
 create function pg_temp.mine(value pg_catalog.text) returns boolean language plpgsql as $$
 begin
@@ -100,7 +100,7 @@ def test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alon
         " from pg_proc p where p.prosecdef and p.pronamespace = 'public'::regnamespace order by 1",
         (ROLE,),
     )
-    # Each acts for whoever changes a row, so a new one is a way to the rights of the owner: read it as an attacker would.
+    # Each runs with the owner's rights for every session that changes a row. Read a new one as an attacker would.
     assert {row[0] for row in rows} == {
         "log_task()", "log_run()", "note_task()", "note_run()", "forget_events()", "analyze_task_instance()"
     }  # fmt: skip
@@ -182,7 +182,7 @@ def test_it_registers_and_stops_no_scheduler(scenario: Scenario, attacker: Any) 
 
 
 def test_it_cannot_make_our_functions_triggers_of_its_own(scenario: Scenario, role: str, settings: Settings) -> None:
-    """Even where somebody gave it the right to make temporary tables again."""
+    """Even if it was granted the right to create temporary tables again."""
     scenario.sql(f"grant temporary on database {scenario.rows('select current_database()')[0][0]} to public")
     with as_role(role) as connection, connection.cursor() as cursor:
         cursor.execute("create temp table mine (id bigint, state text)")

@@ -35,7 +35,7 @@ with DAG("d", schedule=None):
     deferred = DateTimeSensor(task_id="deferred", target_time=datetime(2020, 1, 1, tzinfo=timezone.utc), deferrable=True)
     chain(*[PythonOperator(task_id=f"t{n}", python_callable=int) for n in range(3)], deferred, double.expand(n=[1, 2]))
 """
-#: What nobody needs, as the words of ACL DRYRUN.
+#: Commands that no role needs, as the words of ACL DRYRUN.
 FORBIDDEN = [
     "FLUSHALL", "FLUSHDB", "CONFIG GET *", "CONFIG SET dir /tmp", "DEBUG SLEEP 1", "KEYS *", "SCAN 0", "MONITOR", "SHUTDOWN",
     "EVAL x 0", "EVALSHA x 0", "SCRIPT LOAD x", "FUNCTION LOAD x", "FCALL x 0", "ACL LIST", "ACL SETUSER x", "CLIENT LIST",
@@ -136,7 +136,7 @@ def test_everything_works_under_the_roles(settings: Settings, server: RedisServe
         refused = {(entry["username"], entry["object"], entry["reason"]) for entry in client.acl_log()}
 
     assert {one["name"] for one in queues} >= {"default"}
-    # What redis-py tells about itself when it connects, and does without.
+    # Optional commands with which redis-py identifies itself when it connects.
     assert {one for one in refused if not one[1].startswith("client|")} == set()
 
 

@@ -85,7 +85,7 @@ raise RuntimeError(str(dict(os.environ)) + open("/proc/self/environ").read() + o
 
 @pytest.fixture
 def secretive(settings: Settings, short_folder: Path) -> Iterator[Settings]:
-    """Settings with a password in each URL; PostgreSQL here trusts whoever comes by its socket, so it takes any."""
+    """Settings with a password in each URL; PostgreSQL here trusts every client on its socket, so it accepts any."""
     with running_redis(short_folder / "redis") as server:
         with contextlib.closing(redis.Redis(unix_socket_path=str(server.embedded.socket))) as client:
             client.config_set("requirepass", BROKER)

@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: S
 
 
 def test_a_run_whose_statement_fails_stops_no_other_run(make_scenario: Callable[..., Scenario]) -> None:
-    # The sweep takes runs in the order in which they were examined, so the first would be tried first for ever.
+    # The sweep takes runs in the order in which they were examined, so the first would be tried first forever.
     scenario = make_scenario(scheduler={"max_dagruns_per_loop_to_schedule": 1})
     scenario.add(chain("held", 1))
     scenario.add(chain("good", 1))

@@ -39,7 +39,7 @@ class Inbox:
 
     def authenticate(self, server: object, session: object, envelope: object, mechanism: object, data: object) -> AuthResult:
         self.logins.append((data.login, data.password))  # type: ignore[attr-defined]
-        # Not handled: the server itself says 535.
+        # Not handled: the server itself responds with 535.
         return AuthResult(success=data.password == b"geheim", handled=False)  # type: ignore[attr-defined]
 
 

@@ -73,7 +73,7 @@ def test_each_is_the_failure_of_its_callback_and_a_good_callback_is_called_once(
 
     found = dict(scenario.rows("select r.dag_id, n.error from notice n join dag_run r on r.id = n.dag_run_id"))
     assert found.keys() == set(names)
-    # What answers as Paceline does has told its own callback to be over, and no other.
+    # A valid answer ends its own callback, and no other.
     lies = {"two"}
     assert {name for name, error in found.items() if error is None} <= {"good", *lies}
     assert [(one["what"], one["attempt"]) for one in told(scenario)] == [("good", 1)]
@@ -141,7 +141,7 @@ def bad(context):
 
 
 def test_requests_that_arrive_together_are_each_heeded(scenario: Scenario) -> None:
-    """As when a child ends before it was told to: then that request is for nobody, and the next one for the next file."""
+    """As when a child ends before the request to end: that request then has no receiver, and the next one is for the next file."""
     write(scenario, DAG.format("good", 'tell("good")'), "good")
     host = CallbackHost(scenario.settings)
     log = str(scenario.settings.dags_folder.parent / "log")

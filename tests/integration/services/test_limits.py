@@ -87,7 +87,7 @@ def test_rank_rises_with_age_if_configured(make_scenario: Callable[..., Scenario
     follower = scenario.follower
     follower._aging = True
 
-    scenario.work()  # a worker does not pass what waits, since it does not know how old that is
+    scenario.work()  # a worker does not pass waiting tasks, since it does not have their age
     assert active(scenario, "true") == 0
     scenario.turn()
     scenario.work()

@@ -210,7 +210,7 @@ def test_a_dag_that_takes_no_manual_runs_refuses_them(scenario: Scenario) -> Non
     assert plan(scenario, START) == ["scheduled__2026-03-01T00:00:00+00:00"]
 
 
-#: Whoever reads the table dag under row-level security waits in the middle of the statement until the test lets go.
+#: Under row-level security, a reader of the table dag waits in the middle of the statement until the test releases a lock.
 PAUSE = """
 create function pause() returns boolean language plpgsql as $$ begin
     perform pg_advisory_lock_shared(4711);

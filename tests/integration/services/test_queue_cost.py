@@ -12,7 +12,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
 from scheduler.store.queueing.capacity import ActiveInRun, UsedPlaces
 
-#: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are handed on; then
+#: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are passed on; then
 #: the stamp with its setting.
 MOST_STATEMENTS = 11
 
@@ -20,7 +20,7 @@ MOST_STATEMENTS = 11
 def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
     asked: Counter[str] = Counter()
     with scenario.engine.connect():
-        pass  # what a new connection is told is not counted
+        pass  # the settings of a new connection are not counted
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         asked[" ".join(statement.split())[:60]] += 1

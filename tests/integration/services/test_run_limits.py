@@ -96,7 +96,7 @@ def test_the_next_run_starts_after_the_end_of_any_run(scenario: Scenario, kind: 
 
 
 def finish(scenario: Scenario, dag_id: str, outcomes: str) -> None:
-    """Runs of ever later logical dates that end as told: s or f each."""
+    """Runs of ever later logical dates with the given ends: s or f each."""
     for number, letter in enumerate(outcomes):
         count = scenario.rows("select count(*) from dag_run where dag_id = %s", dag_id)[0][0]
         scenario.trigger(dag_id, logical_date=START + timedelta(days=count), run_id=f"{count}-{number}{letter}")

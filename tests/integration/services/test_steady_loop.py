@@ -89,7 +89,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
 
 
 def test_a_scheduler_that_was_away_does_no_harm_with_stale_data(make_scenario: MakeScenario) -> None:
-    """Runs it had hinted at have ended or are gone, its connections are cut, and it was taken for dead."""
+    """The runs of its wakeups have ended or are deleted, its connections are cut, and it was declared lost."""
     scenario = make_scenario(schedulers=2)
     away, other = scenario.schedulers
     scenario.add(chain("c", 2))

@@ -18,7 +18,7 @@ JOIN = {"left": [], "right": [], "join": ["left", "right"], "long": []}
 
 
 def open_runs(scenario: Scenario, count: int) -> list[int]:
-    """Runs of JOIN, as a lost race leaves them but for what `end` does: `long` runs, and nobody will look at `join`."""
+    """Runs of JOIN after a lost race, apart from `end`: `long` runs, and no process will examine `join`."""
     scenario.add(dag("d", JOIN))
     first = scenario.trigger("d", run_id="first")
     scenario.sql("update task_instance set max_tries = 0")
@@ -45,7 +45,7 @@ def open_runs(scenario: Scenario, count: int) -> list[int]:
 
 
 def end(scenario: Scenario, run: int) -> None:
-    """Both siblings end, and neither sees the other's end."""
+    """Both siblings end, and neither transaction sees the other's end."""
     scenario.sql(
         "update task_instance set state = 'success', ended_at = clock_timestamp()"
         " where dag_run_id = %s and task_id in ('left', 'right')",

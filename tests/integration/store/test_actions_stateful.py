@@ -59,7 +59,7 @@ class Hands(RuleBasedStateMachine):
         #: What the worker runs now, by task instance.
         self.held: dict[int, Claim] = {}
         self.succeeded: set[tuple[int, int]] = set()
-        #: Runs that somebody ended, and how; nothing but clearing them changes that.
+        #: Runs that a user ended, with their states; only a clear changes these.
         self.said: dict[str, str] = {}
 
     @initialize()

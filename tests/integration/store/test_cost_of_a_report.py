@@ -83,7 +83,7 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
     report = execution(hot_statements.REPORT, values)
     lock = execution(hot_statements.LOCK_JOINS, values)
     found = pages(scenario, probe), pages(scenario, report), pages(scenario, lock)
-    scenario.messages()  # of those that the slots were handed on to
+    scenario.messages()  # of the task instances that got the slots
     return found
 
 

@@ -186,7 +186,7 @@ def test_instances_of_a_mapped_group_go_down_on_their_own(make_scenario: Callabl
     taken = [scenario.claim(message) for message in scenario.messages()]
     first = next(claim for claim in taken if claim and claim.map_index == 1)
 
-    # Only instance 1 of x ends: its y may run, nobody else's.
+    # Only instance 1 of x ends: its y may run, and no other.
     scenario.follower.report(first, Ending(S.SUCCESS))
     scenario.turn()
 

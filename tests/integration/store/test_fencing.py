@@ -81,7 +81,7 @@ def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_other_proce
 def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_other_processes_time_both_times(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 0.1})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
-    for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; nobody is silent
+    for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; no process is silent
         scenario.sql("update process set heartbeat_at = clock_timestamp()")
         rescue.rescue(now + timedelta(seconds=at_s))
     silent(scenario, "worker")

@@ -20,7 +20,7 @@ from workers.heartbeat import lease_s
 
 
 class Heard:
-    """What a renewal said."""
+    """The result of a renewal."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []

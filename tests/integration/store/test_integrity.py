@@ -58,7 +58,7 @@ def test_tasks_go_come_and_change_places(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "gone": ["a"], "c": ["gone"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
     push(scenario, running(scenario))
-    scenario.messages()  # of `gone`: nobody takes it
+    scenario.messages()  # of `gone`: no worker takes it
     scenario.add(dag("d", {"c": [], "new": ["c"], "a": ["new"]}, **FREE))
 
     assert follow(scenario, run) is not None

@@ -34,7 +34,7 @@ class Other:
         self._connection = psycopg2.connect(scenario.settings.database_url)
 
     def lock(self, table: str, key: str, value: int) -> None:
-        """LockNotAvailable if somebody has it."""
+        """LockNotAvailable if another session has it."""
         with self._connection.cursor() as cursor:
             cursor.execute(f"select 1 from {table} where {key} = %s for no key update nowait", (value,))
 
@@ -126,7 +126,7 @@ def test_a_mapped_task_that_ends_settles_downstream_tasks_without_another_round_
 
 
 def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
-    """By whoever clears and by a waiter, whatever order they know them in."""
+    """By a clear and by a waiter, in any order of their arguments."""
     names = [f"t{number}" for number in range(3)]
     scenario.add(dag("d", dict.fromkeys(names, ())))
     scenario.trigger("d", run_id="r")

@@ -47,7 +47,7 @@ def test_a_worker_may_repeat_statements_that_a_read_only_server_refused(
 
     with pytest.raises(psycopg2.Error) as refused:
         eventually(lambda: scenario.follower.report(claimed, ending))
-    # As the server said it: it is no error of following, after which the report would be made again by itself.
+    # The server's own error: not an error of fast-follow, after which the report would be repeated alone.
     assert refused.value.pgcode == "25006"
     assert sqlstates.is_passing(refused.value)
     with pytest.raises(psycopg2.OperationalError) as unreachable:

@@ -141,7 +141,7 @@ def fit(without_it: bool) -> Move:
 
 
 ASKED = ("none", "success", "failed", "skipped")
-#: Every named transition, and who makes it.
+#: Every named transition, with the function that makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
     "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.due(c, limit=9))),
@@ -235,7 +235,7 @@ def _required_by_the_database(scenario: Scenario) -> dict[S, set[str]]:
 
 
 def _put(scenario: Scenario, run: int, state: S) -> Claim:
-    """Put task 0 of the run into a state, third try, under MINE; what its holder would know of it."""
+    """Put task 0 of the run into a state, third try, under MINE; the claim of its holder."""
     values = {name: value for name, value in FILLED.items() if state not in (S.NONE, S.SCHEDULED) or name == "scheduled_at"}
     columns = "".join(f", {name} = %s" for name in values)
     scenario.sql(

@@ -121,7 +121,7 @@ def test_a_forked_process_has_a_connection_of_its_own(make: Make) -> None:
 
 
 def test_a_fork_waits_for_a_statement_of_another_thread(scenario: Scenario, make: Make) -> None:
-    """Otherwise the forked process would inherit a lock that nobody releases."""
+    """Otherwise the forked process would inherit a lock that is never released."""
     hot = make(5)
     hot.now()
     sleeping = threading.Thread(target=lambda: hot.run("select pg_sleep(0.5)"))

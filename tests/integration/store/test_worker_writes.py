@@ -165,7 +165,7 @@ def test_a_try_that_is_not_the_current_one_changes_nothing(scenario: Scenario, f
     changed = {}
 
     for name, write in WRITES.items():
-        # An application that nobody has taken over yet is the late try's to speak of, for what it says of it is true.
+        # The late try may note the status of an application that no other try has taken over, because its status is true.
         if stage in {"lost", "cleared"} and name == "update the status of an application":
             continue
         with suppress(StaleTryError):

@@ -51,7 +51,7 @@ QUICK = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.3", "PACELINE_WORKER_GRACE_SEC": "2
 
 @dataclass
 class Worker:
-    """A worker process and what it said."""
+    """A worker process and its output."""
 
     process: "subprocess.Popen[bytes] | Forked"
     said_path: Path

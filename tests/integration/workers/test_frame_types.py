@@ -81,7 +81,7 @@ COLUMNS: dict[str, tuple[list[str], list[Any]]] = {
     "nulls": (["cast(null as string)", "null"], [None, None]),
     "array_long": (["array(9223372036854775807L, null)", "array(1L)"], [[2**63 - 1, None], [1]]),
 }  # fmt: skip
-#: Of these only the reference's own to_pandas knows the type: Parquet has none for it.
+#: Only the reference's own to_pandas restores these types: Parquet has none for them.
 INTERVALS: dict[str, tuple[list[str], list[Any]]] = {
     "days": (
         ["interval '365000' day", "interval '-0 00:00:00.000001' day to second"],

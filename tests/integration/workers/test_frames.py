@@ -103,7 +103,7 @@ def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) ->
     }  # fmt: skip
     assert value(bench, "union") == {"rows": 1000, "parts": [0, 1], "each": [500, 500], "low": 10, "empty": 0}
     assert [value(bench, "over", map_index=index) for index in (0, 1)] == [500, 500]
-    # Nothing is left of the try whose last row failed, nor of what nobody wants.
+    # Nothing is left of the try whose last row failed, nor of an unused result.
     assert bench.column("numbers", "try_number") == 2
     assert [path.rpartition("-")[0].split("-try")[0] + "-try" + path.split("-try")[1][0] for path in attempts(bench)] == [
         f"d/r1/numbers/r{run}-try2", f"d/r1/one/0/r{run}-try1", f"d/r1/one/1/r{run}-try1", f"d/r1/parts/r{run}-try1",
@@ -205,7 +205,7 @@ def test_a_stale_dispatch_neither_touches_nor_replaces_the_result_of_the_next_di
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, timeout_s=90, t="running")
     eventually(lambda: (home / "holding").exists(), timeout=120, message=lambda: bench.said)
-    # The worker is cut off: taken for dead, its task instance given to another one.
+    # The worker is cut off: it is declared lost, and its task instance goes to another worker.
     first.signal(signal.SIGSTOP)
     [held] = attempts(bench)
     bench.scenario.sql("update process set stopped_at = clock_timestamp() where name = 'w0'")

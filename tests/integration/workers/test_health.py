@@ -16,7 +16,7 @@ from scheduler.process import health_server, pidfile
 
 from . import conftest
 
-#: While the file is there, the worker stops listening, as it would if its consumer had got lost; or its loop stands still.
+#: While the file exists, the worker stops listening, as if its consumer had been lost; or its loop hangs.
 DEAF = """
 import os, time
 from workers import app, task_stopper
@@ -115,7 +115,7 @@ def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
 
 
 def test_tasks_of_a_killed_worker_are_retried_as_soon_as_it_starts_again(bench: Any) -> None:
-    """The kernel says that it is dead: nobody has to wait for its signs of life."""
+    """The kernel reports its death: no process has to wait for its heartbeats."""
     bench.dag("""
         import os, time
         @dag(schedule=None)

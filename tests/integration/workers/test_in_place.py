@@ -242,7 +242,7 @@ def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: 
 
 
 def test_nothing_is_stopped_for_a_task_with_which_a_process_died(bench: Any) -> None:
-    """The entry of the dead process is gone: the heartbeat after its death would stop, and later kill, whatever has its number."""
+    """The entry of the dead process is gone: a heartbeat after its death would stop, later kill, a process with its PID."""
     bench.worker(**LONG)
     run = bench.run(row(second="os._exit(3)").replace('"retries": 1', '"retries": 0'))
     beats = "select count(*) from process where kind = 'worker' and heartbeat_at > %s::timestamptz"

@@ -15,7 +15,7 @@ NAMES = {"dag_id": "d", "run_id": "r?*/x", "task_id": "t", "map_index": -1}
 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reading asks the file system of the copies."""
+    """Each read checks the file system of the copies."""
     monkeypatch.setattr(log_copies, "FRESH_S", 0.0)
 
 

@@ -188,7 +188,7 @@ def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
 
 
 def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: Any, tmp_path: Path) -> None:
-    """Each of the two holds the pipe that the other one reads, so neither sees it closed. Nothing else may end them here."""
+    """Each of the two holds the pipe that the other reads, so neither pipe closes. Nothing else may end them here."""
     began = tmp_path / "began"
     with program(bench, LATE, str(began)) as (worker, said):
         pool = eventually(lambda: pool_processes(worker.pid, 2), timeout=60, message=said.read_text)

@@ -207,7 +207,7 @@ def test_a_failure_that_ends_its_run_passes_nothing_on(scenario: Scenario) -> No
 def test_a_pool_made_smaller_gives_its_slots_back(scenario: Scenario) -> None:
     held = start(scenario, wide(width=20), slots=4)
     scenario.sql("update pool set slots = 2 where name = 'p'")
-    scenario.turn()  # sees that more is taken than there is
+    scenario.turn()  # finds more slots taken than there are
 
     for claim in held[:2]:
         scenario.follower.report(claim, SUCCESS)
@@ -238,7 +238,7 @@ def test_a_task_of_another_pool_that_waits_for_a_place_in_the_queue_gets_it(make
 
     assert scenario.states(run) == {"a": "queued"}
     scenario.turn()
-    # With nobody else waiting for a place, slots are handed on again.
+    # While no other task waits for a place, slots are passed on again.
     scenario.follower.report(held[1], SUCCESS)
     assert scenario.rows("select count(*) from task_instance where queued_by = %s", scenario.worker_id) == [(1,)]
 
@@ -290,7 +290,7 @@ def test_children_that_end_together_pass_slots_to_different_tasks_and_keep_the_l
 
     assert max(most) <= children
     assert len(ended) == len(set(ended))
-    # A child that found nothing to claim has stopped; what its last report handed on is still there, and nothing else is lost.
+    # A child that found nothing to claim has stopped; the slots that its last report passed on are still there, and none is lost.
     scenario.run_to_end()
     assert scenario.rows("select distinct state, try_number from task_instance") == [("success", 1)]
     by_worker = scenario.rows("select count(*) from task_instance where queued_by = %s", scenario.worker_id)[0][0]

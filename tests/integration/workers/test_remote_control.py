@@ -53,7 +53,7 @@ def asked(worker: Any, control: Control, command: str, **arguments: Any) -> Any:
 
 
 def garbage() -> list[bytes]:
-    """What somebody may publish to the workers' mailboxes."""
+    """Hostile requests in the workers' mailboxes."""
 
     def request(**parts: Any) -> bytes:
         body = {"method": "ping", "arguments": {}, "destination": None, "pattern": None, "matcher": None} | parts

@@ -204,7 +204,7 @@ def test_a_jvm_that_does_not_let_go_is_unfit(jvm: WarmJvm, monkeypatch: pytest.M
 
 
 def interrupt_when(ready: Any) -> None:
-    """TaskTimeout in the main thread, as the guard raises it, once `ready` says so; asked by another thread."""
+    """TaskTimeout in the main thread, as the guard raises it, once `ready` is true; raised by another thread."""
     import signal
 
     def stop(*_: object) -> None:
@@ -236,7 +236,7 @@ def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
     with session.opened(jvm, {}, name="before") as spark:
         spark.range(10, numPartitions=7).count()
     ended = time.time()
-    eventually(lambda: int(time.time() * 1000) > int(ended * 1000) + 1)  # stages are told apart by milliseconds
+    eventually(lambda: int(time.time() * 1000) > int(ended * 1000) + 1)  # stages are distinguished by milliseconds
     with session.opened(jvm, {}, name="now") as spark:
         look = watch.look(jvm)
         assert look() is None

@@ -40,7 +40,7 @@ def application(bench: Any) -> Path:
 
 @pytest.fixture
 def start(bench: Any, cluster: SparkCluster) -> Callable[..., Any]:
-    """A worker for Spark's queues that knows the cluster as the connection spark_default."""
+    """A worker for Spark's queues that has the cluster as the connection spark_default."""
 
     def worker(**environment: str) -> Any:
         uri = environment.pop("uri", cluster.uri())
@@ -125,7 +125,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
         drivers = {one["id"]: one["state"] for one in cluster.state()["completeddrivers"]}
         return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job)
 
-    # No scheduler takes a turn here, so nothing is submitted anew.
+    # No scheduler takes a turn here, so nothing is submitted again.
     eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{logs(bench)}")
     eventually(lambda: bench.scenario.states(run) == {"t": "none"})
     assert jobs(bench)[0]["state"] == "killed"
@@ -354,5 +354,5 @@ def test_after_a_master_lost_an_application_the_next_try_submits_it_again(
         first, second = jobs(bench)
         assert (first["driver_id"], first["state"], second["state"]) == (job["driver_id"], "failed", "finished")
         assert "the master does not know the driver, for 5 s" in log(bench)
-        # A worker of a cluster ends what its new master does not know.
+        # A worker of a cluster ends applications that its new master does not have.
         eventually(lambda: not java(job), timeout=120)

@@ -100,7 +100,7 @@ def _is_cut(connection: Any) -> bool:
 
 
 def _emptied(scenario: Scenario) -> bool:
-    """PostgreSQL has recovered from a crash; until it notices the dead backend it answers as before."""
+    """PostgreSQL has recovered from a crash; until it detects the dead backend it responds as before."""
     with (
         contextlib.suppress(psycopg2.OperationalError),
         contextlib.closing(psycopg2.connect(scenario.settings.database_url)) as connection,

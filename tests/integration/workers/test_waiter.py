@@ -308,7 +308,7 @@ def test_triggers_of_a_dead_waiter_are_taken_over(scenario: Scenario) -> None:
         again = resumed(scenario)
 
     assert again.resume is not None and "event" in again.resume
-    # Buried, it cannot take anything any more.
+    # Once declared lost, it cannot take anything.
     assert transact(scenario.engine, deferrals.claim, dead, limit=10) == []
 
 

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 MOST_FILES, MOST_STOPS = 25, 12
 #: No stops of their own: they are part of the function around them.
 PARTS = re.compile(r"<(listcomp|dictcomp|setcomp|genexpr|lambda)>$")
-#: Sends the message of the next task, as the page says below its table.
+#: Sends the message of the next task, as in the text below the table of the page.
 PUBLISHER = "scheduler/messaging/publisher.py"
 CHAIN = """
 with DAG("d", schedule=None):

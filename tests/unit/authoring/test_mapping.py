@@ -29,7 +29,7 @@ def group(function: Callable[..., Any]) -> Any:
 
 
 class Stored:
-    """A `ti` whose XComs are given; `lengths` and `entries` count what was asked for."""
+    """A `ti` with given XComs; `lengths` and `entries` count the reads."""
 
     def __init__(self, map_index: int = 0, **values: Any) -> None:
         self.map_index = map_index

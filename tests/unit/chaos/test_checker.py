@@ -348,7 +348,7 @@ def test_an_action_of_a_user_is_no_finding(record: Record, kind: str, change: Ca
 
 
 def test_instances_of_a_list_that_a_person_took_away_may_stay_or_be_missing(record: Record) -> None:
-    """Marked as failed after its instances had run, and cleared: neither says how many instances there are to be."""
+    """Marked as failed after its instances had run, and cleared: neither determines the number of instances."""
     record.run("make", replace(record.executions["make"], outcome="stopped", returned=None), "failed", result=None)
     assert any("one[0]" in text for text in record.findings().wrong_runs)
 

@@ -191,7 +191,7 @@ def test_a_file_written_again_in_the_same_tick_is_reported_again(tmp_path: Path)
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
     moment = datetime(2100, 1, 1, tzinfo=UTC)
-    # A file system whose clock stands still.
+    # A file system with a stopped clock.
     watch = Watch(tmp_path, list_interval_s=3600, change_time=lambda status: moment.timestamp())
     watch.look()
 

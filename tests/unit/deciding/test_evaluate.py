@@ -144,7 +144,7 @@ SETUP = {"s": {"is_setup": True}, "work": {"setups": ("s",)}, "last": {"setups":
     [
         ({}, True),
         ({"work": "all_done"}, False),  # it may succeed below a failed setup
-        ({"last": "all_done"}, False),  # the setup has a say that the rule has not
+        ({"last": "all_done"}, False),  # the setup counts although the rule does not count it
         ({"last": "always"}, True),  # the setup has none
     ],
 )

@@ -54,7 +54,7 @@ def only(run: memory.Run, certain: set[str]) -> dict[tuple[str, int], str]:
 
 
 def test_most_tasks_are_certain() -> None:
-    """Else the comparison above would say little."""
+    """Otherwise the comparison above would prove little."""
     runs = [ended(random_plan("d", size=30, seed=seed), seed) for seed in range(40)]
 
     assert sum(len(memory.certain(run)) for run in runs) > 0.5 * sum(len(run.plan.tasks) for run in runs)

@@ -73,7 +73,7 @@ TABLE: dict[str, tuple[Formula, tuple[tuple[Formula, S], ...]]] = {
 
 
 def expected(rule: str, states: tuple[S, ...]) -> S | None:
-    """What the table says; a task without upstream tasks may always run."""
+    """The answer of the table; a task without upstream tasks may always run."""
     counts = Counts(
         len(states),
         states.count(S.SUCCESS),
@@ -109,7 +109,7 @@ def test_every_multiset_of_up_to_four_upstream_states(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_counting_only_those_that_ended_is_the_same(rule: str) -> None:
-    """What a following worker does: it knows how many there are, and reads those that ended."""
+    """As in a worker that follows: it has the number of upstream tasks, and reads those that ended."""
     for states in multisets(FINISHED | {S.RUNNING}):
         ended = [state for state in states if state in FINISHED]
 

@@ -81,7 +81,7 @@ def test_among_equals_the_higher_weight_and_then_the_older_comes_first(waiting: 
 
 
 class Taken:
-    """What has been chosen so far, counted anew."""
+    """The tasks chosen so far, counted again."""
 
     def __init__(self, room: FreeCapacity) -> None:
         self.room = room

@@ -136,7 +136,7 @@ class Worker:
 
 
 class Simulation:
-    """Workers that start in 8 s, take the oldest task first, and are asked to drain when the number falls, as `docker compose` or
+    """Workers that start in 8 s, take the oldest task first, and drain when the number falls, as `docker compose` or
     Kubernetes would: the newest first, whether it has tasks or not.
     """
 

@@ -20,7 +20,7 @@ PLACES = (
     "scheduler",
     *(f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")),
 )
-#: Arguments that every operator or function has, or that say nothing by themselves.
+#: Arguments that every operator or function has, or that need no explanation.
 COMMON = {"self", "args", "kwargs", "given", "context", "others", "dag_id", "task_id"}
 
 

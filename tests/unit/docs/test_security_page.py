@@ -177,7 +177,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/security/test_found_by_fuzzing.py", "test_a_run_id_that_names_another_folder_is_refused")
     ],
 }
-#: Sentences that say "cannot" and the like and promise nothing: advice, and what does not hold.
+#: Sentences with "cannot" and the like that promise nothing: advice, and limits of the protection.
 NO_PROMISE = (
     "a task can also delete", "you open in a container", "Let workers run as another user",
     "For any other role", "if migrating could not do that", "all others",

@@ -23,7 +23,7 @@ SQL_CLOCKS = re.compile(
 #: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
 WALL = {"now", "utcnow", "today"}
 TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
-#: File -> why its reads decide nothing that another machine knows of.
+#: File -> why its reads decide nothing that concerns another machine.
 ALLOWED = {
     "scheduler/api/oidc.py": "how long a person may take to log in at a provider, within minutes",
     "scheduler/process/log_format.py": "the times in logs",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-# Before the first run: pytester forgets the modules that a run imports, but scheduler keeps the names that it took from them.
+# Before the first run: pytester removes the modules that a run imports, but scheduler keeps names from them.
 from scheduler import dag, task  # noqa: F401
 from scheduler.exceptions import DagError, NotFoundError
 from scheduler.settings import Paths, Settings

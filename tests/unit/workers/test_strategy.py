@@ -20,7 +20,7 @@ DISPATCH = "00000000-0000-4000-8000-000000000001"
 
 
 class Pool:
-    """Takes what is sent to a child, as bytes, and runs it when asked to."""
+    """Receives bytes for a child, and runs them on demand."""
 
     def apply_async(self, function: Any, args: Any = (), **handlers: Any) -> None:
         self.sent, self.handlers = pickle.dumps((function, args)), handlers
@@ -43,7 +43,7 @@ class Eventer:
 
 
 class Consumer:
-    """As much of Celery's as the strategy asks."""
+    """The part of Celery's class that the strategy uses."""
 
     hostname, connection_errors, state = "w@h", (), celery_state
 

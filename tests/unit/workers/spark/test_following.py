@@ -22,7 +22,7 @@ DRIVER = Ids("driver-1")
 
 
 class Cluster:
-    """Answers in the order given, the last one for ever; an exception is raised."""
+    """Answers in the given order, the last of them forever; an exception is raised."""
 
     def __init__(self, answers: Iterable[Any] = (), *, found: Any = DRIVER, dies: bool | None = True) -> None:
         self.answers = list(answers)
@@ -108,7 +108,7 @@ def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> Non
 def test_an_application_without_a_stored_id_is_found_by_its_tag() -> None:
     lost, none = followed(Cluster(), driver=None), followed(Cluster(found=None), driver=None)
 
-    lost.ids = Ids(ui_url="http://h:4040")  # which no cluster can be asked about
+    lost.ids = Ids(ui_url="http://h:4040")  # which no cluster can find
 
     assert (lost.look_up(), lost.ids.driver_id) == (True, "driver-1")
     assert none.look_up() is False
