@@ -47,41 +47,13 @@ from scheduler.authoring.timetables.windows import (
 from scheduler.exceptions import TimetableError
 
 __all__ = [
-    "AllowedKeyMapper",
-    "AssetOrTimeSchedule",
-    "ChainMapper",
-    "CronDataIntervalTimetable",
-    "CronPartitionTimetable",
-    "CronTriggerTimetable",
-    "DayWindow",
-    "DeltaDataIntervalTimetable",
-    "DeltaTriggerTimetable",
-    "EventsTimetable",
-    "FanOutMapper",
-    "FixedKeyMapper",
-    "HourWindow",
-    "IdentityMapper",
-    "MinimumCount",
-    "MonthWindow",
-    "MultipleCronTriggerTimetable",
-    "PartitionMapper",
-    "PartitionedAssetTimetable",
-    "PartitionedAtRuntime",
-    "ProductMapper",
-    "QuarterWindow",
-    "RollupMapper",
-    "SegmentWindow",
-    "StartOfDayMapper",
-    "StartOfHourMapper",
-    "StartOfMonthMapper",
-    "StartOfQuarterMapper",
-    "StartOfWeekMapper",
-    "StartOfYearMapper",
-    "WaitForAll",
-    "WeekWindow",
-    "Window",
-    "YearWindow",
-]
+    "AllowedKeyMapper", "AssetOrTimeSchedule", "ChainMapper", "CronDataIntervalTimetable", "CronPartitionTimetable",
+    "CronTriggerTimetable", "DayWindow", "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "EventsTimetable", "FanOutMapper",
+    "FixedKeyMapper", "HourWindow", "IdentityMapper", "MinimumCount", "MonthWindow", "MultipleCronTriggerTimetable",
+    "PartitionMapper", "PartitionedAssetTimetable", "PartitionedAtRuntime", "ProductMapper", "QuarterWindow", "RollupMapper",
+    "SegmentWindow", "StartOfDayMapper", "StartOfHourMapper", "StartOfMonthMapper", "StartOfQuarterMapper", "StartOfWeekMapper",
+    "StartOfYearMapper", "WaitForAll", "WeekWindow", "Window", "YearWindow",
+]  # fmt: skip
 
 Zone = str | tzinfo
 NO_TIME = timedelta(0)

@@ -68,7 +68,7 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
     json_wanted = output.json_wanted()
     if follow and json_wanted:
         raise click.UsageError("--json prints one whole log; leave out --follow.")
-    log = _TryLog((dag_id, run_id, task_id, map_index), try_number)
+    log = _TryLog(try_number, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
     if follow:
         log.follow()
     elif not log.exists():
@@ -117,7 +117,7 @@ def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
 class _TryLog:
     """The log file of one try of a task instance."""
 
-    def __init__(self, key: tuple[str, str, str, int], number: int | None) -> None:
+    def __init__(self, number: int | None, **key: Any) -> None:
         self._key = key
         self._instance = self._read()
         #: An undecided task instance has no try. Its first will be 1.
@@ -125,12 +125,8 @@ class _TryLog:
 
     @property
     def path(self) -> Path:
-        dag_id, run_id, task_id, map_index = self._key
         settings = options.settings()
-        path = log_paths.try_path(
-            settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, try_number=self.number
-        )
-        return log_copies.local(settings, Path(path))
+        return log_copies.local(settings, Path(log_paths.try_path(settings.logs_folder, **self._key, try_number=self.number)))
 
     def exists(self) -> bool:
         return self.path.is_file()
@@ -141,7 +137,7 @@ class _TryLog:
 
     def missing(self) -> NoReturn:
         """Raise NotFoundError with the reason why there is no log."""
-        _, run_id, task_id, _ = self._key
+        run_id, task_id = self._key["run_id"], self._key["task_id"]
         tries, state = self._instance["try_number"], self._instance["state"] or "none"
         which = f"Try {self.number} of task {task_id!r} of run {run_id!r}"
         if tries == 0 and state in states.FINISHED:
@@ -184,8 +180,7 @@ class _TryLog:
         return now["state"] not in GOING_ON
 
     def _read(self) -> dict[str, Any]:
-        dag_id, run_id, task_id, map_index = self._key
-        return options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
+        return options.transact(reads.task_instance, **self._key)
 
 
 def _defined(dag: dict[str, Any]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from scheduler.dagfiles.answers import (
     Opened,
     fault,
 )  # fmt: skip
-from scheduler.process import masked_output, secrets_masker
+from scheduler.process import masked_output, parent_death, secrets_masker
 from scheduler.settings import log_paths
 
 PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
@@ -154,7 +154,7 @@ def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd
     """Run the child: load the file, then call the requested functions until the request to stop."""
     code = 1
     try:
-        process_tree.end_with_parent(parent)
+        parent_death.die_with_parent(parent)
         _confine(request, processes)
         _serve_file(request, input_fd, output_fd)
         code = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from scheduler.dagfiles import process_tree
+from scheduler.process import parent_death
 
 
 def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -> NoReturn:
@@ -22,7 +23,7 @@ def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -
     code = 1
     me = os.getpid()
     try:
-        process_tree.end_with_parent(parent)
+        parent_death.die_with_parent(parent)
         process_tree.become_reaper()
         child = os.fork()
         if child == 0:

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 from scheduler.authoring import nesting
 from scheduler.authoring.dag import DAG
-from scheduler.dagfiles import limits, load, pipes, problem, process_tree, side_effects
+from scheduler.dagfiles import limits, load, pipes, problem, side_effects
 from scheduler.exceptions import DagError
+from scheduler.process import parent_death
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 
@@ -40,7 +41,7 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
     """
     code = 1
     try:
-        process_tree.end_with_parent(parent)
+        parent_death.die_with_parent(parent)
         _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
         has_side_effects = side_effects.watch()
         reading = parse(file, work)

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36
 #: Seconds for killing. A process that waits for a disk ends late, and processes that fork as fast as they are killed may never end.
 KILL_S = 5.0
 PAUSE_S = 0.002
@@ -34,13 +34,6 @@ def become_reaper() -> None:
     global _is_reaper  # noqa: PLW0603 - a property of the process
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _is_reaper = True
-
-
-def end_with_parent(parent: int) -> None:
-    """Have this process, which `parent` has just forked, killed when `parent` ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call to prctl
-        os._exit(1)
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
