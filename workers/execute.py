@@ -23,7 +23,7 @@ from workers.in_place import Continuing
 from workers.logs import worker_log
 from workers.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.running_tasks import Running, Slot
-from workers.runtimes import RUNTIMES
+from workers.runtimes import NOTHING, RUNTIMES
 from workers.store import Store
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
@@ -86,7 +86,7 @@ class Executor:
             self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
             return Fail(reason), None
         task = dag.tasks[claim.task_no]
-        if task.runtime == "empty":
+        if RUNTIMES.get(task.runtime) is NOTHING:
             return Success(), self._report(claim, dag, EMPTY)[1]
         return self._run_logged(claim, dag, task, worker_id)
 

@@ -72,9 +72,12 @@ class SparkSubmit(Runtime):
         return submitter.run(operator, values, settings, jobs(), run)
 
 
+#: For tasks without code: they succeed at once.
+NOTHING = Runtime()
 #: By `Operator.runtime`.
 RUNTIMES: dict[str, Runtime] = {
-    **dict.fromkeys(("python", "bash", "empty"), Runtime()),
+    **dict.fromkeys(("python", "bash"), Runtime()),
+    "empty": NOTHING,
     "pyspark": PySpark(),
     "spark_submit": SparkSubmit(),
 }

@@ -10,11 +10,8 @@ from typing import Any, Self, get_origin
 
 from scheduler.authoring import timetable
 from scheduler.authoring.timetables.base import Timetable
+from scheduler.serialized.runtimes import traits
 from scheduler.serialized.tasks import SerializedTask, Stored
-
-#: The runtimes that leave no state in a process that affects another task.
-IN_PLACE = frozenset({"python", "bash", "empty"})
-
 
 #: Stored even if they are defaults: statements read some of them, and without the others the hash of every DAG would change.
 ALWAYS_STORED = frozenset(
@@ -210,7 +207,7 @@ class SerializedDag(Stored):
     @cached_property
     def in_place(self) -> frozenset[int]:
         """The tasks that may run in the process of the task before: they need no session, program or lease of their own."""
-        return frozenset(no for no, task in enumerate(self.tasks) if task.runtime in IN_PLACE and not task.exclusive)
+        return frozenset(no for no, task in enumerate(self.tasks) if traits(task.runtime).in_place and not task.exclusive)
 
     @cached_property
     def _looks_further(self) -> frozenset[int]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import MappedOperator
+from scheduler.serialized.runtimes import traits
 from scheduler.settings import Core
 
-RUNTIMES = frozenset({"pyspark", "spark_submit"})
 #: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
 _UNITS = {"b": 1 / 2**20, "k": 1 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
@@ -16,14 +16,14 @@ _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
 
 def default_queue(task: AbstractOperator, core: Core) -> str | None:
     """The queue of a Spark task without a queue of its own; None for other tasks."""
-    if task.runtime not in RUNTIMES:
+    if not traits(task.runtime).on_spark:
         return None
     return core.heavy_spark_queue if is_heavy(arguments(task), core) else core.default_spark_queue
 
 
 def cluster(task: AbstractOperator) -> str | None:
     """The connection ID of the cluster of a submitted application. A pool with the same name limits that cluster."""
-    if task.runtime != "spark_submit":
+    if not traits(task.runtime).submits:
         return None
     given = arguments(task).get("conn_id")
     return given if isinstance(given, str) else getattr(task.operator_class, "conn_id_default", None)

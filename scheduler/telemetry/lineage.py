@@ -27,6 +27,7 @@ from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, H
 
 from scheduler.authoring.frames import DataFrameReference, revived
 from scheduler.process import measures, trace_context
+from scheduler.serialized.runtimes import traits
 from scheduler.settings import Settings
 from scheduler.states import RunState as DagRunState
 from scheduler.states import TaskState
@@ -101,8 +102,7 @@ class Lineage(Observer):
             return [], []
         inputs: list[InputDataset] = []
         outputs = [OutputDataset(*_of_uri(uri)) for uri in task.outlets]
-        # Only PySpark tasks return DataFrames.
-        if any(node.runtime == "pyspark" for node in dag.tasks):
+        if any(traits(node.runtime).returns_frames for node in dag.tasks):
             for row in observed.frames(batch.connection, event.dag_run_id, [*task.upstream, task.task_id]):
                 references = _references(revived(row.value))
                 if row.task_instance_id == event.task_instance_id:

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from scheduler.process import trace_context
+from scheduler.serialized.runtimes import traits
 from scheduler.settings import Settings
 from scheduler.states import RUN_FINISHED, STARTED, TaskState
 from scheduler.store.queries import observed
@@ -28,7 +29,6 @@ from scheduler.telemetry.batch import FAILED, SUSPENDED, Batch, Observer, ends_t
 
 #: Seconds that a request to the collector may take, and between two requests.
 REQUEST_S, PAUSE_S = 10, 2.0
-ON_SPARK = frozenset({"pyspark", "spark_submit"})
 #: Steps of unfinished tries that are remembered at most.
 MOST_REMEMBERED = 100_000
 
@@ -98,7 +98,7 @@ class Tracing(Observer):
                 self._step(event)
                 if ends_try(event):
                     ended.append(event)
-        on_spark = [event for event in ended if (task := batch.task(event)) is not None and task.runtime in ON_SPARK]
+        on_spark = [event for event in ended if (task := batch.task(event)) is not None and traits(task.runtime).on_spark]
         if on_spark:
             self._spark(batch, on_spark)
         if len(self._since) + len(self._resumed) > MOST_REMEMBERED:
