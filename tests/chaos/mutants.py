@@ -58,7 +58,7 @@ EXECUTE, RULES, HOT = "workers/execute.py", "scheduler/deciding/rules.py", "sche
 QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/processes.py"
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
-RETURNED = "            return found\n        return result"
+RETURNED = "                self.log.error(error)\n        return result"
 TRY, CODE, POPPED = "self._try(claim, dag, task, path)", "        operator = self.files.task(", "texts.pop(RETURN_KEY)"
 ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
