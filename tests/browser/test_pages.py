@@ -159,7 +159,7 @@ def test_a_backfill_shows_its_runs_before_it_makes_them(page: Page, installation
     page.get_by_role("button", name="Backfill").click()
     page.get_by_label("From (UTC)").fill("2026-02-01T00:00")
     page.get_by_label("To (UTC)").fill("2026-02-01T02:00")
-    expect(page.get_by_text("3 runs will be made")).to_be_visible()
+    expect(page.get_by_text("3 runs will be created")).to_be_visible()
     page.get_by_role("button", name="Start the backfill (3)").click()
     expect(page.get_by_role("cell", name="3 / 3")).to_be_visible()
 
@@ -344,7 +344,7 @@ def backfill_by_keyboard(page: Page) -> None:
         page.keyboard.type("03012026")
         page.keyboard.press("ArrowRight")
         page.keyboard.type(f"{hour}00AM")
-    expect(page.get_by_text("2 runs will be made")).to_be_visible()
+    expect(page.get_by_text("2 runs will be created")).to_be_visible()
     pressed(page.get_by_role("button", name="Start the backfill (2)"))
     expect(page.get_by_role("cell", name="2 / 2")).to_be_visible()
 

@@ -178,7 +178,7 @@ def check_id(ground: Ground, case: tuple[str, str, str]) -> None:
 
 
 def _call(task_id: str) -> dict[str, Any]:
-    """The request for the callback of a task, as services/telling makes it."""
+    """The request for the callback of a task, as services/delivery creates it."""
     moment = "2025-01-01T00:00:00+00:00"
     known = {"task_id": task_id, "map_index": -1, "try_number": 1, "max_tries": 1, "state": "success"}
     run = {

@@ -1,4 +1,4 @@
-/** A window on a log: rows of one height, so that any of ten million lines is where the scroll bar says. The server searches. */
+/** A window on a log: rows of one height, so that each of ten million lines has its scroll position. The server searches. */
 import { useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { message } from '../api/client'

@@ -1,4 +1,4 @@
-/** The list of DAGs: recent runs, schedules, filters in the address, and what can be done to one or to all that fit. */
+/** The list of DAGs: recent runs, schedules, filters in the address, and actions on one or on all that match. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { Dag } from '../api/types'

@@ -1,4 +1,4 @@
-/** What goes on: running, failed and waiting, and why; the last 24 hours; deadlines; the parts of the installation. */
+/** The overview: running, failed and waiting tasks, with reasons; the last 24 hours; deadlines; the parts of the installation. */
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
 import { clock, count, relative } from '../format'

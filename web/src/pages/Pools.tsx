@@ -1,4 +1,4 @@
-/** Pools: their slots, what holds them, and what is in line. */
+/** Pools: their slots, what holds them, and what waits for them. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { Pool } from '../api/types'

@@ -1,4 +1,4 @@
-/** A list of runs: of one DAG or of all, with filters in the address and changes to one, some, or all that fit. */
+/** A list of runs: of one DAG or of all, with filters in the address and changes to one, some, or all that match. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { DagRun } from '../api/types'

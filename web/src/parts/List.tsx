@@ -1,4 +1,4 @@
-/** A table of rows: columns that sort, rows that can be selected (also all that fit the filters), pages, keys j, k and Enter. */
+/** A table of rows: columns that sort, rows that can be selected (also all that match the filters), pages, keys j, k and Enter. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { go, query, setQuery } from '../shell/router'

@@ -68,7 +68,7 @@ export function shown(field: FieldOf, value: unknown): string {
   return String(value)
 }
 
-/** The value of what was typed. Throws an Error with a sentence. */
+/** The value of what was typed. Throws an Error with a message for the user. */
 export function parsed(field: FieldOf, text: string): unknown {
   if (text === '') return field.nullable ? null : field.kind === 'text' || field.kind === 'area' ? '' : undefined
   switch (field.kind) {

@@ -1,4 +1,4 @@
-/** The task instances of a run as a list, with filters and changes to all that fit. */
+/** The task instances of a run as a list, with filters and changes to all that match. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { TaskInstance } from '../../api/types'
