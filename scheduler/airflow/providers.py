@@ -55,7 +55,7 @@ def prune_dict(val: Any, mode: str = "strict") -> Any:
         pairs = ((name, prune_dict(value, mode)) for name, value in val.items())
         return {name: value for name, value in pairs if not _is_empty(value, mode)}
     if isinstance(val, list):
-        return [value for value in (prune_dict(one, mode) for one in val) if not _is_empty(value, mode)]
+        return [value for value in (prune_dict(item, mode) for item in val) if not _is_empty(value, mode)]
     return val
 
 

@@ -132,8 +132,8 @@ class Arguments:
     def inlets(self, name: str, value: object) -> tuple[Asset | AssetRef, ...]:
         """An Asset or a list of them, some of which may be known only by name."""
         if isinstance(value, list | tuple):
-            refs = [one for one in value if isinstance(one, AssetRef)]
-            return (*self.assets(name, [one for one in value if not isinstance(one, AssetRef)]), *refs)
+            refs = [asset for asset in value if isinstance(asset, AssetRef)]
+            return (*self.assets(name, [asset for asset in value if not isinstance(asset, AssetRef)]), *refs)
         return self.assets(name, value)
 
     def assets(self, name: str, value: object) -> tuple[Asset, ...]:

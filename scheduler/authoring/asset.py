@@ -99,7 +99,7 @@ class Asset(_Named):
         self.group = _checked("group", group)
         self.extra = dict(extra or {})
         self.watchers = tuple(watchers)
-        if wrong := [one for one in self.watchers if not isinstance(one, AssetWatcher)]:
+        if wrong := [watcher for watcher in self.watchers if not isinstance(watcher, AssetWatcher)]:
             raise fault(f"Asset {self.name!r}: watchers takes a list of AssetWatcher(name=..., trigger=...), not of {wrong[0]!r}.")
 
     @classmethod

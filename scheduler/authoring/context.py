@@ -76,7 +76,7 @@ def build(
     """
     backend, states = backend or NoBackend(), states or NoStates()
     known = dict(dates(dag_run.logical_date))
-    inlets = [events.named(one.name) if isinstance(one, AssetRef) else one for one in task.inlets]
+    inlets = [events.named(inlet.name) if isinstance(inlet, AssetRef) else inlet for inlet in task.inlets]
     try_params = params.Params()
     if dag.params or task.params or dag_run.conf:
         try_params = params.of_try(dag, task, dag_run.conf, conf_overrides=conf_overrides_params)

@@ -144,10 +144,9 @@ class DAG(Graph[AbstractOperator]):
     @property
     def asset_names(self) -> dict[str, str]:
         """{uri: name} of the assets of its schedule and tasks whose name is not their URI."""
-        used = (asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets))
-        assets = [asset for asset in used if isinstance(asset, Asset)]
-        assets += (one for one in self.timetable.condition.assets() if isinstance(one, Asset)) if self.timetable.condition else ()
-        return {asset.uri: asset.name for asset in assets if asset.name != asset.uri}
+        used = [asset for task in self.task_dict.values() for asset in (*task.outlets, *task.inlets)]
+        used += self.timetable.condition.assets() if self.timetable.condition is not None else ()
+        return {asset.uri: asset.name for asset in used if isinstance(asset, Asset) and asset.name != asset.uri}
 
     @property
     def line(self) -> int:

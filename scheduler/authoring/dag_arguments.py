@@ -16,9 +16,9 @@ RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered")
 
 def _tags(checks: Arguments, name: str, value: Any) -> list[str]:
     names = checks.texts(name, () if value is None else value)
-    for one in names:
-        if not one.strip() or len(one) > TAG_MAX_LENGTH:
-            raise checks.refuse(f"the tag {one!r} must have 1 to {TAG_MAX_LENGTH} characters.")
+    for tag in names:
+        if not tag.strip() or len(tag) > TAG_MAX_LENGTH:
+            raise checks.refuse(f"the tag {tag!r} must have 1 to {TAG_MAX_LENGTH} characters.")
     return names
 
 

@@ -35,11 +35,11 @@ class Label(Linkable):
         self.set_downstream(after)
 
     def _link(self, before: Sequence[Linkable], after: Sequence[Linkable]) -> None:
-        for one in before:
-            for other in after:
-                if isinstance(one, Label) or isinstance(other, Label):
+        for upstream in before:
+            for downstream in after:
+                if isinstance(upstream, Label) or isinstance(downstream, Label):
                     raise fault(f"Label {self.label!r} is next to another label; an edge takes only one.")
-                join(one, other, self.label)
+                join(upstream, downstream, self.label)
 
 
 def chain(*steps: Any) -> None:
@@ -54,8 +54,8 @@ def chain(*steps: Any) -> None:
         left, right = flat(before), flat(after)
         if len(left) != len(right):
             raise fault(f"chain() joins neighboring lists pair by pair, but one has {len(left)}, the next {len(right)} tasks.")
-        for one, other in zip(left, right, strict=True):
-            one.set_downstream(other)
+        for upstream, downstream in zip(left, right, strict=True):
+            upstream.set_downstream(downstream)
 
 
 def chain_linear(*steps: Any) -> None:
@@ -70,5 +70,5 @@ def chain_linear(*steps: Any) -> None:
 def cross_downstream(from_tasks: Any, to_tasks: Any) -> None:
     """Every task of `from_tasks` before every task of `to_tasks`."""
     after = flat(to_tasks)
-    for one in flat(from_tasks):
-        one.set_downstream(after)
+    for upstream in flat(from_tasks):
+        upstream.set_downstream(after)

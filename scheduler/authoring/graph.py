@@ -233,7 +233,7 @@ class Group(Linkable, Relatives):
 
     def has_task(self, task: Node) -> bool:
         """Whether a task is in this group or in a group inside it."""
-        return any(one is task for one in self.iter_tasks())
+        return any(inner is task for inner in self.iter_tasks())
 
     def get_child_by_label(self, label: str) -> Node | Group:
         """The task or group with this label; KeyError if there is none."""

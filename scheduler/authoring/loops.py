@@ -87,7 +87,7 @@ class LoopGate(Operator):
 
 def close(group: Any, *, until: Callable[..., Any] | None, max_iterations: int, checks: Arguments) -> None:
     """Add the gate after the one last task of the body, inside the `with` block of the group."""
-    ids = {one.task_id for one in group.iter_tasks()}
+    ids = {task.task_id for task in group.iter_tasks()}
     last = [task for task in group.iter_tasks() if not task.downstream_task_ids & ids]
     if len(last) != 1:
         names = ", ".join(sorted(task.task_id for task in last)) or "no task"
@@ -132,6 +132,6 @@ def _decision(given: object) -> LoopDecision:
 def _arguments(until: Callable[..., Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
     """The values of the context that a function has parameters for."""
     parameters = inspect.signature(until).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return context
     return {name: context[name] for name in parameters if name in context}

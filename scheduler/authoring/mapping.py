@@ -83,7 +83,7 @@ class OperatorPartial(Generic[K_co]):
     def _expand_kwargs(self, kwargs: Any) -> AbstractOperator:
         entries = Entries(kwargs, self._refuse)
         self._check_expanded(entries.names())
-        self._check_call({frozenset(one) for one in entries.literals})
+        self._check_call({frozenset(entry) for entry in entries.literals})
         return self._make(entries)
 
     def _arguments(self) -> Iterable[str]:

@@ -94,7 +94,7 @@ class ObjectStoragePath:
     @property
     def parents(self) -> tuple[ObjectStoragePath, ...]:
         """The folders that contain this path, the innermost first."""
-        return tuple(self._at(str(one)) for one in PurePosixPath(self.path).parents if str(one) != ".")
+        return tuple(self._at(str(folder)) for folder in PurePosixPath(self.path).parents if str(folder) != ".")
 
     def with_name(self, name: str) -> ObjectStoragePath:
         """This path with another last part."""

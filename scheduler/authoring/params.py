@@ -111,19 +111,19 @@ def _plain(value: Any) -> Any:
 
 def required(spec: Mapping[str, Any]) -> list[str]:
     """The names of params that have no default."""
-    return [name for name, one in spec.items() if "value" not in one]
+    return [name for name, param in spec.items() if "value" not in param]
 
 
 def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf_overrides: bool = True) -> None:
     """Check that `conf` has every param of `spec`, and that each fits its schema; ParamError names the first that does not."""
     _check_depth(conf, dag_id=dag_id)
     given = conf if conf_overrides else {}
-    for name, one in spec.items():
-        if name not in given and "value" not in one:
+    for name, param in spec.items():
+        if name not in given and "value" not in param:
             hint = f"give it in the conf, as {{{json.dumps(name)}: ...}}"
             fix = hint if conf_overrides else "core.dag_run_conf_overrides_params is off, so the DAG must give it a default"
             raise ParamError(f"DAG {dag_id!r} needs a value for param {name!r}: {fix}.")
-        if name in given and (complaint := _complaint(given[name], one["schema"])):
+        if name in given and (complaint := _complaint(given[name], param["schema"])):
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
@@ -135,10 +135,10 @@ def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
         if name not in spec:
             known = f"the params are {', '.join(spec)}" if spec else "the request has no params"
             return f"There is no param {name!r}: {known}."
-    for name, one in spec.items():
-        if name not in given and "value" not in one:
+    for name, param in spec.items():
+        if name not in given and "value" not in param:
             return f"Param {name!r} needs a value."
-        if name in given and (complaint := _complaint(given[name], one["schema"])):
+        if name in given and (complaint := _complaint(given[name], param["schema"])):
             return f"Param {name!r} cannot be {_shown(given[name])}: {complaint}."
     return None
 
@@ -146,7 +146,7 @@ def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
 def of_try(dag: Any, task: Any, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
     """The params of one try: those of the DAG, overridden by those of the task, overridden by the conf of the run."""
     # Those of the DAG were checked when the run was created.
-    own = {name: one for name, one in spec(task.params).items() if one["schema"] or "value" not in one}
+    own = {name: param for name, param in spec(task.params).items() if param["schema"] or "value" not in param}
     check(own, conf, dag_id=dag.dag_id, conf_overrides=conf_overrides)
     return of_run(dag.params | task.params, conf, conf_overrides=conf_overrides)
 

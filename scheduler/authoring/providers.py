@@ -36,9 +36,9 @@ def task_decorator(name: str) -> Any:
             about: dict[str, Any] = point.load()()
         except ImportError:
             continue
-        for one in about.get("task-decorators", ()):
-            if one["name"] == name:
-                module, _, function = one["class-name"].rpartition(".")
+        for decorator in about.get("task-decorators", ()):
+            if decorator["name"] == name:
+                module, _, function = decorator["class-name"].rpartition(".")
                 return getattr(importlib.import_module(module), function)
     return None
 
@@ -49,8 +49,8 @@ def _classes() -> dict[str, tuple[str, str]]:
     classes = {}
     for point in entry_points(group=PROVIDERS):
         about: dict[str, Any] = point.load()()
-        for one in about.get("connection-types", ()):
-            classes[one["connection-type"]] = (one["hook-class-name"], one.get("conn-id-argument") or "")
+        for kind in about.get("connection-types", ()):
+            classes[kind["connection-type"]] = (kind["hook-class-name"], kind.get("conn-id-argument") or "")
     return classes
 
 

@@ -72,7 +72,7 @@ def defer_first_of_line(error: DagError) -> None:
     This ends a `while` loop whose condition has the error.
     """
     known = _collectors[-1].errors if _collectors else []
-    if any((one.file, one.line) == (error.file, error.line) for one in known) or not defer(error):
+    if any((earlier.file, earlier.line) == (error.file, error.line) for earlier in known) or not defer(error):
         raise error
 
 

@@ -66,8 +66,8 @@ def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: boo
     task.trigger_rule = str(TriggerRule.ALL_DONE_SETUP_SUCCESS)
     if on_failure_fail_dagrun is not None:
         task.on_failure_fail_dagrun = checks.boolean("on_failure_fail_dagrun", on_failure_fail_dagrun)
-    for one in [] if setups is None else flat(setups):
-        for setup in one.leaves:
+    for operand in [] if setups is None else flat(setups):
+        for setup in operand.leaves:
             mark_setup(setup)
             link(setup, task)
 

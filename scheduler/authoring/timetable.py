@@ -28,7 +28,8 @@ PRESETS: Mapping[str, str] = {
 }
 #: The kinds whose spec contains exactly their arguments.
 _PLAIN: Mapping[str, type[Timetable]] = {
-    one.kind: one for one in (Never, Once, Continuous, Cron, CronInterval, CronPartition, AtRuntime, Delta, DeltaInterval, Events)
+    table.kind: table
+    for table in (Never, Once, Continuous, Cron, CronInterval, CronPartition, AtRuntime, Delta, DeltaInterval, Events)
 }
 
 

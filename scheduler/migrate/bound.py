@@ -117,13 +117,13 @@ class Collector(cst.CSTVisitor):
                 self.changes.append(Note(line, f"{module} -> {place}"))
             return
         missing: dict[str, str] = {}
-        for one in imported(node):
-            name, local = one.node.evaluated_name, local_name(one.node)
-            if one.ours is not None:
+        for each in imported(node):
+            name, local, ours = each.node.evaluated_name, local_name(each.node), each.ours
+            if ours is not None:
                 self.bound.names[local] = name
-                self.changes.append(Note(line, f"{module}.{name} -> {one.ours.module}{one.ours.name and '.'}{one.ours.name}"))
-            elif one.module:
-                self.bound.modules[local] = one.module
+                self.changes.append(Note(line, f"{module}.{name} -> {ours.module}{ours.name and '.'}{ours.name}"))
+            elif each.module:
+                self.bound.modules[local] = each.module
             else:
                 missing[local] = name
         if missing:

@@ -74,7 +74,7 @@ def migrate(folder: Path, settings: Settings, *, compare: bool = True) -> list[F
         after = load(copy, settings, unchanged=False)
         again = {report.path for report in reports if _fails(after.get(report.path)) and b"airflow" in report.rewritten.content}
         loaded = load(copy, settings, unchanged=True, only=again) if again else {}
-        after |= {path: replace(one, with_hook=True) for path, one in loaded.items() if not one.problem}
+        after |= {path: replace(result, with_hook=True) for path, result in loaded.items() if not result.problem}
         after = {path: _moved(loaded, copy, folder) for path, loaded in after.items()}
     before = load(folder, settings, unchanged=True) if compare and hook.airflow_folder() is None else {}
     return [replace(report, before=before.get(report.path), after=after.get(report.path)) for report in reports]

@@ -49,7 +49,7 @@ class Imports(cst.CSTTransformer):
         is_commented = any(line.comment for line in updated_node.leading_lines) or updated_node.trailing_whitespace.comment
         statements = [new for old in updated_node.body for new in self._statements(old)]
         if self._depth == 0 and not is_commented:
-            statements = [one for one in statements if not self._is_repeated(one)]
+            statements = [statement for statement in statements if not self._is_repeated(statement)]
         if not statements:
             # A block must keep a statement, and a comment its place.
             return updated_node.with_changes(body=[cst.Pass()]) if self._depth or is_commented else cst.RemoveFromParent()
@@ -57,7 +57,9 @@ class Imports(cst.CSTTransformer):
             return updated_node.with_changes(body=statements)
         # The comments above the line stay above the first statement, and the one behind it stays behind that.
         first = updated_node.with_changes(body=[statements[0].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
-        others = [cst.SimpleStatementLine([one.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]) for one in statements[1:]]
+        others = [
+            cst.SimpleStatementLine([statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]) for statement in statements[1:]
+        ]
         return cst.FlattenSentinel([first, *others])
 
     def leave_SimpleStatementSuite(
@@ -93,8 +95,8 @@ class Imports(cst.CSTTransformer):
             return [node if place is None else node.with_changes(module=bound.as_expression(place))]
         return self._of_names(node, list(bound.imported(node)))
 
-    def _is_useless(self, node: cst.ImportFrom, one: Imported) -> bool:
-        return not one.module and is_useless(bound.module_of(node), bound.local_name(one.node), self._used)
+    def _is_useless(self, node: cst.ImportFrom, imported: Imported) -> bool:
+        return not imported.module and is_useless(bound.module_of(node), bound.local_name(imported.node), self._used)
 
     def _of_own_module(self, node: cst.ImportFrom, module: str) -> Sequence[cst.BaseSmallStatement]:
         """An import from a module of the DAGs folder, without names that only removed arguments used."""
@@ -124,15 +126,15 @@ class Imports(cst.CSTTransformer):
     def _of_names(self, node: cst.ImportFrom, imported: list[Imported]) -> Sequence[cst.BaseSmallStatement]:
         groups: dict[str, list[cst.ImportAlias]] = {}
         modules: list[str] = []
-        for one in imported:
-            places = self._bound.places.get(bound.local_name(one.node), set()) if one.module else set()
+        for each in imported:
+            places = self._bound.places.get(bound.local_name(each.node), set()) if each.module else set()
             modules += sorted(place for place in places if place)
-            if one.ours is not None:
-                place, _, last = one.ours.module.rpartition(".")
-                place, name = (one.ours.module, one.ours.name) if one.ours.name else (place, last)
-                groups.setdefault(place, []).append(_renamed(one.node, name))
-            elif (not places or "" in places) and not self._is_useless(node, one):
-                groups.setdefault(bound.module_of(node), []).append(one.node)
+            if each.ours is not None:
+                place, _, last = each.ours.module.rpartition(".")
+                place, name = (each.ours.module, each.ours.name) if each.ours.name else (place, last)
+                groups.setdefault(place, []).append(_renamed(each.node, name))
+            elif (not places or "" in places) and not self._is_useless(node, each):
+                groups.setdefault(bound.module_of(node), []).append(each.node)
         rewritten: list[cst.BaseSmallStatement] = [
             node.with_changes(module=bound.as_expression(place), **_layout(node, aliases, number))
             for number, (place, aliases) in enumerate(groups.items())

@@ -138,7 +138,7 @@ class HITLOperator(Operator):
         if not isinstance(answer, Mapping) or not isinstance(answer.get("chosen_options"), list) or not answer["chosen_options"]:
             return "it must be an object with a list chosen_options."
         chosen, given = answer["chosen_options"], answer.get("params_input") or {}
-        if unknown := [one for one in chosen if one not in self.options]:
+        if unknown := [option for option in chosen if option not in self.options]:
             return f"{unknown} are not in the options {self.options}."
         if len(chosen) > 1 and not self.multiple:
             return "only one option can be chosen."
@@ -222,7 +222,7 @@ class HITLBranchOperator(HITLOperator, BranchMixIn):
             raise self.checks().refuse(f"options_mapping has {unknown}, which are not in options {self.options}.")
 
     def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
-        return self.do_branch(context, [self.options_mapping.get(one, one) for one in answer["chosen_options"]])
+        return self.do_branch(context, [self.options_mapping.get(option, option) for option in answer["chosen_options"]])
 
 
 class HITLEntryOperator(HITLOperator):

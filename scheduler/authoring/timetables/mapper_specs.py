@@ -30,9 +30,9 @@ def to_spec(value: Any) -> Any:
                 f"{name} is a class of your own, and schedulers never run user code; compose the mappers and windows of Paceline."
             )
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
-        return {KIND: name} | {field: to_spec(one) for field, one in fields.items() if one is not None}
+        return {KIND: name} | {field: to_spec(item) for field, item in fields.items() if item is not None}
     if isinstance(value, tuple):
-        return [to_spec(one) for one in value]
+        return [to_spec(item) for item in value]
     return str(value) if isinstance(value, windows.Direction) else value
 
 
@@ -50,4 +50,4 @@ def from_spec(spec: Mapping[str, Any]) -> Any:
 def _revived(value: Any) -> Any:
     if isinstance(value, dict):
         return from_spec(value)
-    return [_revived(one) for one in value] if isinstance(value, list) else value
+    return [_revived(item) for item in value] if isinstance(value, list) else value

@@ -111,7 +111,7 @@ class _Several(PartitionMapper):
     mappers: tuple[PartitionMapper, ...]
 
     def __init__(self, *mappers: PartitionMapper, max_downstream_keys: int | None = None) -> None:
-        if len(mappers) < 2 or not all(isinstance(one, PartitionMapper) for one in mappers):
+        if len(mappers) < 2 or not all(isinstance(mapper, PartitionMapper) for mapper in mappers):
             raise refusal(f"{type(self).__name__} needs two or more mappers, not {list(mappers)!r}.")
         object.__setattr__(self, "mappers", mappers)
         object.__setattr__(self, "max_downstream_keys", max_downstream_keys)
@@ -150,7 +150,7 @@ class ProductMapper(_Several):
                 f"it has {len(parts)} parts between {self.delimiter!r}, and ProductMapper has {len(self.mappers)} mappers"
             )
         mapped = [mapper.to_downstream(part) for mapper, part in zip(self.mappers, parts, strict=True)]
-        if wrong := [one for one in mapped if not isinstance(one, str)]:
+        if wrong := [keys for keys in mapped if not isinstance(keys, str)]:
             raise ValueError(f"a mapper in ProductMapper gave {len(wrong[0])} keys; each must give one")
         return self.delimiter.join(map(str, mapped))
 
@@ -190,7 +190,7 @@ class RollupMapper(PartitionMapper):
     def to_upstream(self, downstream_key: str) -> frozenset[str]:
         """The keys of the updates that a run waits for."""
         anchor = self.upstream_mapper.decode_downstream(downstream_key)
-        return frozenset(self.upstream_mapper.encode_upstream(one) for one in self.window.to_upstream(anchor))
+        return frozenset(self.upstream_mapper.encode_upstream(member) for member in self.window.to_upstream(anchor))
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
         return self.upstream_mapper.to_partition_date(downstream_key)

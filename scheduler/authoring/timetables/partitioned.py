@@ -90,7 +90,7 @@ class CronPartition(Cron):
 
 def from_spec(spec: Mapping[str, Any], condition: Condition) -> WhenPartitioned:
     """The timetable that `WhenPartitioned.to_spec` described."""
-    mappers = {uri: mapper_specs.from_spec(one) for uri, one in spec["mappers"].items()}
+    mappers = {uri: mapper_specs.from_spec(mapper) for uri, mapper in spec["mappers"].items()}
     return WhenPartitioned(condition, mapper_specs.from_spec(spec["mapper"]), mappers)
 
 

@@ -188,7 +188,7 @@ class FanOutMapper(PartitionMapper):
         if not isinstance(start, str):
             raise ValueError("the upstream_mapper of FanOutMapper gave several keys; it must give one")
         members = self.window.to_upstream(self.upstream_mapper.decode_downstream(start))
-        return [self._key(one) for one in members]
+        return [self._key(member) for member in members]
 
     def _key(self, member: object) -> str:
         """The key of the run of a member."""

@@ -80,7 +80,7 @@ class Cron(_Trigger):
 
     def _following(self, asked: Asked) -> RunTimes | None:
         if asked.last is None and asked.start is None:
-            each = (Clocks((one,), self.timezone) for one in (self.expression, *self.more))
+            each = (Clocks((expression,), self.timezone) for expression in (self.expression, *self.more))
             first = [tick for ticks in each if (tick := self._first(ticks, asked.now)) is not None]
             due = [] if asked.catchup else [tick for tick in first if tick <= asked.now]
             return self._run(max(due, default=min(first, default=None)), asked.end)

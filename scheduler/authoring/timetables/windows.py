@@ -110,7 +110,7 @@ class SegmentWindow(Window):
 
     def __init__(self, segments: Iterable[str]) -> None:
         given = [segments] if isinstance(segments, str) else list(segments)
-        if isinstance(segments, str) or not given or not all(isinstance(one, str) and one for one in given):
+        if isinstance(segments, str) or not given or not all(isinstance(segment, str) and segment for segment in given):
             raise refusal(f"SegmentWindow needs a list of one or more texts that are not empty, not {segments!r}.")
         object.__setattr__(self, "segments", tuple(sorted(set(given))))
         object.__setattr__(self, "direction", Direction.FORWARD)
