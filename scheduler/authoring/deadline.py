@@ -62,6 +62,7 @@ class AsyncCallback(SyncCallback):
     """A SyncCallback for an `async def` function."""
 
 
+@dataclass(eq=False)
 class DeadlineAlert:
     """Calls `callback` once for each run that has not succeeded by `interval` (may be negative) after `reference`.
 
@@ -69,24 +70,19 @@ class DeadlineAlert:
     argument is wrong.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        interval: timedelta,
-        callback: Callable[..., Any] | SyncCallback,
-        name: str | None = None,
-    ) -> None:
+    reference: Reference
+    interval: timedelta
+    callback: Callable[..., Any] | SyncCallback
+    name: str | None = None
+
+    def __post_init__(self) -> None:
         checks = _checks()
-        if not isinstance(reference, Reference):
-            raise checks.refuse(f"reference must be a DeadlineReference, such as DAGRUN_QUEUED_AT, not {reference!r}.")
-        if not isinstance(interval, timedelta):
-            raise checks.refuse(f"interval must be a timedelta such as timedelta(minutes=5), not {interval!r}.")
-        if not callable(callback) and not isinstance(callback, SyncCallback):
-            raise checks.refuse(f"callback must be a function that takes the context, or a SyncCallback, not {callback!r}.")
-        self.reference = reference
-        self.interval = interval
-        self.callback = callback
-        self.name = name
+        if not isinstance(self.reference, Reference):
+            raise checks.refuse(f"reference must be a DeadlineReference, such as DAGRUN_QUEUED_AT, not {self.reference!r}.")
+        if not isinstance(self.interval, timedelta):
+            raise checks.refuse(f"interval must be a timedelta such as timedelta(minutes=5), not {self.interval!r}.")
+        if not callable(self.callback) and not isinstance(self.callback, SyncCallback):
+            raise checks.refuse(f"callback must be a function that takes the context, or a SyncCallback, not {self.callback!r}.")
 
     def to_spec(self) -> dict[str, Any]:
         """The deadline as data; its callback stays in the DAG file."""

@@ -26,9 +26,15 @@ class Location:
 def here() -> Location:
     """The innermost line of the call stack that is outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
     return Location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether the code is that of this package. The `__init__` of a dataclass has no file of its own."""
+    file = frame.f_code.co_filename
+    return file.startswith(PACKAGE) or (file == "<string>" and frame.f_globals.get("__name__", "").startswith("scheduler."))
 
 
 def is_called_from_outside() -> bool:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler import DAG, BaseOperator, chain, dag, task
+from scheduler import DAG, AssetWatcher, BaseOperator, MinimumCount, chain, dag, task
 from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError
 from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
 
@@ -145,6 +145,14 @@ def test_a_mistake_in_an_operator_of_ones_own_names_the_line_that_makes_it() -> 
         refused(lambda: Load(task_id="t", tabel="x"), "unknown argument 'tabel'; did you mean 'table'")
         refused(lambda: Load(task_id="t"), "Load needs the argument 'table'")
         refused(lambda: Load("t"), "keyword arguments only; write task_id='t'")
+
+
+def test_a_mistake_in_the_arguments_of_a_dataclass_names_the_line_of_the_author() -> None:
+    for write in (lambda: MinimumCount(0), lambda: AssetWatcher("", trigger=None)):
+        with pytest.raises(DagError) as error:
+            write()
+
+        assert (error.value.file, error.value.line) == (__file__, write.__code__.co_firstlineno)
 
 
 def test_a_result_outside_of_template_fields_is_refused() -> None:
