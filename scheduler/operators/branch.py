@@ -1,8 +1,10 @@
 """Branches: tasks that choose which of their downstream tasks run. The others are skipped."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
+from scheduler.authoring import zones
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
 from scheduler.authoring.dag import DAG
@@ -163,3 +165,8 @@ def dag_of(operator: AbstractOperator) -> DAG:
     """The DAG of a running task."""
     assert isinstance(operator.dag, DAG), "a running task belongs to a DAG"
     return operator.dag
+
+
+def zone_of(operator: AbstractOperator) -> tzinfo:
+    """The time zone of the DAG of a running task."""
+    return zones.load(dag_of(operator).timezone)

@@ -1,14 +1,13 @@
 """Branches on the date and time, on the day of the week, and on whether the run is the latest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from typing import Any, Unpack
-from zoneinfo import ZoneInfo
 
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.operators.branch import BaseBranchOperator, Choice, dag_of
+from scheduler.operators.branch import BaseBranchOperator, Choice, dag_of, zone_of
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 #: LatestOnlyOperator never skips in a manual run.
@@ -49,7 +48,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
         now = moment_of(context, logical=self.use_task_logical_date)
-        zone = ZoneInfo(dag_of(self).timezone)
+        zone = zone_of(self)
         lower, upper = (placed(target, now, zone) for target in (self.target_lower, self.target_upper))
         # An upper time of day before the lower one means a span over midnight.
         if lower and upper and upper < lower and isinstance(self.target_upper, time):
@@ -82,7 +81,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         self.use_task_logical_date = checks.boolean("use_task_logical_date", use_task_logical_date)
 
     def choose_branch(self, context: Mapping[str, Any]) -> Choice:
-        today = moment_of(context, logical=self.use_task_logical_date).astimezone(ZoneInfo(dag_of(self).timezone))
+        today = moment_of(context, logical=self.use_task_logical_date).astimezone(zone_of(self))
         return self.follow_task_ids_if_true if today.weekday() in self.week_day else self.follow_task_ids_if_false
 
 
@@ -108,7 +107,7 @@ def moment_of(context: Mapping[str, Any], *, logical: bool) -> datetime:
     return moment.astimezone(UTC)
 
 
-def placed(target: datetime | time | None, now: datetime, zone: ZoneInfo) -> datetime | None:
+def placed(target: datetime | time | None, now: datetime, zone: tzinfo) -> datetime | None:
     """A datetime unchanged; a time of day on the current date, in the time zone of the DAG unless it has its own."""
     if target is None:
         return None

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from enum import Enum
 from typing import Any, Unpack
-from zoneinfo import ZoneInfo
 
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
-from scheduler.operators.branch import dag_of
+from scheduler.operators.branch import zone_of
 from scheduler.operators.calendar import moment_of, weekdays
 from scheduler.operators.sensor import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
 from scheduler.triggers import DateTimeTrigger
@@ -60,7 +59,7 @@ class DateTimeSensor(_MomentSensor):
             target = datetime.fromisoformat(str(self.target_time))
         except ValueError:
             raise FailTask(f"target_time {self.target_time!r} must be an ISO time such as 2026-01-01T06:00:00+00:00.") from None
-        return target if target.utcoffset() is not None else target.replace(tzinfo=ZoneInfo(dag_of(self).timezone))
+        return target if target.utcoffset() is not None else target.replace(tzinfo=zone_of(self))
 
 
 class TimeSensor(_MomentSensor):
@@ -73,7 +72,7 @@ class TimeSensor(_MomentSensor):
         self.target_time = target_time
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
-        zone = self.target_time.tzinfo or ZoneInfo(dag_of(self).timezone)
+        zone = self.target_time.tzinfo or zone_of(self)
         today = context["ti"].start_date.astimezone(zone).date()
         return datetime.combine(today, self.target_time.replace(tzinfo=None), zone).astimezone(UTC)
 
@@ -118,5 +117,5 @@ class DayOfWeekSensor(BaseSensorOperator):
         self.use_task_logical_date = checks.boolean("use_task_logical_date", use_task_logical_date)
 
     def poke(self, context: Mapping[str, Any]) -> bool:
-        today = moment_of(context, logical=self.use_task_logical_date).astimezone(ZoneInfo(dag_of(self).timezone))
+        today = moment_of(context, logical=self.use_task_logical_date).astimezone(zone_of(self))
         return today.weekday() in self.week_day

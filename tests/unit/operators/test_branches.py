@@ -1,6 +1,6 @@
 """The tasks that a branch skips."""
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -183,6 +183,17 @@ def test_a_branch_by_date_and_time(lower: Any, upper: Any, inside: bool) -> None
         branch >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")]
 
     assert run(branch)[1].skipped == (["b"] if inside else ["a"])
+
+
+def test_branches_by_time_take_a_zone_that_is_only_an_offset() -> None:
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30)))):
+        arguments: dict[str, Any] = {"follow_task_ids_if_true": "a", "follow_task_ids_if_false": "b"}
+        by_time = BranchDateTimeOperator(task_id="t", target_lower=time(17, 29), target_upper=time(17, 31), **arguments)
+        by_day = BranchDayOfWeekOperator(task_id="d", week_day="wednesday", **arguments)
+        [by_time, by_day] >> EmptyOperator(task_id="a")
+        [by_time, by_day] >> EmptyOperator(task_id="b")
+
+    assert [run(branch)[1].skipped for branch in (by_time, by_day)] == [["b"], ["b"]]
 
 
 @pytest.mark.parametrize(("days", "inside"), [("wednesday", True), (["Monday", "TUESDAY"], False)])
