@@ -74,12 +74,12 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
         {
             "goes_on": S,
             "reached": S,
-            # Everything below is skipped, whatever its trigger rule.
+            # Everything below is skipped, with any trigger rule.
             "stops": S,
             "near": K,
             "far": K,
             "cleanup": K,
-            # ignore_downstream_trigger_rules=False: only what is directly below; all_done further down runs.
+            # ignore_downstream_trigger_rules=False: only direct downstream tasks; all_done further down runs.
             "polite": S,
             "polite_near": K,
             "polite_far": K,
@@ -149,7 +149,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "open": S,
             "broken_work": F,
             "more_work": UF,
-            "close": S,  # a teardown runs whatever became of the work
+            "close": S,  # a teardown runs after any end of the work
             "bad_setup": F,
             "needs_it": UF,
             "needs_it_too": UF,  # all_done, but an indirect setup failed
@@ -235,6 +235,6 @@ def outcome(engine: Engine, dag_id: str) -> tuple[str, dict[str, str]]:
 
 
 def differences(found: tuple[str, dict[str, str]], expected: tuple[str, dict[str, str]]) -> dict[str, tuple[Any, Any]]:
-    """Where the two differ: what is, and what should be."""
+    """The differences: the actual and the expected value."""
     is_, should = ({"(the run)": state} | tasks for state, tasks in (found, expected))
     return {name: (is_.get(name), should.get(name)) for name in is_.keys() | should if is_.get(name) != should.get(name)}

@@ -88,7 +88,7 @@ def test_a_backup_of_a_stack_at_work_completes_its_runs_on_another_machine(short
 
     assert state == "success"
     assert before == ["one first 1", "one gate 1", "one last 1", "two first 1", "two gate 1", "two last 1"]
-    # What ended before the backup does not run again. What ran then is tried again, and what came later is repeated.
+    # Tasks that ended before the backup do not run again. Running ones are retried, and later ones are repeated.
     assert ran(short_folder)[len(before) :] == ["one gate 2", "one last 1"]
     assert [run["run_id"] for run in runs] == ["one"]
 

@@ -23,7 +23,7 @@ PARTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    """What a small bench ends with."""
+    """The result of a small bench."""
     command = [sys.executable, "-m", "bench", "--small", "--iterations", "1", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_the_engine_with_open_pages_in_small() -> None:
 
 
 def web(*parts: str) -> dict[str, Any]:
-    """What a small `bench web` ends with."""
+    """The result of a small `bench web`."""
     command = [sys.executable, "-m", "bench", "web", "--small", *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
 def test_a_promoted_replica_that_lags_gets_missing_messages_again_and_old_ones_are_dropped(
     short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """What the replica lacks is sent again. What was delivered since it lags arrives again. Both run once, in the first try."""
+    """Messages that the replica lacks are published again, and messages delivered since it lags arrive again. Both run once."""
     files = {"one.py": ledger.dag("one", "task(task_id='t')(lambda: work(0.2))()", max_active_runs=1000)}
     with running_pair(short_folder) as pair:
         broker = settings.broker.model_copy(update={"url": pair.url})

@@ -70,7 +70,7 @@ def beating(stack: Stack, seconds: float) -> Callable[[], bool]:
 
 @contextlib.contextmanager
 def locked(stack: Stack) -> Any:
-    """What every process reads in its duties is locked."""
+    """The rows that every process reads in its duties are locked."""
     with contextlib.closing(psycopg2.connect(stack.settings.database_url)) as connection, connection.cursor() as cursor:
         cursor.execute("lock table dag_run, task_instance, deferral, xcom in access exclusive mode")
         yield

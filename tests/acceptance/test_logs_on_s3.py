@@ -71,7 +71,7 @@ def copies(port: int) -> list[str]:
 
 
 def elsewhere(stack: Stack, folder: Path, *arguments: str) -> str:
-    """What `paceline` prints on another machine: it has the settings, but not the files."""
+    """The output of `paceline` on another machine, which has the settings, but not the files."""
     environment = stack.env | {"PACELINE_HOME": str(folder), "PACELINE_PATHS_LOGS_FOLDER": str(folder / "logs")}
     key = (stack.settings.home / "fernet.key").read_text().strip()
     command = [sys.executable, "-P", "-m", "scheduler.cli", *arguments]

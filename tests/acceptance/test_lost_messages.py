@@ -96,7 +96,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
 
 @pytest.mark.on_demand
 def test_a_task_longer_than_the_visibility_timeout_runs_once(stack_factory: StackFactory, ledger: Ledger, tmp_path: Path) -> None:
-    """Redis gives nothing out again, for it keeps no count of what is out; and what comes again all the same is dropped."""
+    """Redis delivers nothing again, because it keeps no list of unacknowledged messages; a repeated message is dropped."""
     files = one_task(ledger, 20.0)
     with (
         faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, workers=[], waiters=0) as faulty,

@@ -61,7 +61,7 @@ def ports() -> dict[str, int]:
 
 
 class Statsd:
-    """A StatsD server on a Unix socket that keeps the names of what it receives, with the last value."""
+    """A StatsD server on a Unix socket that records each series with its last value."""
 
     def __init__(self, path: Path) -> None:
         self.lines: dict[str, str] = {}

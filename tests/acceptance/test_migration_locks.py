@@ -48,7 +48,7 @@ FILL = (
     select ended_at, dag_run_id, id, 1, 'running', state, 'w' from task_instance
     """,
 )
-#: What goes on meanwhile, by the table that it needs.
+#: Statements that run meanwhile, by the table that they need.
 STATEMENTS = {
     "task_instance": "update task_instance set reason = 'x' where id = (select min(id) + %s from task_instance)",
     "dag_run": "update dag_run set conf = '{}' where id = (select min(id) + %s from dag_run)",

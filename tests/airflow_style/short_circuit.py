@@ -22,7 +22,7 @@ with DAG("short_circuit", schedule=None, start_date=datetime(2025, 1, 1, tzinfo=
     cleanup = EmptyOperator(task_id="cleanup", trigger_rule="all_done")
     chain(stops(), EmptyOperator(task_id="near"), EmptyOperator(task_id="far"), cleanup)
 
-    # Only what is directly below is skipped; the trigger rules further down decide for themselves.
+    # Only direct downstream tasks are skipped; further down, the trigger rules decide.
     polite = ShortCircuitOperator(task_id="polite", python_callable=lambda: False, ignore_downstream_trigger_rules=False)
     chain(
         polite,

@@ -15,7 +15,7 @@ from browser.conftest import CHROMIUM, Installation, logged_in, running
 OUT = Path("build/screenshots")
 #: Replaced by the ID of a run of `orders`, and by that of the run of `flights`.
 RUN, FLIGHTS = "{run}", "first"
-#: Name: path, and what to click.
+#: Name: path, and the element to click.
 PAGES: dict[str, tuple[str, str | None]] = {
     "home": ("/", None),
     "dags": ("/dags", None),

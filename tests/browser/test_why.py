@@ -69,7 +69,7 @@ def test_the_page_explains_each_situation_as_the_command_line_and_the_api_do(
 
 
 def read(page: Page, address: str, one: Situation, answer: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What the page shows: the sentences, and the text of each step of the history that led there."""
+    """The sentences on the page, and the text of each step of the history."""
     if one.task is None:
         page.goto(f"{address}/dags/d/runs/one/details")
         sentences = page.locator(".history li.now .grow")

@@ -62,9 +62,9 @@ class Tolerance:
     after_harm_s: float
     #: Between the clock of a fault and that of the ledger, and the way of a signal.
     slack_s: float = 1.0
-    #: Until a worker has stopped what a person cleared or marked.
+    #: Until a worker has stopped a task that a user cleared or marked.
     action_s: float = 60.0
-    #: From the end of an outage of PostgreSQL to the report of what ended in it: the longest pause between two attempts, and one.
+    #: From the end of an outage of PostgreSQL to the report of a task that ended in it: the longest pause between attempts, plus 1.
     report_s: float = 6.0
 
 
@@ -111,7 +111,7 @@ class _Case:
         found.overlaps += self._overlaps()
         return found
 
-    # What may be excused
+    # Excuses
 
     def _harmed(self, process: str, child: int | None, start: float, end: float) -> bool:
         """Whether a fault hit this worker, or this child of it, between the two."""
@@ -136,7 +136,7 @@ class _Case:
         return one.start + self._tolerance.after_harm_s if one.ended is None else one.ended
 
     def _reported(self, end: float) -> float:
-        """When the report of what ended then was stored at the latest: later than that only by outages of PostgreSQL."""
+        """The latest time at which the report of that end was stored: only outages of PostgreSQL move it."""
         for outage in sorted(self._history.outages, key=lambda one: one.start):
             if outage.start - self._tolerance.slack_s <= end <= outage.end:
                 end = outage.end + self._tolerance.report_s
@@ -241,7 +241,7 @@ class _Case:
         end = stored.ended if stored.ended is not None else start
         return self._harmed(stored.process, None, start, end) or self._stopped(one.key, start, end)
 
-    # What the trigger rule says
+    # Trigger rules
 
     def _verdict(self, found: Findings, dag: PlannedDag, task: PlannedTask, one: StoredInstance, run: list[StoredInstance]) -> None:
         if one.state not in FINISHED or one.state == "removed" or self._unsure(dag, one.key):
@@ -261,7 +261,7 @@ class _Case:
             found.out_of_order.append(f"{text}: it must not run")
 
     def _unsure(self, dag: PlannedDag, key: Key) -> bool:
-        """Whether a person changed what lies above it, perhaps after it was decided."""
+        """Whether a user changed an upstream task, perhaps after this task was decided."""
         return any(key[2] in dag.with_descendants(action.tasks) for action in self._actions[key[:2]])
 
     def _end(self, found: Findings, dag: PlannedDag, run: StoredRun, instances: list[StoredInstance]) -> None:
@@ -290,7 +290,7 @@ class _Case:
                 yield f"{_label(one.key)} got {execution.given!r} instead of {expected!r}"
 
     def _given(self, task: PlannedTask, key: Key) -> tuple[bool, object]:
-        """What a task is given, if that is known."""
+        """The input of a task, if it is known."""
         dag_id, run_id, _, index = key
         if task.takes is not None:
             peer = task.group is not None and self._plan.dags[dag_id].task[task.takes].group == task.group
@@ -303,7 +303,7 @@ class _Case:
             return True, index if task.over is None else f"{run_id}:{index}"
         return True, None
 
-    # What ran at the same time
+    # Overlaps
 
     def _tasks(self, executions: Iterable[Execution]) -> Iterator[tuple[Key, PlannedTask]]:
         for key in {one.key for one in executions}:

@@ -72,7 +72,7 @@ class Partitions:
 
     @contextlib.contextmanager
     def reserve(self, names: Sequence[str], choose: Callable[[list[str]], str]) -> Iterator[str]:
-        """One that `choose` returns, until the end of the block; waits while other faults have all of them."""
+        """A process that `choose` returns, until the end of the block; waits while other faults have all of them."""
         with self._changed:
             free = self._changed.wait_for(lambda: [name for name in names if name not in self._names], CUT_OFF_S)
             name = choose(free)
@@ -126,7 +126,7 @@ class Cluster:
         return [name for name in self.links if name.startswith("scheduler")]
 
     def up(self, names: list[str]) -> list[str]:
-        """Those of them that run just now; LookupError if none does."""
+        """Those of the processes that run now; LookupError if none does."""
         found = [name for name in names if self.stack.alive(name)]
         if not found:
             raise LookupError(f"none of {', '.join(names)} runs")
@@ -147,7 +147,7 @@ class Cluster:
             harm.end = time.time()
 
     def _harmed(self, what: str, name: str, child: int | None = None) -> Harm | None:
-        """What happens to a worker may cost its tries; nothing else may."""
+        """Only a fault of a worker may cost its tries."""
         return self.history.harmed(what, name, child) if name in self.workers else None
 
     def signal_server(self, name: str, number: int) -> None:
@@ -175,7 +175,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def to_cut_off(self, names: Sequence[str], rng: random.Random) -> Iterator[str]:
-        """One of these that runs; no other fault cuts it off until the end of the block."""
+        """A running one of these processes; no other fault cuts it off until the end of the block."""
         with self.partitions.reserve(names, lambda free: rng.choice(self.up(free))) as name:
             yield name
 

@@ -146,7 +146,7 @@ def _made(one: PlannedTask) -> str:
 
 
 def _group(tasks: list[PlannedTask]) -> list[str]:
-    """A mapped task group `each`: a chain of `item`, of which the later ones take what the one before returned."""
+    """A mapped task group `each`: a chain of `item`, each of which takes the result of the one before it."""
     lines, before = ["@task_group", "def each(number):"], "number"
     for one in tasks:
         short = one.task_id.partition(".")[2]

@@ -27,7 +27,7 @@ def standby_promoted(context: FaultContext) -> Recovery:
         try:
             _ask(primary, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
             eventually(lambda: _ask(primary, STREAMS), timeout=START_S)
-            # From here on every commit waits for it; it must have what was committed before, too.
+            # From here on every commit waits for it; it must also have all earlier commits.
             written = _ask(primary, "select pg_current_wal_lsn()")
             eventually(
                 lambda: _ask(primary, f"select bool_and(flush_lsn >= '{written}') from pg_stat_replication"), timeout=START_S

@@ -75,14 +75,14 @@ class InjectedFault:
 
 
 def inject(fault: Fault, context: FaultContext, injected: InjectedFault) -> threading.Thread:
-    """Start it in a thread; what it found is in `injected` at its end."""
+    """Start it in a thread; its findings are in `injected` at its end."""
 
     def work() -> None:
         started = time.monotonic()
         try:
             injected.recovery = fault(context)
         except Exception as error:
-            # Two faults can prevent each other. The checker finds what matters.
+            # Two faults can prevent each other. The checker finds relevant violations.
             injected.error = f"{type(error).__name__}: {error}"
         injected.ended = time.monotonic()
         injected.seconds = injected.ended - started

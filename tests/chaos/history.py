@@ -26,7 +26,7 @@ class Harm:
 
 @dataclass
 class Outage:
-    """PostgreSQL was away, took no writes or was slow to store them: what ended meanwhile is reported afterwards."""
+    """PostgreSQL was away, read-only or slow: tasks that ended meanwhile are reported afterwards."""
 
     start: float
     end: float = OPEN
@@ -53,7 +53,7 @@ class History:
     harms: list[Harm] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
-    #: Pools that were made smaller, and when (time.monotonic()): what holds their slots is left to end.
+    #: Pools that were made smaller, and when (time.monotonic()): task instances in their slots are left to end.
     shrunk: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -87,7 +87,7 @@ class Monitor(threading.Thread):
             counted = cursor.fetchone()[0]
         self.looks += 1
         stamp = time.strftime("%H:%M:%S")
-        # What held the slots of a pool when it was made smaller is left to end.
+        # Task instances in the slots of a pool that became smaller are left to end.
         drains = {pool for pool, at in self._history.shrunk.items() if time.monotonic() - at < DRAINED_S}
         self.overruns += [f"{stamp} {text}" for pool, text in over if pool not in drains]
         # A crash of the server sets the counter back.

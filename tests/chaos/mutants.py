@@ -81,7 +81,7 @@ def _mutant(name: str, counter: str, file: str, old: str, new: str, *faults: Fau
 
 
 def _reports(name: str, outcome: str) -> Mutant:
-    """What the code did is done, and something else is reported."""
+    """The code runs, and something else is reported."""
     return _mutant(name, "lost_success", EXECUTE, RETURNED, f"{RETURNED} if not {SOMETIMES} else {outcome}")
 
 

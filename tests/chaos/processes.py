@@ -37,7 +37,7 @@ def worker_kill(context: FaultContext) -> Recovery:
 
 
 def _busy(context: FaultContext) -> tuple[str, dict[int, int]]:
-    """The worker that runs most of what has a next try that can be measured; any, if none runs such a thing for a while."""
+    """The worker with most tasks whose next try can be measured; any worker, if none has such a task for a while."""
     order = context.rng.sample(context.cluster.workers, len(context.cluster.workers))
     deadline = time.monotonic() + LOOK_S
     while time.monotonic() < deadline:

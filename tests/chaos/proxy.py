@@ -47,8 +47,8 @@ class Link:
         self._server.close()
 
     def cut(self, *, requests: bool = True) -> None:
-        """From now on nothing passes, in either direction; new connections are taken and stay silent. Without `requests` what is
-        asked arrives and is done, and only the answers do not come back."""
+        """From now on nothing passes, in either direction; new connections are accepted and stay silent. Without `requests`, a
+        request arrives and is served, and only the responses are lost."""
         self._answers.clear()
         if requests:
             self._requests.clear()

@@ -22,7 +22,7 @@ select t.id, t.try_number from task_instance t join process p on p.id = t.worker
  where t.state = 'running' and p.name like %s || '@%%' and p.stopped_at is null and t.pool = 'default_pool'
    and t.max_active_tis_per_dag is null and t.max_active_tis_per_dagrun is null
 """
-#: What became of these task instances since: when the next try began, or nothing if there is none to come.
+#: The later fate of these task instances: when the next try began, or nothing if none follows.
 NEXT_TRY = """
 select n.id, (select min(extract(epoch from w.at)) from witness w
                where w.ti_id = n.id and w.after = 'running' and w.try_number > n.try_number),

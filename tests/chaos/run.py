@@ -31,7 +31,7 @@ TIS_PER_SECOND = 10.0
 #: max_active_runs has its turn; together it may take the longest.
 SETTLE_S, LONGEST_S = 60.0, 900.0
 OVERLAP = 0.3
-#: What lasts longer goes on beside other faults, whose recovery then does not count.
+#: A longer fault continues beside other faults, whose recovery then does not count.
 LASTING_S = 15.0
 #: Seconds after a crash of PostgreSQL in which recoveries do not count either: worker.heartbeat_timeout and two looks of rescue.
 CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend", "standby_promoted"), 14.0
@@ -53,7 +53,7 @@ OF_JUDGE = tuple(name for name in COUNTERS if name != "slot_overruns")
 
 @dataclass
 class Report:
-    """What a chaos run found; `line` is the JSON line."""
+    """The result of a chaos run; `line` is the JSON line."""
 
     seed: int
     verdict: Verdict
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What must be 0, by counter."""
+        """The violations, by counter; each list must be empty."""
         counted = {name: len(getattr(self.verdict, name)) for name in OF_LEDGER}
         counted |= {name: len(getattr(self.findings, name)) for name in OF_JUDGE}
         counted |= {"pool_overruns": len(self.overruns) + len(self.findings.slot_overruns), "deadlocks": len(self.deadlocks)}
@@ -101,7 +101,7 @@ class Report:
 
 
 def counters() -> tuple[str, ...]:
-    """What must be 0."""
+    """The counters that must be 0."""
     return (*OF_LEDGER, *OF_JUDGE, "pool_overruns", "deadlocks", "overlaps_without_fault")
 
 
@@ -194,7 +194,7 @@ class FaultSchedule:
 def _inject_faults(
     cluster: Cluster, seed: int, seconds: float, at_least: int, longest_s: float, schedule: FaultSchedule, say: Any
 ) -> list[InjectedFault]:
-    """One fault after the other, sometimes two at a time; what lasts long goes on beside the next ones."""
+    """One fault after the other, sometimes two at a time; long faults continue beside the next ones."""
     rng = random.Random(f"{seed} gaps")
     meter = Meter(cluster.settings.database_url)
     injected: list[InjectedFault] = []
@@ -208,7 +208,7 @@ def _inject_faults(
         begun = []
         for fault in drawn:
             number = len(injected)
-            # What else is wrong would be measured as well.
+            # Other faults would be measured as well.
             alone = len(drawn) == 1 and _quiet(
                 cluster, lasting, injected, QUIET_S if fault in MEASURED and longest_s > QUIET_S else 0.0
             )
@@ -233,7 +233,7 @@ def _inject_faults(
 def _quiet(
     cluster: Cluster, lasting: list[tuple[threading.Thread, InjectedFault]], injected: list[InjectedFault], seconds: float
 ) -> bool:
-    """Whether nothing else is wrong; waits so long for faults to be over, and for what they killed to be up again."""
+    """Whether no other fault is active; waits so long until faults are over, and killed processes are up again."""
     deadline = time.monotonic() + seconds
     while any(thread.is_alive() for thread, _ in lasting) or _aftermath(injected) or not cluster.whole():
         if time.monotonic() >= deadline:
@@ -243,7 +243,7 @@ def _quiet(
 
 
 def _aftermath(injected: list[InjectedFault]) -> bool:
-    """After a crash of PostgreSQL what was queued before it waits until workers have asserted their claims (ADR 4)."""
+    """After a crash of PostgreSQL, tasks queued before it wait until workers have confirmed their claims (ADR 4)."""
     return any(one.name in CRASHES and time.monotonic() - one.ended < AFTERMATH_S for one in injected)
 
 

@@ -31,7 +31,7 @@ select count(pg_terminate_backend(pid)) from pg_stat_activity
 
 
 def redis_kill(context: FaultContext) -> None:
-    """What it held comes back as it was a moment ago: messages taken meanwhile are there a second time."""
+    """Its data comes back as of a moment ago: messages taken meanwhile are delivered a second time."""
     with context.cluster.redis() as client:
         client.save()
     time.sleep(context.rng.choice((0.0, 0.2)))
@@ -120,7 +120,7 @@ def postgres_terminate(context: FaultContext) -> None:
 
 
 def delivered_twice(context: FaultContext) -> None:
-    """Messages of what is queued, runs or ran come again, in another order."""
+    """Messages of queued, running and ended task instances are delivered again, in another order."""
     publisher = Publisher(context.cluster.settings)
     for _ in range(3):
         rows = context.meter.ask(OLD_MESSAGES)

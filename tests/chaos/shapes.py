@@ -67,7 +67,7 @@ def _node(task_id: str, rng: random.Random | None = None, share: float = 1.0, **
 
 
 def _chain(rng: random.Random) -> Tasks:
-    """Each task takes what the one before it returned."""
+    """Each task takes the result of the task before it."""
     length, seconds = rng.randint(12, 30), round(_seconds(rng) / 3, 2)
     names = [f"t{n:02}" for n in range(length)]
     return [

@@ -24,7 +24,7 @@ CHANGED_POOLS = ("narrow", "odd", "wide")
 
 
 def cleared(context: FaultContext) -> None:
-    """A task and what is below it, in a run that has ended or goes on; once, twice or three times."""
+    """A task and its downstream tasks, in an ended or open run; once, twice or three times."""
     with _engine(context) as engine:
         for _ in range(context.rng.randint(1, 3)):
             dag, run_id = _run(context, ("running", "success", "failed"))
@@ -36,7 +36,7 @@ def cleared(context: FaultContext) -> None:
 
 
 def marked(context: FaultContext) -> None:
-    """A task of a run that goes on, whatever its state."""
+    """A task of an open run, in any state."""
     with _engine(context) as engine:
         dag, run_id = _run(context, ("running",))
         task_id = context.rng.choice(dag.tasks).task_id

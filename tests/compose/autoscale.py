@@ -12,7 +12,7 @@ from typing import Any
 from stack import CHECKOUT, Stack, eventually, expect, say
 
 CONCURRENCY, DRAIN_S, COOLDOWN_S = 4, 300, 15
-#: The largest number of worker-seconds, as a multiple of what the tasks took in as many slots.
+#: The largest number of worker-seconds, as a multiple of the time that the tasks took in as many slots.
 MOST = 1.2
 ENDED_WITHIN_S = 1800
 

@@ -50,7 +50,7 @@ def check_backlog(stack: Stack) -> dict[str, Any]:
 
 
 def judge(stack: Stack, runs: list[str], killed: str) -> dict[str, Any]:
-    """Every run and task succeeded, each task ran once, and only what the killed worker ran may have run twice."""
+    """Every run and task succeeded, each task ran once, and only tasks of the killed worker may have run twice."""
     shown = [stack.paceline("runs", "show", "backlog", run) for run in runs]
     expect({run["state"] for run in shown} == {"success"}, f"the runs are {[run['state'] for run in shown]}")
     tasks = [task for run in shown for task in run["tasks"]]

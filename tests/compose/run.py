@@ -63,7 +63,7 @@ def stopped(*_: object) -> None:
 
 
 def run_stack(parts: list[str], result: dict[str, Any]) -> None:
-    """Run the parts, and put what each has shown into `result`."""
+    """Run the parts, and put the results of each into `result`."""
     expect(set(parts) <= PARTS.keys(), f"{parts}: the parts are {', '.join(PARTS)}.")
     require_engine()
     with tempfile.TemporaryDirectory(prefix="paceline-compose-") as folder:
@@ -112,7 +112,7 @@ def check_flights(stack: Stack) -> dict[str, Any]:
     return {"run_id": run["run_id"], "tasks": len(run["tasks"]), "workers": len(NODES)}
 
 
-# What must hold ------------------------------------------------------------------------------------------------------
+# The checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_run(run: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def check_spark(stack: "Stack") -> None:
 
 
 def check_secrets(stack: "Stack") -> None:
-    """No process shows a secret to what the author's code can start in its container, health checks among them."""
+    """No process shows a secret to programs that author code can start in its container, health checks included."""
     say("Looking for secrets as the author's code can")
     program = "/opt/paceline/dags/look_around_parts/seen.py"
     for service in PACELINE_SERVICES:
@@ -170,7 +170,7 @@ def check_secrets(stack: "Stack") -> None:
 
 
 def check_rights(stack: "Stack") -> None:
-    """Redis refuses what no role needs, and the Spark master a driver that is not signed."""
+    """Redis refuses commands that no role needs, and the Spark master a driver that is not signed."""
     for role in ("scheduler", "worker", "flower"):
         said = stack.redis(role, "PING", "FLUSHALL", "CONFIG GET *", "EVAL return 0")
         expect(said[0] == "PONG" and all(one.startswith("NOPERM") for one in said[1:]), f"Redis answers {role} with {said}")

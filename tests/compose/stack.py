@@ -17,7 +17,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = "paceline-test"
-#: Those whose containers hold secrets and Paceline.
+#: The services whose containers have secrets and Paceline.
 PACELINE_SERVICES = ("scheduler", "worker", "worker-spark", "worker-spark-heavy", "waiter", "web", "flower", "spark-master")
 
 
@@ -44,7 +44,7 @@ class Stack:
         return call(*self._command, *arguments, environment=self.environment)
 
     def paceline(self, *arguments: str, failing: bool = False) -> Any:
-        """What the CLI in a scheduler's container prints as JSON. With `failing`, a run that failed prints it too."""
+        """The JSON output of the CLI in a scheduler's container. With `failing`, the output of a failed command too."""
         done = self._cli(*arguments)
         succeeded = done.returncode in ({0, 1} if failing else {0})
         expect(
@@ -88,7 +88,7 @@ class Stack:
         return {task["name"] for task in self._flower("/api/tasks?limit=10000").values()}
 
     def redis(self, role: str, *commands: str) -> list[str]:
-        """What Redis answers a role, command for command. The password travels in the container's own environment."""
+        """The responses of Redis to a role, command for command. The password travels in the container's own environment."""
         words = f"REDISCLI_AUTH=$PACELINE_REDIS_{role.upper()}_PASSWORD redis-cli --user paceline_{role} --no-auth-warning"
         return [self.compose("exec", "-T", "redis", "sh", "-c", f"{words} {one}").strip() for one in commands]
 

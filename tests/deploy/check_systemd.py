@@ -22,7 +22,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = "/opt/paceline/bin"
-#: Where the commands of the page run: a folder with the wheel and what the page installs from a checkout.
+#: Where the commands of the page run: a folder with the wheel and the files that the page installs from a checkout.
 FOLDER = Path("/root/paceline-install")
 POSTGRES, REDIS, WEB, FLOWER = 55911, 56911, 58911, 58912
 UNITS = ["paceline-scheduler@1", "paceline-worker@default", "paceline-worker@spark", "paceline-waiter@1", f"paceline-web@{WEB}",

@@ -41,7 +41,7 @@ def _rendered(values: str, release: str) -> list[Object]:
 
 
 def lint(values: Object) -> str:
-    """What `helm lint --strict` reports; nothing if the chart is fine."""
+    """The output of `helm lint --strict`; empty if the chart is fine."""
     done = subprocess.run([HELM, "lint", "--strict", str(CHART), "--values", "-"], input=json.dumps(values), capture_output=True,
                           text=True, check=False)  # fmt: skip
     return "" if done.returncode == 0 else done.stdout + done.stderr
@@ -75,7 +75,7 @@ def key(one: Object) -> tuple[str, str]:
 
 
 def plain(one: Object) -> Object:
-    """An object without what only helm sets."""
+    """An object without the fields that only helm sets."""
     one = copy.deepcopy(one)
     for part in ("labels", "annotations"):
         values = {name: value for name, value in one["metadata"].get(part, {}).items() if name not in OF_HELM}

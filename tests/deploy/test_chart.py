@@ -25,7 +25,7 @@ every_set = pytest.mark.parametrize("name", VALUE_SETS)
 
 @cache
 def problem(text: str, version: str) -> str | None:
-    """What is wrong with an object, as JSON, for a Kubernetes version. Most objects are in many value sets."""
+    """The errors of an object, as JSON, for a Kubernetes version. Most objects are in many value sets."""
     one = json.loads(text)
     try:
         if one["apiVersion"].startswith("keda.sh/"):

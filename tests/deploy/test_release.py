@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository with one commit, and what a release reads and builds."""
+    """A repository with one commit, and the files that a release reads and builds."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".make/release", "deploy/chart/Chart.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

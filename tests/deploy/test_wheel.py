@@ -50,7 +50,7 @@ def test_the_source_distribution_holds_the_files_that_the_deployment_pages_use(w
         names = {name.partition("/")[2] for name in archive.getnames()}
 
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    # Those for work on the repository itself.
+    # The dependencies for work on the repository itself.
     left_out = (".ci/", ".github/", ".pre-commit", ".gitattributes")
     assert {name for name in tracked if not name.startswith(left_out)} <= names
     assert "scheduler/api/static/index.html" in names

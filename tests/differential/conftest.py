@@ -28,7 +28,7 @@ PROGRAM_S = 600
 
 @pytest.fixture(scope="session")
 def figures(pytestconfig: pytest.Config) -> dict[str, Any]:
-    """What the tests counted, by part. pytest prints it at the end."""
+    """The counts of the tests, by part. pytest prints them at the end."""
     return pytestconfig.stash.setdefault(FIGURES, {})
 
 

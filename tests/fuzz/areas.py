@@ -75,7 +75,7 @@ class Area:
 
 
 class Ground:
-    """A database and broker with one DAG, a folder of DAG files and what reads them."""
+    """A database and broker with one DAG, a folder of DAG files and its managers."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
@@ -110,7 +110,7 @@ class Ground:
         assert "Error: Unexpected " not in done.stderr, done.stderr
 
     def read_files(self, files: dict[str, bytes]) -> dict[str, str]:
-        """Let a scheduler's DAG files thread read these, and give the import errors; whatever they do, it goes on."""
+        """Let a scheduler's DAG files thread read these, and return the import errors; the thread survives them."""
         folder = self.folder / f"dags-{self._parsed}"
         self._parsed += 1
         folder.mkdir()
@@ -151,7 +151,7 @@ def sentence(error: BaseException | str) -> None:
 
 
 def _argument(text: str) -> str:
-    """What a process can be given: no NUL, and bytes that are no UTF-8 in place of half surrogates."""
+    """A valid argument of a process: no NUL, and bytes that are no UTF-8 in place of half surrogates."""
     return os.fsdecode(text.replace("\0", "").encode("utf-8", "surrogatepass"))
 
 
@@ -197,7 +197,7 @@ def _component(name: str) -> str:
 
 
 def _decoded(part: str) -> str | None:
-    """What `component` was made from, if it was not cut."""
+    """The source of `component`, if it was not cut."""
     if "%~" in part:
         return None
     data = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), part.encode("utf-8", "surrogatepass"))
@@ -223,7 +223,7 @@ def check_message(_: Ground, item: bytes) -> None:
 
 
 def check_wakeups(ground: "Ground", members: list[bytes]) -> None:
-    """What is left of them means something to a scheduler."""
+    """The tokens that are left are valid for a scheduler."""
     ground.scenario.broker.zadd(wakeups.KEY, dict.fromkeys(members, 0))
     heard = ground.wakeups.wait(0)
     assert heard is not None

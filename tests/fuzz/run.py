@@ -19,7 +19,7 @@ from scheduler.settings.sections import Broker, Database
 
 @dataclass
 class Result:
-    """How many cases an area was fed, and what failed."""
+    """The number of cases of an area, and its failures."""
 
     cases: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)

@@ -47,7 +47,7 @@ def samples(strategy: Any, count: int) -> list[Any]:
 
 
 def hostile_folder(folder: Path, *, seed: int) -> int:
-    """Files of every kind, hostile names, loops of links, what cannot be read; how many."""
+    """Create files of every kind, hostile names, loops of links, unreadable files; the number of files."""
     sources = samples(strategies.sources, FILES)
     random.Random(seed).shuffle(sources)
     for number, source in enumerate(sources):

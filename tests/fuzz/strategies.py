@@ -49,7 +49,7 @@ def _file(text: str) -> bytes:
 
 
 deep = st.integers(1, 5000).map(lambda depth: "[" * depth + "]" * depth)
-#: What a person may write as --conf.
+#: Values of --conf.
 confs = st.one_of(objects.map(_dump), objects.map(json.dumps), values.map(_dump), texts, deep.map(lambda text: f'{{"a": {text}}}'))
 
 _parts = st.fixed_dictionaries(
@@ -151,9 +151,9 @@ def _answers(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     )
 
 
-#: What the child that reads a DAG file may write into its result pipe.
+#: Data in the result pipe of a child that reads a DAG file.
 answers = _answers(_readings)
-#: What a callback may write into the pipe of its process.
+#: Data that a callback writes into the pipe of its process.
 call_answers = _answers(
     st.one_of(_changed({"count": 1, "error": None}), _changed({"problem": None}), _changed({"ended": 0, "fault": None}), values)
 )
@@ -166,7 +166,7 @@ _commands = st.one_of(
     st.builds(lambda method, arguments: {"method": method, "arguments": arguments}, st.sampled_from(_COMMANDS), objects),
     st.builds(lambda reply, ticket: {"method": "ping", "reply_to": reply, "ticket": ticket}, values, values),
 )
-#: What may be published to the workers' mailboxes; never a command that would stop one.
+#: Messages in the workers' mailboxes; never a command that would stop a worker.
 commands = st.one_of(
     st.builds(
         lambda body, headers: hostile.raw(hostile.message(body=base64.b64encode(body).decode(), headers=headers)),

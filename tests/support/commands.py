@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from support.fork_server import ForkServer, running_fork_server
 
 COMMAND = "from scheduler.cli import main; main()"
-#: What commands import on first use.
+#: Modules that commands import on first use.
 MODULES = (
     "scheduler.cli.assets", "scheduler.cli.backfill", "scheduler.cli.dags", "scheduler.cli.doctor", "scheduler.cli.notices",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",

@@ -10,7 +10,7 @@ ENDLESS_S = 120.0
 
 
 class Fault(StrEnum):
-    """What the proxy does to one request."""
+    """The treatment of one request."""
 
     #: The server handles it, but the client gets no response: the connection is closed.
     LOST_ANSWER = "lost answer"

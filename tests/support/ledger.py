@@ -123,7 +123,7 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     #: Unfinished, or in an unfinished run.
     stuck: list[str] = field(default_factory=list)
-    #: One try that ran more than once, or two tries of a task instance at once although the first was not declared lost.
+    #: A try that ran more than once, or two tries of a task instance at once although the first was not declared lost.
     double_running: list[str] = field(default_factory=list)
     double_success: list[str] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)

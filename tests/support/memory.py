@@ -38,7 +38,7 @@ class Run(MemoryStore):
         super().settle()
 
     def end(self, instance: Instance, ending: Ending) -> None:
-        """Store the end of a task instance, and apply what follows."""
+        """Store the end of a task instance, and apply the following decisions."""
         claim = self.claim(*self.queue(self.at[instance]), "w")
         assert claim is not None and self.report(claim, ending)
 
@@ -104,7 +104,7 @@ def _rule_or_setup(run: Run, no: int) -> bool:
 
 
 def _skipped_or_earlier(run: Run, no: int) -> bool:
-    """What a branch skips may have been decided before by a rule that does not wait for the branch."""
+    """Tasks that a branch skips may have been decided before by a rule that does not wait for the branch."""
     task = run.plan.tasks[no]
     for branch in run.branched:
         if task.task_id not in branch.skip:

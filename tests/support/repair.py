@@ -25,7 +25,7 @@ TRIGGER_LOST = {"error": "The trigger of this task was lost."}
 
 
 def repair(tools: Tools, broken: list[Broken]) -> list[Broken]:
-    """Repair what can be repaired. Returns the violations that remain. Tasks that run above a limit are left to end."""
+    """Repair violations where possible. Returns the violations that remain. Tasks that run above a limit are left to end."""
     for one in broken:
         if one.name in REPAIRS:
             REPAIRS[one.name](tools, one)

@@ -64,7 +64,7 @@ def set_to(spark: Any, number: int) -> None:
 
 
 def found(spark: Any) -> tuple[Any, ...]:
-    """What a query makes of them: rows of the view, what the function returns, partitions of the shuffle as planned and as set."""
+    """Their effect on a query: rows of the view, the result of the function, partitions of the shuffle as planned and as set."""
     grouped = spark.sql("select id % 99 as k, count(*) from mine group by 1")
     planned = re.findall(r"hashpartitioning\(\S+, (\d+)", grouped._jdf.queryExecution().toString())
     return (

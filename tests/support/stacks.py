@@ -39,7 +39,7 @@ class Stack:
         return commands.run(arguments, env=self.env, timeout=timeout)
 
     def json(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> Any:
-        """The parsed output of `paceline ... --json`, whatever its exit code is."""
+        """The parsed output of `paceline ... --json`, with any exit code."""
         done = self.cli(*arguments, "--json", timeout=timeout)
         assert done.stdout.strip(), f"paceline {' '.join(arguments)} exited with {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)

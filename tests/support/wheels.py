@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = str(ROOT / "constraints.txt")
-#: Not linked into the environment: our checkout, what finds it, and a Node.js that only builds need.
+#: Not linked into the environment: our checkout, the files that refer to it, and a Node.js that only builds need.
 OWN = ("paceline", "_paceline", "__editable__", "_editable", "nodejs")
 
 

@@ -24,7 +24,7 @@ EDGES = {"reportUnusedExpression": False}
 #: Example DAGs, most without annotations. They are checked with `Any` in the places of these, see support/annotate.py.
 FOLDERS = ("dags", "tests/airflow_style", "tests/browser/dags", "tests/compose/dags")
 EXAMPLES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py")) if path.name != "broken.py"]
-#: What the checkers rightly find in Airflow's examples, by file.
+#: Errors that the checkers rightly find in Airflow's examples, by file.
 OF_THEIR_AUTHORS = {
     "example_asset_state_store.py": "uses `or {}` without a type of its entries",
     "example_bash_decorator.py": "compares a str with a WeekDay",

@@ -9,7 +9,7 @@ from scheduler.operators import PythonOperator
 
 
 class FromWaiter(PythonOperator):
-    """Returns what its trigger found."""
+    """Returns the findings of its trigger."""
 
     def execute(self, context: Any) -> None:
         self.defer(trigger=Look(), method_name="found")

@@ -50,7 +50,7 @@ class Server:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """What SIGTERM does."""
+        """The effect of SIGTERM."""
         self.app.state.service.stopping.set()
         self._server.should_exit = True
 

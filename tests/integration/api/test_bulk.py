@@ -17,7 +17,7 @@ FIELDS = {"/pools": "name", "/variables": "key", "/connections": "connection_id"
 
 
 def act(http: httpx.Client, path: str, action: str, entities: list[Any], **options: Any) -> dict[str, Any]:
-    """What became of one action."""
+    """The result of one action."""
     body = {"actions": [{"action": action, "entities": entities, **options}]}
     found: dict[str, Any] = http.patch(f"/api/v2{path}", json=body).raise_for_status().json()
     assert [kind for kind, result in found.items() if result is not None] == [action]

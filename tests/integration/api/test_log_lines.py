@@ -74,7 +74,7 @@ def test_the_whole_log_is_searched(http: httpx.Client, world: World) -> None:
 
 
 def test_the_search_finds_letters_beyond_ascii(http: httpx.Client, world: World) -> None:
-    """Bytes have no case there: what the log has must be found as it is written."""
+    """Bytes have no case there: text of the log must be found as it is written."""
     world.log("good", "extract", "Ärger in ÜBERSICHT\n日本語\n")
 
     for text in ("Ärger", "ÄRGER", "ÜBER", "Übersicht", "日本語"):

@@ -60,7 +60,7 @@ def make(make_web: Callable[..., Web], settings: Settings, provider: str) -> Cal
 
 
 def log_in(http: httpx.Client, subject: str) -> httpx.Response:
-    """What a browser does: go to the provider, choose a user there, and come back."""
+    """The steps of a browser: go to the provider, choose a user there, and come back."""
     to_provider = http.get("/auth/oidc/login")
     assert to_provider.status_code == 303
     address = to_provider.headers["location"]

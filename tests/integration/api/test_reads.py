@@ -108,7 +108,7 @@ def test_cursors_of_dag_runs(client: airflow.ApiClient, world: World) -> None:
         assert [run.dag_run_id for run in back.dag_runs] == expected[:2] and back.previous_cursor is None
 
 
-#: What Airflow 3.3 orders each list by.
+#: The fields by which Airflow 3.3 orders each list.
 ORDERS = {
     "/assets": "id name uri created_at updated_at",
     "/assets/events": "source_task_id source_dag_id source_run_id source_map_index timestamp",

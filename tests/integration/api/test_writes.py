@@ -93,7 +93,7 @@ def test_change_runs(client: airflow.ApiClient, world: World) -> None:
     assert (run.state.value, run.note) == ("success", "only this")
     assert api.patch_dag_run(*GOOD, airflow.DAGRunPatchBody(state=airflow.DagRunMutableStates.QUEUED)).state.value == "queued"
 
-    # The client cannot read what it declares for a dry run: an entry fits both kinds of its union.
+    # The client cannot read its own declared type of a dry run: an entry fits both kinds of its union.
     would = api.clear_dag_run_without_preload_content("etl", "bad", airflow.DAGRunClearBody(dry_run=True, only_failed=True))
     assert json.loads(would.data)["total_entries"] == 5 and world.state("bad") == "failed"
     did = api.clear_dag_run("etl", "bad", airflow.DAGRunClearBody(dry_run=False)).actual_instance

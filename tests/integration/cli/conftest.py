@@ -25,7 +25,7 @@ class Cli:
         return CliRunner().invoke(paceline, arguments, env=self.env | env)
 
     def doctor(self, **env: str) -> list[dict[str, Any]]:
-        """What `paceline doctor` finds; its exit code must agree."""
+        """The checks of `paceline doctor`; its exit code must agree."""
         done = self("doctor", "--json", **env)
         found = json.loads(done.stdout)
         assert done.exit_code == (0 if all(one["ok"] for one in found["checks"]) else 1)
@@ -72,7 +72,7 @@ def rest(settings: Settings) -> Iterator[Rest]:
 
 @pytest.fixture
 def background() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Runs functions in threads that the test waits for at its end; what they raise fails it."""
+    """Runs functions in threads that the test waits for at its end; their errors fail it."""
     from concurrent.futures import Future, ThreadPoolExecutor
 
     started: list[Future[object]] = []

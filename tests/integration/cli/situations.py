@@ -15,7 +15,7 @@ from scheduler.store.upkeep import processes
 EDGES = {"left": [], "right": [], "load": ["left", "right"]}
 NOTHING = "Nothing blocks it: a scheduler moves it in its next pass, within about a second."
 WAIT = "interval '40 s'"
-#: What waits for a slot or in a queue began to wait 40 s earlier, and what was in its way was queued and started before that.
+#: Task instances that wait for a slot or in a queue began to wait 40 s earlier; those ahead were queued and started before.
 EARLIER = (
     f"update event set at = at - {WAIT} where task_instance_id = %(ti)s and to_state = 'scheduled'",
     f"update event set queued_at = queued_at - 2 * {WAIT}, started_at = started_at - 2 * {WAIT} where task_instance_id <> %(ti)s",
@@ -23,7 +23,7 @@ EARLIER = (
     "update process set started_at = started_at - interval '1 hour'",
 )
 EARLIER_QUEUED = f"update event set queued_at = queued_at - {WAIT} where task_instance_id = %(ti)s and to_state = 'success'"
-#: What a state may need, unless a situation gives another value.
+#: Default values of columns that states need.
 COLUMNS = {
     "scheduled_at": "now()", "queued_at": "now()", "started_at": "now()", "ended_at": "now()", "queued_by": "'s#1'",
     "dispatch_id": "gen_random_uuid()", "due_at": "now() + interval '1 hour'", "asked": "'none'", "resume": "'{}'",
@@ -57,7 +57,7 @@ class Place:
         return run
 
     def set(self, task_id: str, state: str | None, *, run: int | None = None, **columns: Any) -> None:
-        """Put a task instance into a state, with what that state needs."""
+        """Put a task instance into a state, with the columns that it needs."""
         given = {"worker": self.scenario.worker_id} | columns
         values = {"state": "%(state)s"} | COLUMNS | {name: f"%({name})s" for name in given}
         what = ", ".join(f"{name} = {value}" for name, value in values.items())
@@ -126,12 +126,12 @@ class Situation:
 
 
 def through(task_id: str = "load") -> Callable[[Place], None]:
-    """What waits is decided, runs and succeeds."""
+    """Waiting task instances are decided, run and succeed."""
     return lambda place: place.finish(task_id)
 
 
 def after_waiting(task_id: str = "load", since: str = "scheduled") -> Callable[[Place], None]:
-    """What waited for 40 s gets on, while all that was in its way stays."""
+    """The task instances that waited for 40 s move on, while all obstacles stay."""
 
     def solve(place: Place) -> None:
         place.finish(task_id, since=since)

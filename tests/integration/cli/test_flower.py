@@ -57,7 +57,7 @@ def get(port: int, path: str) -> Any:
 
 
 def status(port: int, host: str) -> int:
-    """What a request that names this host is answered."""
+    """The status of the response to a request with this host."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     with contextlib.closing(connection):
         connection.request("GET", "/api/workers", headers={"Host": f"{host}:{port}"})

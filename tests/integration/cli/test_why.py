@@ -39,7 +39,7 @@ class Ask:
         self.scenario.sql("update dag_run set state = %s, started_at = clock_timestamp() where id = %s", state, run)
 
     def set(self, run: int, task_id: str, state: str | None, **columns: Any) -> None:
-        """Put a task instance into a state, with what that state needs."""
+        """Put a task instance into a state, with the columns that it needs."""
         values = "".join(f", {name} = %({name})s" for name in columns)
         with self.scenario.engine.begin() as connection:
             connection.exec_driver_sql(

@@ -31,7 +31,7 @@ with DAG("{dag_id}", schedule="@daily", tags={{"b", "a", "c"}}, is_paused_upon_c
 
 @dataclass
 class Files:
-    """The DAGs folder, the managers reading it, and what they have stored."""
+    """The DAGs folder, its managers, and the rows that they have stored."""
 
     settings: Settings
     engine: Engine

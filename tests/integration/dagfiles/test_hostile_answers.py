@@ -18,7 +18,7 @@ from .conftest import Files
 from .test_bad_files import GOOD, MARK
 
 TASK = SerializedTask(task_id="t", operator="EmptyOperator", runtime="empty")
-#: What stands at the start of each hostile file: it answers in place of the code around it.
+#: The start of each hostile file: it answers in place of the code around it.
 ANSWER = MARK + "import os\ndef answer(data):\n    os.write(3, b'\\n\\x1e' + data)\n    os._exit(0)\n"
 
 
@@ -137,7 +137,7 @@ def test_every_answer_but_a_valid_one_is_an_import_error_of_its_file(files: File
     assert files.dags() == {"good": ("good.py", True, 1)}
     said = {name: message for name, message in found.items() if name in ANSWERS}
     odd = {name: message for name, message in said.items() if UNUSABLE not in message}
-    assert odd.keys() <= {"nan_timeout"}, odd  # that is PostgreSQL's to refuse
+    assert odd.keys() <= {"nan_timeout"}, odd  # PostgreSQL refuses it
     assert {name: found[name] for name, (_, words) in DEEDS.items() if words not in found[name]} == {}
     assert max(map(len, found.values())) < 1000
 
@@ -245,7 +245,7 @@ def test_health_reports_that_no_file_is_read(files: Files) -> None:
 
 
 def test_a_path_that_is_too_long_for_the_database_is_passed_over(files: Files) -> None:
-    # Not what an index could compress.
+    # Random, so that an index cannot compress it.
     parts = [hashlib.sha512(bytes([number])).hexdigest() for number in range(30)]
     files.write("/".join([*parts, "long.py"]), GOOD.replace('"good"', '"long"'))
     files.write("good.py", GOOD)

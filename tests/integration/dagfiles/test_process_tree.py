@@ -46,7 +46,7 @@ os.kill(template, signal.SIGKILL)
 os.kill(keeper, signal.SIGKILL)
 time.sleep(600)
 """
-#: What a scheduler does before it reads files.
+#: The steps of a scheduler before it reads files.
 READER = """
 import sys, time
 from scheduler.dagfiles import process_tree

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1000)]
 
 TESTS = Path(__file__).parents[2]
-# As Paceline writes it; the colons and the plus are what Spark and Hadoop could stumble over.
+# As Paceline writes it; Spark and Hadoop could misread the colons and the plus.
 RUN_ID = "manual__2026-08-19T12:00:00+00:00"
 TABLES = ("carrier_delays.csv", "monthly.csv", "worst_routes.csv", "conditions.csv")
 #: A run of the DAG and one of another that doubles a key, as a worker would run them, in one process with one JVM.
@@ -60,7 +60,7 @@ print(json.dumps({"rows": rows, "broken": broken}, default=str))
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run: its home and folder, what its last task returned, the bytes of its tables, and the task that fails."""
+    """A finished run: its home and folder, the result of its last task, the bytes of its tables, and the task that fails."""
 
     home: Path
     folder: Path

@@ -66,7 +66,7 @@ SLOW = """
 """
 
 
-#: What a task can do at most: use its worker's own connection.
+#: The strongest access of a task: its worker's own connection.
 CURIOUS = """
     import gc
     from scheduler import dag, task

@@ -20,7 +20,7 @@ def message(number: int, **parts: Any) -> Message:
 
 
 def sent_by_celery(settings: Settings, one: Message, argsrepr: str) -> dict[str, Any]:
-    """What `send_task` leaves in the broker."""
+    """The message of `send_task` in the broker."""
     app = celery_app(settings)
     with app.connection_for_write() as connection:
         app.send_task(

@@ -37,7 +37,7 @@ def countries(spark: "SparkSession") -> "DataFrame":
 
 
 def jobs(spark: "SparkSession", work: Any, name: str) -> tuple[Any, int]:
-    """What `work` returns, and how many Spark jobs it ran."""
+    """The result of `work`, and the number of its Spark jobs."""
     spark.sparkContext.setJobGroup(name, name)
     try:
         return work(), len(spark.sparkContext.statusTracker().getJobIdsForGroup(name))

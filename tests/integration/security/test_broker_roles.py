@@ -44,7 +44,7 @@ FORBIDDEN = [
     "SET default x", "GET default", "DEL default", "HSET x y z", "EXPIRE default 1", "RPUSH default x", "LPOP default",
     "LTRIM default 0 0", "SORT default", "SUBSCRIBE secrets", "PSUBSCRIBE *", "PUBLISH secrets x",
 ]  # fmt: skip
-#: What another role needs, and this one does not.
+#: Commands that only another role needs.
 OTHERS = {
     "paceline_scheduler": ["BRPOP default 1", "RPOP default", "PUBLISH /0.celery.pidbox x", "SADD _kombu.binding.x y"],
     "paceline_worker": [

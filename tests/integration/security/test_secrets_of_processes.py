@@ -224,7 +224,7 @@ from scheduler import DAG
 while not os.path.exists({done!r}):
     time.sleep(0.05)
 """
-#: Root may read every process. Without these capabilities it may read what any user may: its own programs, if they are open.
+#: Root may read every process. Without these capabilities it may read as any user does: its own programs, if they are dumpable.
 WITHOUT_PTRACE = """
 import ctypes, os, sys
 PR_CAPBSET_DROP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 24, 19, 21, 38
@@ -251,7 +251,7 @@ def without_ptrace(*command: str) -> list[str]:
 
 @pytest.mark.stack
 def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder: Path) -> None:
-    """Neither environment nor memory nor pipes, of all processes of a stack and of what keeps them."""
+    """Neither environment nor memory nor pipes, of all processes of a stack and of their supervisors."""
     dags, done, home = short_folder / "dags", short_folder / "done", short_folder / "home"
     dags.mkdir()
     (dags / "holds.py").write_text(HOLDS.format(done=str(done)))
@@ -306,7 +306,7 @@ ROLES = {"standalone", "scheduler", "worker", "waiter", "flower", "web", "guardi
 
 
 def parsers(stack: int) -> list[int]:
-    """The fork servers and what they have forked."""
+    """The fork servers and their children."""
     return [pid for pid, role in programs(stack).items() if role == "scheduler.dagfiles.fork_server"]
 
 

@@ -283,7 +283,7 @@ def test_migrating_makes_the_role_of_the_url_with_its_password(
     with engine.connect() as connection:
         query = "select rolpassword, rolcanlogin, rolsuper from pg_authid where rolname = 'made_by_migrating'"
         stored = connection.exec_driver_sql(query).one()
-    # The server keeps what it is sent if that is a SCRAM verifier already: the password itself never went there.
+    # The server stores a SCRAM verifier unchanged: the password itself was never sent.
     assert stored[0].startswith("SCRAM-SHA-256$")
     assert tuple(stored[1:]) == (True, False)
     with as_role(missing_role) as connection, connection.cursor() as cursor:

@@ -14,7 +14,7 @@ S = TaskState
 
 
 def branching(**options: Any) -> SerializedDag:
-    """choose decides between left and right; join takes what came, deep lies below right."""
+    """choose decides between left and right; join is downstream of both, deep is downstream of right."""
     edges: dict[str, list[str]] = {
         "choose": [], "left": ["choose"], "right": ["choose"], "deep": ["right"], "join": ["left", "deep"],
     }  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_cleared_task_below_a_branch_is_skipped_again_by_the_stored_decision(s
             other = claim
     assert scenario.states(run)["below"] == "skipped"
 
-    # As `clear` leaves it. The other upstream task ends now, and its worker must not schedule what the branch skipped.
+    # As `clear` leaves it. The other upstream task ends now, and its worker must not schedule a task that the branch skipped.
     scenario.sql("update task_instance set state = null, reason = 'cleared', ended_at = null where task_id = 'below'")
     scenario.follower.report(other, Ending(S.SUCCESS))
     assert scenario.states(run)["below"] == "none"

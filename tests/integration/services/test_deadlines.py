@@ -219,7 +219,7 @@ def test_the_deadline_of_a_cleared_run_starts_when_it_is_queued_again(scenario: 
     with scenario.engine.begin() as connection:
         deadlines.replan(connection, run)
 
-    # What counts from the schedule or a fixed moment has been judged; only the one that moved may be missed again.
+    # Deadlines from the schedule or a fixed moment are decided; only the one that moved may be missed again.
     assert scenario.rows("select kind, number, missed_at is null from deadline order by 1, 2") == [
         ("deadline", 0, True), ("deadline", 1, False), ("sla", 0, False),
     ]  # fmt: skip

@@ -19,7 +19,7 @@ TASK = {"email": ("a@example.org", "b@example.org"), "notify": ("email_failure",
 
 
 class Inbox:
-    """What a mail server was sent; answers of `refusals` come first."""
+    """The emails that a server received; responses of `refusals` come first."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []

@@ -112,7 +112,7 @@ def test_schedulers_share_wakeups_that_are_sent_at_once(scenario: Scenario) -> N
 
     taken, rest = first.wait(1.0), set[str]()
 
-    # While the first works on what it has read, the second reads the others.
+    # While the first works on its rows, the second reads the others.
     eventually(lambda: rest.update(second.wait(1.0) or ()) or len(rest) == len(tokens - taken))
     assert taken and rest
     assert (taken | rest, taken & rest) == (tokens, set())

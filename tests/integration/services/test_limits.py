@@ -36,7 +36,7 @@ def test_a_big_task_holds_its_place_until_there_is_room(make_scenario: Callable[
     scenario.trigger("many")
 
     scenario.turn()
-    # One slot is free and 50 small ones would take it, but the big one came first.
+    # One slot is free and 50 small tasks would take it, but the big task came first.
     assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (0, 0)
     scenario.work()
     scenario.turn()
@@ -107,7 +107,7 @@ def test_max_active_tis_per_dag_counts_over_all_runs(make_scenario: Callable[...
         scenario.trigger("d", run_id=f"r{number}")
     most = 0
     for _ in range(200):
-        _at_once(scenario)  # of three at once, each may find what it needs held by another
+        _at_once(scenario)  # of three at once, each may find its rows locked by another
         most = max(most, active(scenario, "t.task_id = 'b'"))
         scenario.work()
         if scenario.rows("select distinct state from dag_run") == [("success",)]:

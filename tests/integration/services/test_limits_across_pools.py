@@ -39,7 +39,7 @@ def after_each_choice(scenario: Scenario, call: Callable[[int], None]) -> None:
 
 
 def queue_in_the_middle_of(scenario: Scenario) -> list[Queued]:
-    """Have the second scheduler take a pass while the first has chosen and not committed; what that pass did."""
+    """Let the second scheduler take a pass while the first has chosen and not committed; the choices of that pass."""
     meanwhile: list[Queued] = []
 
     def chosen(_: int) -> None:

@@ -78,7 +78,7 @@ def test_with_max_active_runs_1_the_next_run_starts_within_two_turns_of_the_end_
     assert len(before) == 1
 
     assert scenario.work() == 1
-    # Only what an end makes due is turned; the slow poll is not needed.
+    # Only services that the end makes due run; the slow poll is not needed.
     scenario.schedulers[0].timers["promote"].due_at = 0.0
     for timer in scenario.schedulers[0].timers.values():
         timer.due_at = 0.0 if timer is scenario.schedulers[0].timers["promote"] else float("inf")

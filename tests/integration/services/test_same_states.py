@@ -31,7 +31,7 @@ PATIENT = {"worker": {"heartbeat_timeout": 3600.0}}
 
 @dataclass
 class Drive:
-    """One run of a plan on a real engine: always the one of the smallest rank ends next, once nothing else moves."""
+    """One run of a plan on a real engine: the task instance of the smallest rank always ends next, once nothing else moves."""
 
     scenario: Scenario
     plan: Plan
@@ -53,7 +53,7 @@ class Drive:
         assert self.scenario.run_state(self.run) in RUN_FINISHED, "nothing moves and the run is open"
 
     def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
-        """Those that have ended, in order."""
+        """The task instances that have ended, in order."""
         continuation = Continuation(str(uuid4())) if self.in_place else None
         assert self.scenario.follower.report(claim, self.plan.ending(*one), continuation)
         if continuation is not None and (found := continuation.claim) is not None:

@@ -49,14 +49,14 @@ RUNS = st.sampled_from(["r0", "r1", "r2"])
 
 
 class Hands(RuleBasedStateMachine):
-    """What people and a worker do to one database. Each example begins with runs of its own."""
+    """Actions of people and a worker on one database. Each example begins with runs of its own."""
 
     scenario: ClassVar[Scenario]
 
     def __init__(self) -> None:
         super().__init__()
         self.inbox: list[tuple[int, str]] = []
-        #: What the worker runs now, by task instance.
+        #: The running claims of the worker, by task instance.
         self.held: dict[int, Claim] = {}
         self.succeeded: set[tuple[int, int]] = set()
         #: Runs that a user ended, with their states; only a clear changes these.

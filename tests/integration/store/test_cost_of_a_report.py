@@ -107,7 +107,7 @@ def test_a_fan_in_of_10000_costs_each_task_as_much_as_a_fan_in_of_100(scenario: 
 def test_statistics_of_an_emptied_table_mislead_no_plan(scenario: Scenario) -> None:
     small = report_in_fan_in(scenario, "small", 120)
     fan_in(scenario, "large", 10_000)
-    # What a vacuum leaves that comes just after the delete: a table of many pages and no row.
+    # The result of a vacuum right after the delete: a table of many pages and no row.
     scenario.sql(
         "update pg_class set reltuples = 0, relpages = pg_relation_size(oid) / 8192 where relname like 'task\\_instance%%'"
     )
@@ -190,6 +190,6 @@ def test_rows_that_have_left_the_partial_indexes_cost_nothing(scenario: Scenario
     after = cost_of_one_report(scenario)
 
     assert after[0] <= before[0] * ALLOWED + 8
-    # The index of what waits is in order, so its pages of ended entries lie before the first that is not, until a vacuum.
+    # The index of waiting rows is sorted, so its pages of ended entries lie before the first that is not, until a vacuum.
     line = scenario.rows("select pg_relation_size('task_instance_waiting') / 8192")[0][0]
     assert after[1] <= before[1] * ALLOWED + 8 + line

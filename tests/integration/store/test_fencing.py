@@ -140,7 +140,7 @@ def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     expire(scenario)
 
     assert len(transact(scenario.engine, files.claim, claimed_by="other", **taken)) == 1
-    # Back again, it stores nothing over what the other reads.
+    # Back again, it overwrites nothing of the other.
     late = files.ParsedFile(path="a.py", modified_at=now, duration_s=1.0)
     recorded = files.record(scenario.engine, late, claimed_by=dead, now=now, min_interval=timedelta(seconds=1))
     assert not recorded.accepted
@@ -170,7 +170,7 @@ def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> Non
 
 
 def test_two_dispatches_of_a_task_instance_never_share_a_result(make_scenario: Make) -> None:
-    """What the one that lost its task pushes and returns is refused, before and after the other has succeeded."""
+    """XComs and the result of the stale try are refused, before and after the other try has succeeded."""
     scenario = make_scenario()
     scenario.add(chain("c", 1))
     scenario.trigger("c")

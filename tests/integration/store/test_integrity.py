@@ -18,7 +18,7 @@ FREE = {"disable_bundle_versioning": True}
 
 
 def follow(scenario: Scenario, run: int) -> int | None:
-    """What promote does with the run it holds."""
+    """The call of promote for a run that it has locked."""
     with scenario.engine.begin() as connection:
         return integrity.follow_newest(connection, run, Versions(), default_queue="default")
 

@@ -18,7 +18,7 @@ MAPPED = {"each": {"expand": {"kind": "product", "inputs": [{"literal": 2}]}}}
 
 @pytest.fixture
 def tools(scenario: Scenario) -> Tools:
-    """The worker of the scenario lives, and what is older than a minute counts."""
+    """The worker of the scenario lives, and rows older than a minute count."""
     scenario.add(dag("pair", {"first": [], "second": ["first"]}))
     return Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=60)
 

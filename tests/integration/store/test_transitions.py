@@ -27,7 +27,7 @@ FILLED = {
     "queued_by": "someone",
     "worker": "me",
     "scheduled_at": "2026-01-01T00:00:00Z",
-    "queued_at": "2200-01-01T00:00:00Z",  # after any start of the server: what was queued before it is not claimed at once
+    "queued_at": "2200-01-01T00:00:00Z",  # after any start of the server: tasks queued before it are not claimed immediately
     "started_at": "2026-01-01T00:00:00Z",
     "ended_at": "2026-01-01T00:00:00Z",
     "due_at": "2026-01-01T00:00:00Z",

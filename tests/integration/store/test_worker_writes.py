@@ -86,7 +86,7 @@ WRITES: Mapping[str, Write] = {
 
 
 def everything(scenario: Scenario) -> dict[str, list[str]]:
-    """All rows of all tables; what reading them touches is none of it."""
+    """All rows of all tables, which reading does not change."""
     tables = [
         row[0]
         for row in scenario.rows("select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace")
@@ -283,7 +283,7 @@ def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -
     assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(made,)]
 
 
-#: What each write was committed with, written down by the server itself.
+#: The setting with which each write was committed, recorded by the server itself.
 SPY = """
 create table spied (tab text, op text, state text, commit text);
 create function spy() returns trigger language plpgsql as $$ begin

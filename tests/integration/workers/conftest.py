@@ -31,7 +31,7 @@ except PacelineError as error:
     code = error.exit_code
 sys.exit(code)
 """
-#: What a worker imports while it starts.
+#: Modules that a worker imports while it starts.
 MODULES = (
     "workers.app", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.backends.base",
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "celery.worker.loops",
@@ -178,7 +178,7 @@ def opened(settings: Settings, folder: Path, fork_server: ForkServer | None = No
 
 @pytest.fixture(scope="session")
 def forks_workers() -> Iterator[ForkServer]:
-    """Has imported what a worker imports."""
+    """Has imported the modules of a worker."""
     with running_fork_server(*MODULES) as server:
         yield server
 

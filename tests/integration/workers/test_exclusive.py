@@ -102,7 +102,7 @@ def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fau
     assert bench.scenario.states(run) == {"t": "success"}
     assert max(far.ticks(1)) < min(far.ticks(2))
     eventually(lambda: LEASE_ENDED in far.worker.said, timeout=20, message=lambda: bench.said)
-    # What the successful try had started in the background ended with it.
+    # Processes that the successful try had started in the background ended with it.
     last = len(far.ticks(2))
     eventually(lambda: bench.scenario.rows("select count(*) from process where stopped_at is null and name like 'w0@%%'") == [(1,)])
     assert len(far.ticks(2)) == last

@@ -38,7 +38,7 @@ def start(scenario: Scenario, plan: SerializedDag, **options: Any) -> Claim:
 
 
 def claimed_as(scenario: Scenario, claim: Claim) -> Claim:
-    """What a claim of the same row returns."""
+    """The result of a claim of the same row."""
     scenario.sql("update task_instance set state = 'queued' where id = %s", claim.id)
     again = scenario.claim((claim.id, claim.dispatch_id))
     assert again is not None

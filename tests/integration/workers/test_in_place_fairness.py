@@ -48,7 +48,7 @@ def starts(bench: Any) -> list[Start]:
 
 
 def series(found: list[Start]) -> list[list[Start]]:
-    """What the process ran from one message to the next."""
+    """The tasks that the process ran from one message to the next."""
     apart: list[list[Start]] = []
     for one in found:
         if one.by_message:

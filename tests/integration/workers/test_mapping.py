@@ -54,7 +54,7 @@ with DAG("d"):
 
 
 def values(bench: Any, task_id: str) -> list[Any]:
-    """What the instances of a task pushed, in map order."""
+    """The XComs of the instances of a task, in map order."""
     statement = (
         "select x.value from task_instance t join xcom x on x.task_instance_id = t.id"
         " where t.task_id = %s and x.key = 'return_value' order by t.map_index"

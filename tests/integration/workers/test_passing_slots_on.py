@@ -30,7 +30,7 @@ def wide(dag_id: str = "w", width: int = 6, **options: Any) -> SerializedDag:
 
 
 def start(scenario: Scenario, plan: SerializedDag, slots: int = SLOTS) -> list[Claim]:
-    """Trigger it and claim what the queue service lets through."""
+    """Trigger it and claim the tasks that the queue service chooses."""
     scenario.pool("p", slots)
     scenario.add(plan)
     scenario.trigger(plan.dag_id)
@@ -39,7 +39,7 @@ def start(scenario: Scenario, plan: SerializedDag, slots: int = SLOTS) -> list[C
 
 
 def claims(scenario: Scenario) -> list[Claim]:
-    """Claim what has a message."""
+    """Claim the task instances with a message."""
     return [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
 
 
@@ -155,7 +155,7 @@ def test_an_older_waiting_task_instance_goes_before_the_successor(scenario: Scen
     scenario.follower.report(first, SUCCESS)
 
     assert scenario.states() == {"a": "success", "b": "running", "c": "queued", "after": "scheduled"}
-    # What became ready needs the same as `c`, for which there was no room.
+    # The ready task needs the same as `c`, for which there were no slots.
     assert wakeups_of(scenario) == set()
 
 
@@ -334,7 +334,7 @@ def test_a_locked_task_instance_is_skipped_without_waiting(scenario: Scenario) -
 
 
 def pass_that_loses(scenario: Scenario, lose: Callable[[Connection, int], None]) -> Any:
-    """What a pass of the queue service did while a worker did this to the first task instance that the pass had chosen."""
+    """The result of a pass of the queue service while a worker did this to the first task instance that the pass had chosen."""
     service = scenario.schedulers[0].service(Queue)
     passes: list[Any] = []
     thread = threading.Thread(target=lambda: passes.append(service.queue()))
@@ -361,7 +361,7 @@ def take(worker: Connection, ti_id: int) -> None:
 
 
 def test_a_pass_that_lost_a_task_to_a_worker_chooses_again(scenario: Scenario) -> None:
-    """That worker may have made others ready without a wakeup, because the one it took waited before them."""
+    """That worker may have made other tasks ready without a wakeup, because the task it took was ahead of them."""
     scenario.pool("p", 8)
     scenario.add(wide(width=2))
     scenario.trigger("w")

@@ -37,7 +37,7 @@ def made(settings: Settings, folder: Path) -> Path:
 
 @pytest.fixture
 def started(settings: Settings) -> Iterator[Any]:
-    """Start a JVM as a task does, on whatever archive there is now."""
+    """Start a JVM as a task does, on the present archive."""
     jvms: list[WarmJvm] = []
 
     def start(mine: Settings = settings) -> WarmJvm:

@@ -24,7 +24,7 @@ ENDINGS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_dema
 
 @pytest.fixture(scope="module")
 def bench(postgres_server: Any, redis_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One for this file, with one worker of one child."""
+    """A bench for this file, with one worker of one child."""
     folder = tmp_path_factory.mktemp("endings")
     paths = Paths(home=folder / "home", dags_folder=folder / "dags")
     for path in (paths.home, paths.dags_folder):
@@ -39,7 +39,7 @@ def bench(postgres_server: Any, redis_server: Any, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def usual(bench: Bench) -> dict[str, Any]:
-    """What an ordinary task finds after another ordinary one."""
+    """The result of an ordinary task after another ordinary task."""
     return ordinary(bench, "nothing")
 
 

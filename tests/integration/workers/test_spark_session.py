@@ -276,7 +276,7 @@ def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: WarmJvm) -> None:
 
 #: The tasks after which Spark's bounded history of jobs, stages and queries is full, and those that must not add to the heap.
 WARM_UP, MEASURED = 20, 30
-#: What a task may leave for good: strings, and samples of metrics up to their bound.
+#: Objects that a task may leave forever: strings, and samples of metrics up to their bound.
 KEPT_BYTES = 20_000
 
 
@@ -299,7 +299,7 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_u
 
     first, second, third = objects_after(WARM_UP), objects_after(MEASURED), objects_after(MEASURED)
 
-    # Growth from tasks is in both parts. What happens once is not: a larger table, or a thread that still has a session.
+    # Growth from tasks is in both parts. Single events are not: a larger table, or a thread that still has a session.
     grown = (second - first) & (third - second)
     print("heap:", *(f"{one[heap.BYTES] / 1e6:.1f} MB" for one in (first, second, third)))
     kept = {name: count for name, count in grown.items() if name.startswith("org.apache.spark.") and count >= MEASURED / 2}
@@ -348,7 +348,7 @@ def test_an_ended_jvm_leaves_no_thread(configuration: dict[str, str], jvms: None
     before = servers()
     one = session_pool.start(configuration, {}, LIMITS, archive.options(Settings()))
     with session.opened(one, {}, name="sums") as spark:
-        # Sums of Python functions are what Spark reports to a server of PySpark's in this process.
+        # Spark reports sums of Python functions to a server of PySpark in this process.
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5
     assert len(servers() - before) == 1
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def cluster(session_folder: Path) -> Iterator[SparkCluster]:
-    """One for this file."""
+    """A cluster for this file."""
     with running_cluster(session_folder / "spark") as made:
         yield made
 
@@ -89,7 +89,7 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_silent_master_is_queried_a
 
     first.signal(signal.SIGKILL)
     first.process.wait()
-    # As if it had died before it could store them: the tag is what is left.
+    # As if it had died before it could store them: only the tag is left.
     bench.scenario.sql("update external_job set driver_id = null, application_id = null")
     start()
     eventually(lambda: turned(bench) and "resuming" in log(bench, 2), timeout=120, message=lambda: logs(bench))
@@ -248,7 +248,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
 ) -> None:
     with between(cluster.rest_port) as proxy:
         proxy.once("/create", Fault.HELD)
-        # Long enough for what is released, and without a reaper that would rule it out before it is.
+        # Long enough for the released submission, and without a reaper that would rule it out before.
         quick = {"PACELINE_SPARK_NOT_FOUND_PATIENCE": "15", "PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "600"}
         start(uri=cluster.uri(rest_port=str(proxy.port)), **quick)
         bench.dag(dag(application, deploy_mode="cluster"))

@@ -21,7 +21,7 @@ STARTS_S = 120.0
 
 
 class Sink:
-    """What the example wrote, by the log of its sink, as Spark reads it."""
+    """The rows that the example wrote, by the log of its sink, as Spark reads it."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / "data" / "stream" / "readings"

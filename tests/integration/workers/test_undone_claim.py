@@ -25,7 +25,7 @@ from scheduler.store.worker import crashes, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
 
-#: What does not wait for the disk is written long after.
+#: Commits that do not wait for the disk are written long after.
 LATE = {"wal_writer_delay": "10s"}
 WORK = """
 import os, time
@@ -184,7 +184,7 @@ def test_a_connection_that_ends_with_a_crash_is_lost_and_no_fault_of_the_stateme
 
 
 def test_values_that_a_task_stored_survive_a_crash_of_the_server(server: PostgresServer, scenario: Scenario) -> None:
-    """Only the claim does not wait for the disk: a task that goes on and succeeds must not have lost what it stored."""
+    """Only the claim does not wait for the disk: a task that continues and succeeds must not have lost its stored values."""
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None

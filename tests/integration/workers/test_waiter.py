@@ -93,7 +93,7 @@ def test_a_fired_trigger_wakes_its_task_in_the_same_try(scenario: Scenario) -> N
 
 
 def test_500_triggers_that_fire_at_once_lose_nothing(make_many: Scenario) -> None:
-    """Section 3, row 8: what was reported for an earlier dispatch never fails the one that goes on."""
+    """A report for an earlier dispatch never fails the dispatch that continues."""
     scenario = make_many
     refused: list[Claim] = []
 

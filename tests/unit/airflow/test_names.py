@@ -6,7 +6,7 @@ from scheduler.airflow import names
 from scheduler.airflow.names import MODULES, Ours
 from scheduler.airflow.table import REASONS, RENAMED, ROWS
 
-#: What every file needs. The table must never lose them.
+#: Names that every file needs. The table must never lose them.
 COMMON = {
     "airflow.DAG": Ours("scheduler", "DAG"),
     "airflow.decorators.task": Ours("scheduler", "task"),

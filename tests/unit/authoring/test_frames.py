@@ -32,7 +32,7 @@ REFERENCE = DataFrameReference(url="file:///data/d/r/t/r1-try1-x", schema=SCHEMA
 
 
 class Session:
-    """Records what is opened in place of a SparkSession."""
+    """Records the opened folders in place of a SparkSession."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, ...]] = []

@@ -17,7 +17,7 @@ DATE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
 class Instance(SimpleNamespace):
-    """What a worker gives as `ti`, holding its XComs in a dict."""
+    """The `ti` of a worker, with its XComs in a dict."""
 
     def xcom_pull(self, task_ids: str, key: str = "return_value", default: Any = None, **_: Any) -> Any:
         return self.xcoms.get((task_ids, key), default)

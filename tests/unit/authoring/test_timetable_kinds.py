@@ -74,7 +74,7 @@ def test_without_a_start_the_first_interval_is_the_latest_complete_one() -> None
     for catchup in (True, False):
         run = run_of(CronInterval("0 0 * * *"), catchup=catchup)
         assert run is not None and run.data_interval_start == at("2026-06-09")
-    # Airflow 3.3.2 counts a step from 1970 if it has no catchup, whatever start_date is.
+    # Airflow 3.3.2 counts a step from 1970 if it has no catchup, with any start_date.
     for given in ({}, {"start": at("2026-06-01T00:20")}, {"start": at("2026-06-01T00:20"), "last": at("2026-06-09T00:20")}):
         run = run_of(DeltaInterval(3600), **given)
         assert run is not None and (run.data_interval_start, run.run_after) == (at("2026-06-10T11:00"), at("2026-06-10T12:00"))

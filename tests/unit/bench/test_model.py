@@ -18,7 +18,7 @@ from scheduler.settings import Settings
 
 NOTHING = Costs(scheduler=0, worker=0, child=0, postgres=0, redis=0)
 FREE = Parameters(followed=NOTHING, in_place=NOTHING, flush_s=0, wake_s=0, beside=0, pass_s=0, pass_postgres_s=(0, 0))
-#: A measured bench whose machine was its own: what bare Celery did beside each shape is the same everywhere.
+#: A measured bench on an idle machine: the results of bare Celery beside each shape are the same everywhere.
 CPU = {"scheduler": 0.0002, "worker": 0.0004, "worker_children": 0.001, "postgres": 0.001, "redis": 0.0001, "total": 0.0027}
 
 

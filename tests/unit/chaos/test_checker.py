@@ -68,7 +68,7 @@ class Record:
         )
 
     def only(self, counter: str) -> list[str]:
-        """What this counter found; all others are empty."""
+        """The findings of this counter; all others are empty."""
         found = self.findings()
         assert {name for name in COUNTERS if getattr(found, name)} == {counter}
         return list(getattr(found, counter))
@@ -327,7 +327,7 @@ def test_an_execution_that_is_still_there_overlaps_for_an_unknown_time(record: R
 
 
 def _cleared(record: Record) -> None:
-    """b and what is below it, after the run had ended."""
+    """b and its downstream tasks, after the run had ended."""
     first = record.executions["b"]
     again = ran("d", "r", "b", 300.0, number=2, given="r/a/-1/1")
     record.executions["b again"] = again
@@ -335,7 +335,7 @@ def _cleared(record: Record) -> None:
 
 
 def _marked(record: Record) -> None:
-    """b, while it ran; what is below it was decided by that."""
+    """b, while it ran; that decided its downstream tasks."""
     record.run("b", replace(record.executions["b"], outcome="stopped", returned=None), "failed", result=None)
 
 

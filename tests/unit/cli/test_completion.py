@@ -14,7 +14,7 @@ from scheduler.cli.completion import VARIABLE
 
 
 def complete(*words: str) -> list[str]:
-    """What bash would offer for the last word."""
+    """The completions of bash for the last word."""
     environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["paceline", *words]), "COMP_CWORD": str(len(words))}
     done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=VARIABLE, env=environment)
     assert done.exit_code == 0, done.output

@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a table prints on a terminal of 80 columns, as plain lines, and the text on stderr."""
+    """The output of a table on a terminal of 80 columns, as plain lines, and the text on stderr."""
 
     def run(rows: list[dict[str, Any]], columns: list[str]) -> tuple[list[str], str]:
         out, told = Terminal(), io.StringIO()

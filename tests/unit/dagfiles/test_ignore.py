@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
         (["team/a.py"], {"team/a.py"}),
         (["team/**/a.py"], {"team/a.py", "team/sub/a.py"}),
         (["team/*", "!team/keep.py"], {"team/a.py", "team/sub/a.py", "team/sub/c.py"}),
-        # What is in an ignored folder cannot be taken back.
+        # Files of an ignored folder cannot be included again.
         (["team", "!team/keep.py"], {"team/a.py", "team/keep.py", "team/sub/a.py", "team/sub/c.py"}),
         (["a.py", "!a.py"], set()),
         (["/"], set()),

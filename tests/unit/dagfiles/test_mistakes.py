@@ -15,7 +15,7 @@ HEAD = "from scheduler import *\nfrom scheduler.operators import *\n"
 
 
 def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
-    """What is wrong with a file. Lines count from the first one after the head."""
+    """The problem of a file. Lines count from the first one after the head."""
     path = folder / "d.py"
     path.write_text(head + textwrap.dedent(source).lstrip("\n"))
     try:

@@ -106,7 +106,7 @@ def ended(dag_id: str, plan: Plan) -> Plan:
 
 
 def _settled(session: Any, run: Any, stored: Any) -> Any:
-    """Decide until nothing changes; what may run is running."""
+    """Decide until nothing changes; then all tasks that may run are running."""
     before = None
     while True:
         run = session.get(DagRun, run.id)

@@ -163,7 +163,7 @@ def test_a_worker_decides_below_a_setup_where_the_tasks_between_vouch_for_it(rul
         ("none_skipped", S.SKIPPED, S.RUNNING, {"last": S.SKIPPED}),
         ("all_done", S.FAILED, S.RUNNING, {}),
         ("all_success", S.SUCCESS, S.RUNNING, {}),
-        # The setup decides whatever the rule, except "always".
+        # The setup decides with any rule except "always".
         ("one_success", S.SUCCESS, S.FAILED, {"last": S.UPSTREAM_FAILED}),
         ("all_done", S.SUCCESS, S.SKIPPED, {"last": S.SKIPPED}),
         ("all_failed", S.FAILED, S.SUCCESS, {"last": S.SCHEDULED}),

@@ -37,7 +37,7 @@ class Counts:
 
 Formula = Callable[[Counts], object]
 
-#: rule: when it may run, and what is set otherwise, the first that holds. None of these: it waits.
+#: rule: when the task may run, and the state otherwise, the first that holds. Without any of these, it waits.
 TABLE: dict[str, tuple[Formula, tuple[tuple[Formula, S], ...]]] = {
     "all_success": (
         lambda c: c.n - c.s - c.r == 0,
@@ -127,7 +127,7 @@ def test_every_unfinished_state_is_waited_for_alike(state: S) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_never_changes_when_more_upstream_tasks_end(rule: str) -> None:
-    """What lets a worker decide from its own result alone."""
+    """A worker may decide from its own result alone."""
     ended = (S.SUCCESS, S.SKIPPED, S.FAILED, S.UPSTREAM_FAILED)
     for states in itertools.product((*ended, S.RUNNING), repeat=3):
         early = decide(rule, Upstream.of(states)).state

@@ -250,7 +250,7 @@ def test_the_number_rises_once_and_falls_once_in_a_wave(short_before: int, pause
     top = numbers.index(4)
     assert numbers[:top] == sorted(numbers[:top])
     assert numbers[top:] == sorted(numbers[top:], reverse=True)
-    # A slot that is free for some seconds before each task costs its worker-seconds, whatever the number is.
+    # A slot that is free for some seconds before each task costs its worker-seconds at any number.
     assert done.worker_seconds <= (MOST if pause_steps == 1 else 2) * 480 * 10 / 4
 
 

@@ -19,8 +19,8 @@ BESIDE = {
     "airflow": {"scheduler/airflow", "scheduler/migrate"},
     "testing": {"scheduler/testing"},
 }
-#: Of the engine, and what each other part adds: rooms, arrows of imports at start, and all arrows, with imports in functions and
-#: for types.
+#: Of the engine, and the additions of each other part: rooms, arrows of imports at start, and all arrows, with imports in
+#: functions and for types.
 MOST = {"engine": (21, 79, 88), "telemetry": (1, 8, 10), "web": (1, 6, 7), "airflow": (2, 12, 12), "testing": (1, 7, 7)}
 #: All parts: rooms, all arrows, and those of imports at start.
 MOST_IN_ALL = (26, 124, 112)

@@ -23,7 +23,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+)`")
-#: What may stand before `paceline` in a line of a shell, and where its command ends.
+#: Prefixes of `paceline` in a line of a shell, and the end of its command.
 COMMAND = re.compile(
     r"(?:^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*|&& |; |-- |/|exec \S+ |--rm \S+ |sudo -u \S+ )paceline (--?[a-z].*|[a-z].*)"
 )
@@ -52,7 +52,7 @@ def spans(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> Iterator[str]:
-    """What follows `paceline` in each command of a page."""
+    """The text after `paceline` in each command of a page."""
     lines = [line for language, text in blocks(page) if language != "python" for line in text.replace("\\\n", " ").splitlines()]
     for text in [*lines, *spans(page)]:
         for found in COMMAND.findall(re.sub(r"\$\([^)]*\)", "X", text)):
@@ -62,7 +62,7 @@ def commands(page: Path) -> Iterator[str]:
 
 
 def complaint(words: list[str]) -> str | None:
-    """What is wrong with a command; None if nothing is. It may lack arguments: a sentence names commands without them."""
+    """The error of a command, or None. It may lack arguments: a sentence names commands without them."""
     command: click.Command = paceline
     path = "paceline"
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):

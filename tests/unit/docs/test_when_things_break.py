@@ -7,7 +7,7 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "explanation" / "when-things-break.md"
-#: What the design promises an answer to.
+#: The faults for which the design promises an answer.
 FAULTS = (
     "a scheduler is killed at any line", "it is killed between commit and publish", "Redis is emptied", "a worker's machine dies",
     "a pool child dies", "a worker is stopped or cut off, then back", "PostgreSQL restarts", "PostgreSQL crashes",

@@ -15,7 +15,7 @@ STORE = {path.stem: path for path in sorted((ROOT / "scheduler" / "store").glob(
 #: The code that runs in workers and waiters.
 WORKER_FILES = sorted((ROOT / "workers").rglob("*.py"))
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
-#: What a WorkerConnection does when it connects is no write of its methods; crashes.NOTE changes nothing but after a crash.
+#: The statements with which a WorkerConnection connects are no writes of its methods; crashes.NOTE writes only after a crash.
 CONNECTING = "WorkerConnection._open"
 #: These run statements of others, which stand for themselves.
 CARRIERS = {f"worker_connection.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {
@@ -43,7 +43,7 @@ def parts(module: str) -> dict[str, ast.AST]:
 
 
 def modules(path: Path) -> dict[str, tuple[str, str | None]]:
-    """What a file imports from the store, by the name that it uses: the module, and what of it."""
+    """The imports of a file from the store, by the name that it uses: the module, and its member."""
     found: dict[str, tuple[str, str | None]] = {}
     for node in ast.walk(tree(path)):
         if not isinstance(node, ast.ImportFrom):

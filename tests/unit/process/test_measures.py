@@ -23,7 +23,7 @@ print([name for name in sys.modules if name.startswith(("prometheus_client", "sc
 
 
 class Calls:
-    """A recorder that keeps what it receives."""
+    """A recorder that stores its measurements."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []

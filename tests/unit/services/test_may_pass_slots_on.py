@@ -12,7 +12,7 @@ from scheduler.services.queue import may_pass_slots_on
         ({"a": 0}, 0, {"a": True}),
         ({"a": -1}, 9, {"a": False}),
         ({"a": 3}, -1, {"a": False}),
-        # What waits in `a` although there are slots waits for something that `b` would keep.
+        # Tasks that wait in `a` although it has slots wait for something that `b` would keep.
         ({"a": 1, "b": 0}, 9, {"a": True, "b": False}),
         ({"a": 1, "b": 1}, 9, {"a": False, "b": False}),
         ({"a": 0, "b": 0, "c": -2}, 9, {"a": True, "b": True, "c": False}),

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SQL_CLOCKS = re.compile(
     r"\b(clock_timestamp|statement_timestamp|transaction_timestamp|now|timeofday)\(\)|\b(current_timestamp|current_time|current_date)\b"
 )
-#: Reads of the machine's clock, by what they are called on. Monotonic clocks measure how long something takes, and are free.
+#: Reads of the machine's clock, by the called object. Monotonic clocks measure how long something takes, and are free.
 WALL = {"now", "utcnow", "today"}
 TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 #: File -> why its reads decide nothing that concerns another machine.
@@ -96,7 +96,7 @@ def test_a_test_can_move_each_clock_that_a_statement_reads() -> None:
 
 
 class Skewed:
-    """A waiter on a machine whose clock is wrong, and what PostgreSQL's shows."""
+    """A waiter on a machine with a wrong clock, and the time of PostgreSQL."""
 
     def __init__(self, shows: datetime) -> None:
         self.shows = shows

@@ -1,6 +1,6 @@
 """IDs, confs and all other input are parameters of statements and items of argument lists, never text in them.
 
-What is put into a statement as text is a constant of a module, or stands here, reviewed: say why it cannot come from outside.
+Text that is put into a statement is a constant of a module, or is listed here with the reason why it cannot come from outside.
 """
 
 import ast
@@ -92,7 +92,7 @@ REVIEWED: dict[tuple[str, str], str] = {
 
 
 def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
-    """f-strings inside functions that are statements, or clauses of one; what is made at import holds nothing from outside."""
+    """f-strings inside functions that are statements or clauses. Statements built at import contain no input."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in {id(inner): inner for function in functions for inner in ast.walk(function)}.values():
         if isinstance(node, ast.JoinedStr):

@@ -23,4 +23,4 @@ def test_ten_thousand_versions_leave_a_bounded_number_behind() -> None:
 
 
 def _is_kept(versions: Versions, number: int) -> bool:
-    return number in versions._dags  # what a process holds on to
+    return number in versions._dags  # references of a process

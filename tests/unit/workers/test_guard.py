@@ -15,7 +15,7 @@ from workers.guard import Guard
 
 @pytest.fixture
 def guard() -> Iterator[Guard]:
-    """Root's handlers are put back whatever the test does to them."""
+    """Restores the root logger's handlers after the test."""
     handlers = list(logging.root.handlers)
     yield Guard()
     logging.root.handlers = handlers

@@ -83,7 +83,7 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
 
 
 def raised(by: Callable[[], object]) -> BaseException:
-    """What comes out of an operator of ours that calls `by`, as far as the operator's frames."""
+    """The traceback of an operator of ours that calls `by`, from the operator's frames on."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         PythonOperator(task_id="t", python_callable=by).execute({})
     error = caught.value

@@ -61,7 +61,7 @@ class Consumer:
         self.died.append((ti_id, dispatch_id, said))
 
     def receive(self) -> list[str]:
-        """One message; what was acknowledged."""
+        """Process one message; the acknowledged messages."""
         request = strategy.request_class(self.child_died, lambda: self.steps, lambda _: self.last_step)
         task = self.app.task(name=TASK_NAME, shared=False, Request=request)(strategy.run)
         acknowledged: list[str] = []
@@ -77,7 +77,7 @@ def consumer() -> Consumer:
 
 
 def executing(outcome: BaseException | None) -> list[tuple[int, str]]:
-    """Let children execute like this; what they were given."""
+    """Let children execute like this; the bytes that they received."""
     given: list[tuple[int, str]] = []
 
     def execute(ti_id: int, dispatch_id: str) -> None:

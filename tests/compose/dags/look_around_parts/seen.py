@@ -36,7 +36,7 @@ def look(seconds: float) -> set[str]:
 
 
 def report() -> str:
-    """What this process has in its environment, and what a program finds that it starts."""
+    """The secrets in the environment of this process, and those that a program finds that it starts."""
     own = [name for name, value in os.environ.items() if WORD.decode() in value]
     said = subprocess.run([sys.executable, __file__, str(LONG_S)], stdout=subprocess.PIPE, text=True, check=True).stdout
     return "; ".join([*own, *said.splitlines()]) or "nothing"

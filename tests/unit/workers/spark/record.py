@@ -1,7 +1,7 @@
-"""`python tests/unit/workers/spark/record.py [NAME ...]`: writes outputs/<name>.txt anew, for a new version of PySpark.
+"""`python tests/unit/workers/spark/record.py [NAME ...]`: writes outputs/<name>.txt again, for a new version of PySpark.
 
-What spark-submit prints of applications that fail, which takes some minutes. Left out: lines of INFO and all but the first frames
-of a stack; paths are shortened.
+It records the output of spark-submit for applications that fail, which takes some minutes. Left out: lines of INFO and all but
+the first frames of a stack; paths are shortened.
 """
 
 import os
@@ -83,7 +83,7 @@ def main(names: list[str]) -> None:
 
 
 def submit(name: str, folder: Path) -> str:
-    """What spark-submit prints, output and errors in one."""
+    """The output of spark-submit with its errors."""
     command = COMMANDS.get(name)
     if command is None:
         (folder / f"{name}.py").write_text(f"{BEGIN}{APPLICATIONS[name]}\n")
@@ -101,7 +101,7 @@ def submit(name: str, folder: Path) -> str:
 
 
 def shortened(said: str, folder: str) -> str:
-    """Without what no cause is found in, and nothing of the machine it was recorded on."""
+    """The output without irrelevant lines and without traces of the recording machine."""
     lines, frames = [], 0
     said = said.replace(folder, "/app").replace(sys.executable, "/opt/venv/bin/python")
     for line in said.replace(str(HOME), "/lib/site-packages/pyspark").splitlines():

@@ -26,7 +26,7 @@ EXPECTED = {
     "no_main_class": "Class no.such.Main is missing: name its package in spark.jars.packages, or its jar in spark.jars.",
     "no_file": "There is no file /app/nofile.py.",
 }
-#: Of those that name a line of ours as well: what they begin with.
+#: The beginnings of causes that also name a line of ours.
 BEGINS = {
     "worker_crash": "A Python worker of Spark died: out of memory (spark.executor.pyspark.memory)",
     "missing_source": "Spark has no data source org.apache.iceberg: name its package in spark.jars.packages",

@@ -15,7 +15,7 @@ from workers.spark.applications.jobs import NoJobs
 from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
-#: For what is found in the end, on the slowest machine.
+#: Time for an application that is found in the end, on the slowest machine.
 PATIENT = Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=60)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DRIVER = Ids("driver-1")
@@ -56,7 +56,7 @@ class Cluster:
 
 
 class Jobs(NoJobs):
-    """Remembers what was noted."""
+    """Records the noted statuses."""
 
     def __init__(self, *, mine: bool = True) -> None:
         super().__init__(NOW)

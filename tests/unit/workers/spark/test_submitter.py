@@ -20,7 +20,7 @@ from workers.spark.applications.submitter import Submitter
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
 
-#: What never comes is given up soon; for what comes there is time enough on the slowest machine.
+#: A short wait for applications that never appear, and enough time for others on the slowest machine.
 SHORT_S, LONG_S = 0.05, 60.0
 TAG = "paceline-0123abcd-7-2"
 Submit = Callable[..., None]
@@ -75,7 +75,7 @@ class Jobs(NoJobs):
         self.left = list(left)
         self.max_tries = max_tries
         self.ends: dict[str, str] = {}
-        #: Whether this try is the current one, and what its row names if it is not.
+        #: Whether this try is the current one, and otherwise the dispatch in its row.
         self.current = True
         self.named: str | None = None
 
