@@ -157,14 +157,7 @@ def _server_version(engine: "Engine") -> int:
 
 def _migrate() -> str:
     """Upgrade the schema, and create the roles of the settings. Return the revision."""
-    settings = options.settings()
-    return schema.migrate(
-        options.engine(check_schema=False, as_owner=True),
-        default_pool_slots=settings.core.default_pool_task_slot_count,
-        worker_role=roles.Wanted.of(settings),
-        scheduler_role=roles.Wanted.of_schedulers(settings),
-        web_role=roles.Wanted.of_web(settings),
-    )
+    return schema.migrate_as_set(options.engine(check_schema=False, as_owner=True), options.settings())
 
 
 def _print_counts(counts: Mapping[str, int], before: datetime, *, done: bool) -> None:

@@ -21,7 +21,7 @@ from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
 from scheduler.settings.model import environment_names
 from scheduler.settings.sections import Web
 from scheduler.store.accounts import accounts, keys
-from scheduler.store.db import database, migrate, roles
+from scheduler.store.db import database, migrate
 
 #: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.
 PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
@@ -253,13 +253,7 @@ def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
     engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
     try:
         database.wait(engine, say)
-        migrate.migrate(
-            engine,
-            default_pool_slots=settings.core.default_pool_task_slot_count,
-            worker_role=roles.Wanted.of(settings),
-            scheduler_role=roles.Wanted.of_schedulers(settings),
-            web_role=roles.Wanted.of_web(settings),
-        )
+        migrate.migrate_as_set(engine, settings)
     finally:
         engine.dispose()
 

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-#: SQL: the transactions that write now. A snapshot does not list the newest ones, those after the last one that ended; but each
-#: holds a lock on itself. A statement that follows sees what ended while this was read.
+#: SQL: the transactions that write now, by the lock that each holds on itself. A snapshot does not list those that are newer than
+#: the last one that ended. A statement that follows sees the rows of transactions that end while this one runs.
 OPEN_TRANSACTIONS = "array(select transactionid::text from pg_locks where locktype = 'transactionid' and mode = 'ExclusiveLock')"
 
 
 def now(connection: Connection) -> datetime:
     """The current time, in UTC; it advances within a transaction."""
-    read: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    return read
+    time: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+    return time

@@ -20,6 +20,7 @@ from tenacity import stop_after_attempt
 
 from scheduler.exceptions import SchemaError
 from scheduler.process import retries
+from scheduler.settings import Settings
 from scheduler.store.db import concurrent_indexes, roles
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
@@ -62,6 +63,17 @@ def migrate(
     if revision == head():
         concurrent_indexes.build(engine, _indexes())
     return revision
+
+
+def migrate_as_set(engine: Engine, settings: Settings) -> str:
+    """`migrate` with the default pool and the roles of the settings."""
+    return migrate(
+        engine,
+        default_pool_slots=settings.core.default_pool_task_slot_count,
+        worker_role=roles.Wanted.of(settings),
+        scheduler_role=roles.Wanted.of_schedulers(settings),
+        web_role=roles.Wanted.of_web(settings),
+    )
 
 
 def downgrade(engine: Engine) -> str:

@@ -1,4 +1,4 @@
-"""What decides about the tasks of a run beside its states: branch decisions, the previous run, and lengths of mapped results."""
+"""The facts that decide about the tasks of a run beside its states: branches, the previous run, and lengths of mapped results."""
 
 from collections.abc import Collection
 

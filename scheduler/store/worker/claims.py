@@ -106,7 +106,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued(Moved):
-    """The same, with what a claim returns of it."""
+    """A moved task instance, with further columns that a claim returns."""
 
     task_no: int
     try_number: int
