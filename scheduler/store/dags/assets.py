@@ -227,22 +227,22 @@ def update(
 ) -> dict[str, Any]:
     """Store an update by a person of the asset with this URI or name, and return the event. NotFoundError if it is unknown."""
     known = _all(connection)
-    found = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
-    if found is None:
+    row = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
+    if row is None:
         near = difflib.get_close_matches(uri, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` lists all."
         raise NotFoundError(f"No DAG uses the asset {uri!r}; {hint}")
     try:
         partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
-        one = Update(uri=found["uri"], extra=extra or {}, created_by=created_by, partition=partition)
-        store(connection, [one], {found["uri"]: found["name"]})
+        new = Update(uri=row["uri"], extra=extra or {}, created_by=created_by, partition=partition)
+        store(connection, [new], {row["uri"]: row["name"]})
     except DataError as error:
         raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
-    row = connection.exec_driver_sql(
+    event = connection.exec_driver_sql(
         "select id, uri, extra, created_by, created_at, partition_key from asset_event where uri = %s order by id desc limit 1",
-        (found["uri"],),
+        (row["uri"],),
     )
-    return dict(row.mappings().one())
+    return dict(event.mappings().one())
 
 
 def assets(connection: Connection) -> list[dict[str, Any]]:
@@ -289,16 +289,16 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
           left join lateral (select created_at from asset_event where uri = a.uri order by id desc limit 1) e on true
         """
     )
-    found = {uri: _row(uri, name, updated_at) for uri, name, updated_at in stored}
+    by_uri = {uri: _row(uri, name, updated_at) for uri, name, updated_at in stored}
     waiting = connection.exec_driver_sql(
         "select d.dag_id, v.data->'schedule'->'condition' from dag d join dag_version v on v.id = d.version_id"
         " where d.is_active and v.asset_uris is not null order by 1"
     )
     for dag_id, condition in waiting:
-        for one in asset.from_spec(condition).assets():
-            known = next((row for row in found.values() if row["name"] == one.name), None)
-            row = known if isinstance(one, asset.AssetRef) and known else found.setdefault(one.uri, _row(one.uri, one.name, None))
-            row["name"] = one.name
+        for wanted in asset.from_spec(condition).assets():
+            known = [row for row in by_uri.values() if isinstance(wanted, asset.AssetRef) and row["name"] == wanted.name]
+            row = known[0] if known else by_uri.setdefault(wanted.uri, _row(wanted.uri, wanted.name, None))
+            row["name"] = wanted.name
             if dag_id not in row["waited_for_by"]:
                 row["waited_for_by"].append(dag_id)
     updating = connection.exec_driver_sql(
@@ -312,9 +312,9 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
         """
     )
     for dag_id, task_id, uri, name in updating:
-        row = found.setdefault(uri, _row(uri, name, None))
+        row = by_uri.setdefault(uri, _row(uri, name, None))
         row["updated_by"].append(f"{dag_id}.{task_id}")
-    return found
+    return by_uri
 
 
 def _row(uri: str, name: str, updated_at: datetime | None) -> dict[str, Any]:

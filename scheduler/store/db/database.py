@@ -165,14 +165,15 @@ def _patience_s(engine: Engine) -> float:
 def translate(error: DBAPIError) -> PacelineError:
     """The error message of a failed connection for people, without the password of the URL."""
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-    if getattr(error.orig, "pgcode", None) in sqlstates.TOO_SLOW:
+    code = getattr(error.orig, "pgcode", None)
+    if code in sqlstates.TOO_SLOW:
         return UnreachableError(f"PostgreSQL canceled a statement: {text}. Try again when the server is less busy.")
     if _is_read_only(error):
         return ReadOnlyError(
             f"PostgreSQL accepts no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
             "(docs/how-to/failover.md)."
         )
-    refused = _refused(text, getattr(error.orig, "pgcode", None))
+    refused = _refused(text, code)
     start = START_EMBEDDED.format("DATABASE") if "socket" in text else "Start it, or correct PACELINE_DATABASE_URL."
     return refused or UnreachableError(f"PostgreSQL does not answer: {text}. {start}")
 

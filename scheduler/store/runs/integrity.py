@@ -58,7 +58,8 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
         """,
         {"run": run.id, "version": version_id, "notify": list(dag.notify) or None},
     ).scalar_one()
-    _delete(connection, plan.deleted)
+    if plan.deleted:
+        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([ti.id for ti in plan.deleted],))
     remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
     _renumber(connection, run, dag, instances, plan.unmapped)
     restore(connection, dag, plan.restored)
@@ -134,11 +135,6 @@ def _fit_instances(plan: _Plan, task: SerializedTask, own: Sequence[Instance]) -
 
 def _removable(instances: Iterable[Instance]) -> list[Instance]:
     return [ti for ti in instances if ti.state is not S.REMOVED and ti.state not in STARTED]
-
-
-def _delete(connection: Connection, instances: Sequence[Instance]) -> None:
-    if instances:
-        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([ti.id for ti in instances],))
 
 
 def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:

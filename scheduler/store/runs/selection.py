@@ -153,10 +153,15 @@ def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
     """The selected task instances. NotFoundError if a requested task or map index does not exist."""
+    return [ti for ti in _named_with_relatives(dag, instances, tasks) if tasks.states is None or ti.state in tasks.states]
+
+
+def _named_with_relatives(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> Sequence[Instance]:
+    """The task instances that `tasks` names, in any state, with those upstream or downstream of them if requested."""
     if tasks.keys is not None:
-        return [ti for ti in instances if ti.id in tasks.keys and _is(ti, tasks.states)]
+        return [ti for ti in instances if ti.id in tasks.keys]
     if not tasks.task_ids and tasks.regex is None:
-        return [ti for ti in instances if _is(ti, tasks.states)]
+        return instances
     named = _named(dag, instances, tasks)
     numbers = [dag.number[name] for name in named if name in dag.number]
     around: set[int] = set()
@@ -178,7 +183,7 @@ def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> lis
     selected = [ti for ti in instances if is_selected(ti)]
     if tasks.map_index is not None and not any(ti.task_id in named for ti in selected):
         raise NotFoundError(f"Task {min(named)!r} has no instance of map index {tasks.map_index} in this run.")
-    return [ti for ti in selected if _is(ti, tasks.states)]
+    return selected
 
 
 def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
@@ -226,7 +231,3 @@ def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
                 seen.add(no)
                 todo.append(no)
     return seen
-
-
-def _is(ti: Instance, states: Collection[TaskState] | None) -> bool:
-    return states is None or ti.state in states
