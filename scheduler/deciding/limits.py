@@ -18,6 +18,8 @@ PARALLELISM = Limit("core.parallelism")
 RUN = Limit("max_active_tasks")
 TASK_IN_RUN = Limit("max_active_tis_per_dagrun")
 TASK = Limit("max_active_tis_per_dag")
+#: Counts runs: those of a DAG without its backfills, or those of one backfill.
+RUNS = Limit("max_active_runs")
 
 
 def own_limits(waiting: Waiting) -> tuple[tuple[Place, int | None], ...]:

@@ -27,6 +27,17 @@ def holders(pool: PoolFacts, before: str) -> str:
     return f"{before}{shown}{f' and {more} more' if more > 0 else ''}"
 
 
+def backfill_paused(number: int) -> str:
+    """The reason why no run of a paused backfill starts."""
+    return f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."
+
+
+def running_runs(limit: LimitFacts, backfill: int | None = None) -> str:
+    """The running runs of a DAG or of its backfill, and their limit: the end of a sentence."""
+    owner = "the DAG" if backfill is None else f"backfill {backfill}"
+    return f"{owner} has {many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
+
+
 def many(number: int, singular: str, plural: str) -> str:
     """A number with its noun."""
     return f"{number} {singular if number == 1 else plural}"
@@ -129,16 +140,12 @@ def _run_not_started(facts: Situation) -> list[str]:
     if run.backfill is not None:
         number, limit = run.backfill.id, run.backfill.limit
         if run.backfill.is_paused:
-            sentences.append(f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start.")
+            sentences.append(backfill_paused(number))
         if limit.reached:
-            sentences.append(f"Its run has not started: backfill {number} has {_runs(limit)}.{_runs_ahead(run)}")
+            sentences.append(f"Its run has not started: {running_runs(limit, number)}.{_runs_ahead(run)}")
     elif run.running_runs is not None and run.running_runs.reached:
-        sentences.append(f"Its run has not started: the DAG has {_runs(run.running_runs)}.{_runs_ahead(run)}")
+        sentences.append(f"Its run has not started: {running_runs(run.running_runs)}.{_runs_ahead(run)}")
     return [*sentences, *_paused(run)] or ["Its run is queued and starts in a scheduler's next pass, within about a second."]
-
-
-def _runs(limit: LimitFacts) -> str:
-    return f"{many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
 
 
 def _runs_ahead(run: RunFacts) -> str:

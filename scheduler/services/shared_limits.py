@@ -18,7 +18,8 @@ from scheduler.deciding.select import FreeCapacity
 from scheduler.states import Waiting
 from scheduler.store.queueing import capacity
 
-PARALLELISM = "parallelism"
+#: core.parallelism in the key of its lock, which all schedulers must share.
+ALL_INSTANCES = "parallelism"
 
 
 class SharedLimits:
@@ -35,18 +36,18 @@ class SharedLimits:
         """Announce that this round may take as many places as `expected` needs, which were free at the last count."""
         self._wanted = Counter(_of_queue(waiting.queue) for waiting in expected)
         if expected:
-            self._wanted[PARALLELISM] = len(expected)
+            self._wanted[ALL_INSTANCES] = len(expected)
             self._announced += self._wanted
             # The sum of all rounds: each amount is a lock of its own, and the largest of a pass counts.
             self._others = capacity.announce(connection, {name: self._announced[name] for name in self._wanted})
 
     def within(self, free: FreeCapacity, queues: Collection[str]) -> tuple[FreeCapacity, bool]:
         """The part of `free`, counted after `announce`, that this round may take; and whether it leaves some to other passes."""
-        counts = {PARALLELISM: free.parallelism} | {_of_queue(name): free.queues[name] for name in queues}
+        counts = {ALL_INSTANCES: free.parallelism} | {_of_queue(name): free.queues[name] for name in queues}
         usable = {name: min(self._wanted[name], count - self._others.get(name, 0)) for name, count in counts.items()}
         leaves = any(usable[name] < min(self._wanted[name], count) for name, count in counts.items())
         by_queue = defaultdict(int, {name: usable[_of_queue(name)] for name in queues})
-        return replace(free, parallelism=usable[PARALLELISM], queues=by_queue), leaves
+        return replace(free, parallelism=usable[ALL_INSTANCES], queues=by_queue), leaves
 
 
 def _of_queue(name: str) -> str:

@@ -134,11 +134,4 @@ def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
         else:
             reason = f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
         yield {**row, "reason": reason}
-    for row in read(home.waiting_runs):
-        if row["is_paused"]:
-            reason = "The DAG is paused."
-        elif row["running"] >= row["max_active_runs"]:
-            reason = f"max_active_runs is {row['max_active_runs']}, and {row['running']} runs of the DAG are running."
-        else:
-            reason = "A scheduler starts them soon."
-        yield {**row, "reason": reason}
+    yield from read(home.waiting_runs)

@@ -19,6 +19,7 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import transact
 from scheduler.store.db.fencing import Writer
+from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
@@ -219,16 +220,16 @@ def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
     Otherwise neither could continue: the later run waits for tasks of this one, and this one waits to be started.
     """
     connection.exec_driver_sql(
-        """
+        f"""
         with place as (
-            select coalesce(b.max_active_runs, v.max_active_runs) as places, r.dag_id, r.backfill_id, r.logical_date
+            select {MOST_RUNS} as places, r.dag_id, r.backfill_id, r.logical_date
               from dag_run r join dag d on d.dag_id = r.dag_id join dag_version v on v.id = d.version_id
               left join backfill b on b.id = r.backfill_id
              where r.id = %(run)s
         ), running as (
-            select n.id, n.logical_date, count(*) over () >= p.places as none_free, p.logical_date as cleared
-              from dag_run n join place p on p.dag_id = n.dag_id and p.backfill_id is not distinct from n.backfill_id
-             where n.state = 'running'
+            select o.id, o.logical_date, count(*) over () >= r.places as none_free, r.logical_date as cleared
+              from dag_run o join place r on {SHARES_RUNS}
+             where o.state = 'running'
         ), yielding as (
             select id from running
              where none_free and logical_date > cleared

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row
 from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import RUN_UNFINISHED
 from scheduler.store.db import clock
+from scheduler.store.queueing.limits import OPEN_RUNS
 
 #: Whether a run may be due before the next check, or a DAG has a new version, see store/upkeep/pending_work.
 PENDING = """
@@ -44,9 +44,7 @@ def due(connection: Connection, now: datetime, *, limit: int, spread: str, witho
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where not s.is_paused and s.dag_id <> all(%(without)s::text[])
            and (s.planned_version_id is distinct from d.version_id
-                or (s.next_run_after <= %(now)s and v.max_active_runs > (
-                    select count(*) from dag_run r
-                     where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null)))
+                or (s.next_run_after <= %(now)s and v.max_active_runs > {OPEN_RUNS}))
          order by s.next_run_after nulls first, md5(s.dag_id || %(spread)s)
          limit %(limit)s
         """,
@@ -75,9 +73,7 @@ def lock(connection: Connection, dag_id: str) -> Due | None:
     row = connection.exec_driver_sql(
         f"""
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
-               d.version_id,
-               v.max_active_runs - (select count(*) from dag_run r
-                  where r.dag_id = s.dag_id and r.state in {RUN_UNFINISHED.sql} and r.backfill_id is null) as room
+               d.version_id, v.max_active_runs - {OPEN_RUNS} as room
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where s.dag_id = %s
         """,

@@ -4,9 +4,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scheduler.deciding import why
+from scheduler.deciding.limits import RUNS
+from scheduler.deciding.situation import LimitFacts
 from scheduler.states import OPEN, RUN_UNFINISHED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters
+from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]
 #: Rows of each list.
@@ -116,22 +120,34 @@ def waiting(connection: Connection, filters: Filters) -> list[Row]:
 
 
 def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
-    """Queued runs by DAG, with whether the DAG is paused or has reached max_active_runs."""
+    """Queued runs by DAG and backfill, with the reason why they have not started."""
     where = _and(filters, "r.state = 'queued'")
-    return rows.dicts(
+    found = rows.dicts(
         connection.exec_driver_sql(
             f"""
-            select q.dag_id, q.count, q.oldest_at, coalesce(s.is_paused, false) as is_paused, v.max_active_runs,
-                   (select count(*) from dag_run o
-                     where o.dag_id = q.dag_id and o.state = 'running' and o.backfill_id is null) as running
-              from (select r.dag_id, count(*) as count, min(r.queued_at) as oldest_at from dag_run r {where} group by 1) q
-              join dag d on d.dag_id = q.dag_id join dag_version v on v.id = d.version_id
-              left join dag_schedule s on s.dag_id = q.dag_id
-             order by q.count desc limit {MOST}
+            select r.*, coalesce(s.is_paused, false) as is_paused, coalesce(b.is_paused, false) as backfill_is_paused,
+                   {MOST_RUNS} as "limit", (select count(*) from dag_run o where o.state = 'running' and {SHARES_RUNS}) as active
+              from (select r.dag_id, r.backfill_id, count(*) as count, min(r.queued_at) as oldest_at
+                      from dag_run r {where} group by 1, 2) r
+              join dag d on d.dag_id = r.dag_id join dag_version v on v.id = d.version_id
+              left join dag_schedule s on s.dag_id = r.dag_id left join backfill b on b.id = r.backfill_id
+             order by r.count desc limit {MOST}
             """,
             filters.parameters,
         )
     )
+    return [row | {"reason": _not_started(row)} for row in found]
+
+
+def _not_started(row: Row) -> str:
+    limit = LimitFacts(name=RUNS, limit=row["limit"], active=row["active"])
+    if row["is_paused"]:
+        return "The DAG is paused."
+    if row["backfill_is_paused"]:
+        return why.backfill_paused(row["backfill_id"])
+    if limit.reached:
+        return f"They have not started: {why.running_runs(limit, row['backfill_id'])}."
+    return "A scheduler starts them soon."
 
 
 def _and(filters: Filters, condition: str) -> str:

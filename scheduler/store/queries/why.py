@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.deciding import expansion, past
-from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
+from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
 from scheduler.deciding.situation import (
     BackfillFacts,
     Counted,
@@ -29,7 +29,7 @@ from scheduler.store.db import rows
 from scheduler.store.queries import holders, reads
 from scheduler.store.queries.holders import Asker
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
-from scheduler.store.queueing.limits import HOLDS, IN_POOL, towards
+from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]
@@ -187,19 +187,16 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
     """What decides whether the run can start and continue: its DAG with newest version and file, its backfill, earlier runs."""
     row = _one(
         connection,
-        """
+        f"""
         select coalesce(s.is_paused, false) as is_paused, d.file, e.message as import_error, e.line as import_error_line,
                b.id as backfill_id, b.is_paused as backfill_paused,
-               coalesce(b.max_active_runs, newest.max_active_runs) as "limit",
-               (select count(*) from dag_run o where o.dag_id = r.dag_id and o.state = 'running'
-                   and o.backfill_id is not distinct from r.backfill_id) as active,
-               (select count(*) from dag_run o where o.dag_id = r.dag_id and o.state = 'queued'
-                   and o.backfill_id is not distinct from r.backfill_id
+               {MOST_RUNS} as "limit", (select count(*) from dag_run o where o.state = 'running' and {SHARES_RUNS}) as active,
+               (select count(*) from dag_run o where o.state = 'queued' and {SHARES_RUNS}
                    and case when r.backfill_id is null then (o.run_after, o.id) < (r.run_after, r.id)
                        else o.backfill_ordinal < r.backfill_ordinal end) as runs_ahead
           from dag_run r
           join dag d on d.dag_id = r.dag_id
-          join dag_version newest on newest.id = d.version_id
+          join dag_version v on v.id = d.version_id
           left join dag_schedule s on s.dag_id = r.dag_id
           left join import_error e on e.file = d.file
           left join backfill b on b.id = r.backfill_id
@@ -207,7 +204,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
         """,
         {"run": ti["dag_run_id"]},
     )
-    limit = LimitFacts(name="max_active_runs", limit=row.pop("limit"), active=row.pop("active"))
+    limit = LimitFacts(name=RUNS, limit=row.pop("limit"), active=row.pop("active"))
     number, is_paused = row.pop("backfill_id"), row.pop("backfill_paused")
     backfill = None if number is None else BackfillFacts(id=number, is_paused=is_paused, limit=limit)
     same = {name: ti[name] for name in ("dag_id", "run_id", "run_after", "scheduling_error")}

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.deciding.limits import PARALLELISM, RUN, TASK, TASK_IN_RUN
+from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
 from scheduler.deciding.situation import LimitFacts, PoolFacts
 from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContention, Step, of_run, sentence
 from scheduler.exceptions import UnreadableVersionError
@@ -17,6 +17,7 @@ from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.queries import events, holders, reads
 from scheduler.store.queries.holders import Asker
+from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]
 #: Steps in one history: the newest ones.
@@ -53,11 +54,12 @@ LAST_UPSTREAM = """
 select task_id from task_instance where dag_run_id = %(run)s and task_id = any(%(upstream)s) and ended_at <= %(at)s
  order by ended_at desc limit 1
 """
-RUN_CROWD = """
-select r.run_after, coalesce(b.max_active_runs, v.max_active_runs) as "limit", (
-       select count(*) from dag_run o where o.dag_id = r.dag_id and o.id <> r.id and o.started_at <= %(at)s
-          and o.backfill_id is not distinct from r.backfill_id and (o.ended_at is null or o.ended_at > %(at)s)) as active
-  from dag_run r join dag_version v on v.id = r.version_id left join backfill b on b.id = r.backfill_id where r.id = %(run)s
+RUN_CROWD = f"""
+select r.run_after, {MOST_RUNS} as "limit", (
+       select count(*) from dag_run o where {SHARES_RUNS} and o.id <> r.id and o.started_at <= %(at)s
+          and (o.ended_at is null or o.ended_at > %(at)s)) as active
+  from dag_run r join dag d on d.dag_id = r.dag_id join dag_version v on v.id = d.version_id
+  left join backfill b on b.id = r.backfill_id where r.id = %(run)s
 """
 
 
@@ -202,4 +204,4 @@ def _last_upstream(connection: Connection, own: Row, upstream: list[str], at: da
 
 def _run_contention(connection: Connection, run: int, at: datetime) -> RunContention:
     row = connection.exec_driver_sql(RUN_CROWD, {"run": run, "at": at}).one()
-    return RunContention(run_after=row.run_after, running=LimitFacts(name="max_active_runs", limit=row.limit, active=row.active))
+    return RunContention(run_after=row.run_after, running=LimitFacts(name=RUNS, limit=row.limit, active=row.active))

@@ -16,6 +16,14 @@ IN_POOL = f"({HOLDS} or {DEFERRED_IN_POOL})"
 USED_SLOTS = f"""(
     (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {HOLDS})
     + (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {DEFERRED_IN_POOL}))"""
+#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of a
+#: backfill count towards its own.
+_OF_DAG = "select count(*) from dag_run o where o.dag_id = d.dag_id and o.backfill_id is null and o.state"
+RUNNING_RUNS = f"({_OF_DAG} = 'running')"
+OPEN_RUNS = f"({_OF_DAG} in {RUN_UNFINISHED.sql})"
+#: For a run `r` with its backfill `b` and the newest version `v` of its DAG: the runs `o` that share its max_active_runs, and this.
+SHARES_RUNS = "o.dag_id = r.dag_id and o.backfill_id is not distinct from r.backfill_id"
+MOST_RUNS = "coalesce(b.max_active_runs, v.max_active_runs)"
 #: A task instance with its run `r`, its version `v` and its pool `p`.
 INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
           left join pool p on p.name = t.pool"""

@@ -12,6 +12,7 @@ from scheduler.authoring.timetables.base import Partition
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import OPEN, RunState
 from scheduler.store.db.database import commit_point
+from scheduler.store.queueing.limits import RUNNING_RUNS
 from scheduler.store.runs import deadlines, new_instances
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
@@ -47,7 +48,7 @@ STARTABLE = """
 #: Runs started in one transaction. Other schedulers start the next ones while these are examined.
 MOST_STARTS = 50
 #: Starts runs. A run that another process has locked, to clear or end it, is left to the next pass.
-START = """
+START = f"""
     with next (id) as (
         select q.id
           from unnest(%(dags)s::text[]) d (dag_id)
@@ -57,8 +58,7 @@ START = """
                select id from dag_run
                 where dag_id = d.dag_id and state = 'queued' and backfill_id is null and run_after <= clock_timestamp()
                 order by run_after, id
-                limit greatest(0, v.max_active_runs - (
-                      select count(*) from dag_run where dag_id = d.dag_id and state = 'running' and backfill_id is null))) q
+                limit greatest(0, v.max_active_runs - {RUNNING_RUNS})) q
         union all
         select q.id
           from unnest(%(backfills)s::bigint[]) n (id)

@@ -14,7 +14,7 @@ from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN,
 from scheduler.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
-from scheduler.store.queueing.limits import over
+from scheduler.store.queueing.limits import RUNNING_RUNS, over
 
 LONGEST_S = 300.0
 #: Seconds after which an expired lease should have been renewed or taken over.
@@ -128,8 +128,8 @@ STATEMENTS: Mapping[str, str] = {
     "run over max_active_tasks": _over(RUN, "o.held || ' task instances are active; max_active_tasks is ' || o.most"),
     "DAG over max_active_runs": _others(
         "h.held || ' runs are running; max_active_runs is ' || v.max_active_runs",
-        """(select dag_id, count(*) as held from dag_run where state = 'running' and backfill_id is null group by 1) h
-             join dag d on d.dag_id = h.dag_id join dag_version v on v.id = d.version_id where h.held > v.max_active_runs""",
+        f"""dag d join dag_version v on v.id = d.version_id cross join lateral (select {RUNNING_RUNS} as held) h
+             where h.held > v.max_active_runs""",
         dag_id="d.dag_id",
     ),
     "task over its limit": _over(TASK, "o.held || ' instances are active; max_active_tis_per_dag is ' || o.most"),

@@ -234,6 +234,27 @@ def test_a_run_of_a_backfill(ask: Ask, run: int) -> None:
     ]
 
 
+def test_the_home_page_names_the_limit_of_the_dag_or_of_the_backfill(ask: Ask, rest: Rest, run: int) -> None:
+    two, three, _ = (ask.scenario.trigger("etl", run_id=name) for name in ("two", "three", "four"))
+    ((number,),) = ask.scenario.rows(
+        "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+        " select 'etl', version_id, now(), now(), 2, 'none' from dag_run where id = %s returning id",
+        two,
+    )
+    ask.scenario.sql("update dag_run set backfill_id = %s, backfill_ordinal = id where id in (%s, %s)", number, two, three)
+
+    def reasons() -> set[tuple[int, str]]:
+        return {(row["count"], row["reason"]) for row in rest.get("/home")["waiting"] if row["pool"] is None}
+
+    of_dag = (1, "They have not started: the DAG has 1 running run and max_active_runs is 1.")
+    assert reasons() == {of_dag, (2, "A scheduler starts them soon.")}
+    ask.scenario.sql("update backfill set max_active_runs = 1")
+    ask.run(two, "running")
+    assert reasons() == {of_dag, (1, f"They have not started: backfill {number} has 1 running run and max_active_runs is 1.")}
+    ask.scenario.sql("update backfill set is_paused = true")
+    assert reasons() == {of_dag, (1, f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start.")}
+
+
 def test_conditions_that_hold_back_the_whole_dag(ask: Ask, run: int) -> None:
     ask.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
     ask.scenario.sql("insert into import_error (file, line, message) values ('etl.py', 7, 'NameError: x')")
