@@ -229,7 +229,7 @@ def outcome(engine: Engine, dag_id: str) -> tuple[str, dict[str, str]]:
     """How the newest run of a DAG ended, and each of its task instances."""
     for run in transact(engine, reads.runs, dag_id=dag_id, limit=1):
         tasks = transact(engine, reads.task_instances, dag_id, run["run_id"])
-        names = [f"{one['task_id']}[{one['map_index']}]" if one["map_index"] >= 0 else one["task_id"] for one in tasks]
+        names = [f"{task['task_id']}[{task['map_index']}]" if task["map_index"] >= 0 else task["task_id"] for task in tasks]
         return run["state"], {name: str(one["state"]) for name, one in zip(names, tasks, strict=True)}
     return "never made", {}
 

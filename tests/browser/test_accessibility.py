@@ -60,9 +60,9 @@ def test_no_page_has_a_serious_violation(
         page.evaluate(AXE.read_text(encoding="utf-8"))
         violations = page.evaluate(SCRIPT)["violations"]
         serious = {
-            one["id"]: [node["html"][:160] for node in one["nodes"][:3]]
-            for one in violations
-            if one["impact"] in {"serious", "critical"}
+            violation["id"]: [node["html"][:160] for node in violation["nodes"][:3]]
+            for violation in violations
+            if violation["impact"] in {"serious", "critical"}
         }
         if serious:
             found[path] = serious

@@ -81,7 +81,7 @@ def read(page: Page, address: str, one: Situation, answer: dict[str, Any]) -> tu
     steps = page.locator(STEP)
     expect(steps).to_have_count(len(answer["history"]))
     texts = steps.evaluate_all("steps => steps.map(step => step.firstChild.textContent)")
-    return plain([one.strip() for one in sentences.all_text_contents()]), [text.strip() for text in texts]
+    return plain([content.strip() for content in sentences.all_text_contents()]), [text.strip() for text in texts]
 
 
 @contextlib.contextmanager

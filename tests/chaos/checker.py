@@ -44,14 +44,14 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        return not any(getattr(self, name) for name in COUNTERS) and all(one.excused for one in self.overlaps)
+        return not any(getattr(self, name) for name in COUNTERS) and all(overlap.excused for overlap in self.overlaps)
 
     def overlap_figures(self) -> dict[str, float | int | None]:
-        known = [one.seconds for one in self.overlaps if one.seconds is not None]
+        known = [overlap.seconds for overlap in self.overlaps if overlap.seconds is not None]
         return {
             "count": len(self.overlaps),
             "longest_s": round(max(known), 2) if known else None,
-            "without_fault": sum(not one.excused for one in self.overlaps),
+            "without_fault": sum(not overlap.excused for overlap in self.overlaps),
         }
 
 
@@ -78,9 +78,9 @@ class _Case:
         self._plan, self._records, self._history, self._tolerance = plan, records, history, tolerance
         self._ran = records.of()
         self._of_run: defaultdict[tuple[str, str], list[StoredInstance]] = defaultdict(list)
-        for one in records.instances:
-            self._of_run[one.key[:2]].append(one)
-        self._stored = {one.key: one for one in records.instances}
+        for instance in records.instances:
+            self._of_run[instance.key[:2]].append(instance)
+        self._stored = {instance.key: instance for instance in records.instances}
         self._actions: defaultdict[tuple[str, str], list[Action]] = defaultdict(list)
         for action in history.actions:
             self._actions[action.dag_id, action.run_id].append(action)
@@ -176,10 +176,14 @@ class _Case:
             yield from (f"{dag.dag_id}: a run for {date} too many" for date in sorted((dates - planned).elements()))
 
     def _instances(self, dag: PlannedDag, run: StoredRun, instances: Iterable[StoredInstance]) -> Iterator[str]:
-        states = {one.key[2]: one.state for one in instances}
+        states = {instance.key[2]: instance.state for instance in instances}
         open_ = self._expanded_or_not(dag, run, states)
-        there = Counter((one.key[2], one.key[3]) for one in instances if one.state != "removed" and one.key[2] not in open_)
-        planned = Counter(one for one in dag.instances(states) if one[0] not in open_)
+        there = Counter(
+            (instance.key[2], instance.key[3])
+            for instance in instances
+            if instance.state != "removed" and instance.key[2] not in open_
+        )
+        planned = Counter(instance for instance in dag.instances(states) if instance[0] not in open_)
         yield from (f"{_label((dag.dag_id, run.run_id, *one))} is missing" for one in sorted(planned - there))
         if run.state in FINISHED:
             yield from (f"{_label((dag.dag_id, run.run_id, *one))} is not planned" for one in sorted(there - planned))
@@ -267,7 +271,7 @@ class _Case:
     def _end(self, found: Findings, dag: PlannedDag, run: StoredRun, instances: list[StoredInstance]) -> None:
         if any(action.kind == "mark" for action in self._actions[run.dag_id, run.run_id]):
             return  # perhaps after it had ended, which changes only the task instance
-        leaves = {one.state for one in instances if one.key[2] in dag.leaves}
+        leaves = {instance.state for instance in instances if instance.key[2] in dag.leaves}
         bad = bool(leaves & {"failed", "upstream_failed"})
         if run.state == "failed" and not bad:
             found.failed_without_cause.append(f"{run.dag_id}, run {run.run_id}: failed, and no leaf task did")
@@ -332,15 +336,15 @@ def _relevant(dag: PlannedDag, task: PlannedTask, one: StoredInstance, other: St
 def _over(executions: list[Execution], limit: int, weigh: Callable[[Execution], int], name: str) -> list[str]:
     """Moments at which more ran than may, one for each time it begins."""
     moves: list[tuple[float, int, Execution]] = []
-    for one in executions:
-        if one.ended is not None:
-            weight = weigh(one)
-            moves += [(one.start, weight, one), (one.ended, -weight, one)]
+    for execution in executions:
+        if execution.ended is not None:
+            weight = weigh(execution)
+            moves += [(execution.start, weight, execution), (execution.ended, -weight, execution)]
     found, now, over = [], 0, False
-    for at, weight, one in sorted(moves, key=lambda move: (move[0], move[1])):
+    for at, weight, execution in sorted(moves, key=lambda move: (move[0], move[1])):
         now += weight
         if now > limit and not over:
-            found.append(f"{name} of {limit}: {now} ran at {at:.3f}, when {_label(one.key)} began")
+            found.append(f"{name} of {limit}: {now} ran at {at:.3f}, when {_label(execution.key)} began")
         over = now > limit
     return found
 

@@ -81,7 +81,7 @@ class Waits(Operator):
 def files(plan: Plan, ledger: Ledger) -> dict[str, str]:
     """DAG files by name."""
     head = ledger.prelude() + KINDS
-    return {name: head + "\n".join(dag_source(one) for one in dags) for name, dags in plan.groups().items()}
+    return {name: head + "\n".join(dag_source(dag) for dag in dags) for name, dags in plan.groups().items()}
 
 
 def dag_source(dag: PlannedDag) -> str:
@@ -97,7 +97,7 @@ def dag_source(dag: PlannedDag) -> str:
             f" end_date=datetime.fromtimestamp({one.end.timestamp()}, timezone.utc)"
         )
     lines = [f"with DAG({dag.dag_id!r}, {options}):", "    t = {}"]
-    grouped = [one for one in dag.tasks if one.group is not None]
+    grouped = [task for task in dag.tasks if task.group is not None]
     for one in dag.tasks:
         if one.group is None:
             lines.append(f"    t[{one.task_id!r}] = {_made(one)}")
@@ -148,8 +148,8 @@ def _made(one: PlannedTask) -> str:
 def _group(tasks: list[PlannedTask]) -> list[str]:
     """A mapped task group `each`: a chain of `item`, each of which takes the result of the one before it."""
     lines, before = ["@task_group", "def each(number):"], "number"
-    for one in tasks:
-        short = one.task_id.partition(".")[2]
-        lines.append(f"    {short} = task(item, task_id={short!r}, {_options(one)})({before}, seconds={one.seconds})")
+    for task in tasks:
+        short = task.task_id.partition(".")[2]
+        lines.append(f"    {short} = task(item, task_id={short!r}, {_options(task)})({before}, seconds={task.seconds})")
         before = short
     return [*lines, f"t['each'] = each.expand(number=t[{tasks[0].over!r}])"]

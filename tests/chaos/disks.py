@@ -33,6 +33,6 @@ def _limit(pid: int, size: int) -> None:
     """For a worker and its children; those that start meanwhile inherit it."""
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        for one in (parent, *parent.children(recursive=True)):
+        for child in (parent, *parent.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+                child.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -61,7 +61,7 @@ class LoadGenerator(threading.Thread):
     def _next_turn(self) -> list[str]:
         """A DAG that runs one at a time comes twice, so that one of the two runs has to wait."""
         dags = self._rng.sample(self._dags, len(self._dags))
-        return [one.dag_id for one in dags for _ in range(2 if one.max_active_runs == 1 else 1)]
+        return [dag.dag_id for dag in dags for _ in range(2 if dag.max_active_runs == 1 else 1)]
 
     def _trigger(self, engine: Engine, dag_id: str, run_id: str) -> None:
         self._history.requested(dag_id, run_id, sure=False)

@@ -18,10 +18,10 @@ class Order:
         self._touched = touched
         self._ran = records.of()
         #: When the try that stands, or any try, of a task instance ended first and last.
-        self._number = {one.key: one.try_number for one in records.instances}
+        self._number = {instance.key: instance.try_number for instance in records.instances}
         self._indexes: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for one in records.instances:
-            self._indexes[one.key[:3]].append(one.key[3])
+        for instance in records.instances:
+            self._indexes[instance.key[:3]].append(instance.key[3])
         self._before = self._runs_before()
 
     def findings(self) -> Iterator[str]:

@@ -105,7 +105,7 @@ class Plan:
 
     @staticmethod
     def of(dags: Iterable[PlannedDag], pools: Mapping[str, int], parallelism: int) -> "Plan":
-        return Plan({one.dag_id: one for one in dags}, dict(pools), parallelism)
+        return Plan({dag.dag_id: dag for dag in dags}, dict(pools), parallelism)
 
     def groups(self) -> dict[str, list[PlannedDag]]:
         """DAGs by the file they are written into: pool children read each file once."""

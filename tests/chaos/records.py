@@ -70,6 +70,6 @@ class Records:
 
     def of(self) -> Mapping[Key, list[Execution]]:
         found: defaultdict[Key, list[Execution]] = defaultdict(list)
-        for one in self.executions:
-            found[one.key].append(one)
+        for execution in self.executions:
+            found[execution.key].append(execution)
         return found

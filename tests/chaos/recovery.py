@@ -140,8 +140,8 @@ class Meter:
 def figures(recoveries: Iterable[Recovery]) -> dict[str, dict[str, float | None]]:
     """p50, max and the number of samples of each kind, as the report has them; None where nothing was measured."""
     by_kind: dict[str, list[float]] = {"scheduler": [], "worker": [], "redis": [], "postgres": []}
-    for one in recoveries:
-        by_kind[one.kind] += one.seconds
+    for recovery in recoveries:
+        by_kind[recovery.kind] += recovery.seconds
     return {
         kind: {"p50": round(median(all_), 2), "max": round(max(all_), 2), "samples": len(all_)}
         if all_

@@ -73,29 +73,31 @@ class Report:
         counted = {name: len(getattr(self.verdict, name)) for name in OF_LEDGER}
         counted |= {name: len(getattr(self.findings, name)) for name in OF_JUDGE}
         counted |= {"pool_overruns": len(self.overruns) + len(self.findings.slot_overruns), "deadlocks": len(self.deadlocks)}
-        return counted | {"overlaps_without_fault": sum(not one.excused for one in self.findings.overlaps)}
+        return counted | {"overlaps_without_fault": sum(not overlap.excused for overlap in self.findings.overlaps)}
 
     @property
     def line(self) -> str:
-        injected = Counter(one.name for one in self.faults if one.error is None)
+        injected = Counter(fault.name for fault in self.faults if fault.error is None)
         counted: dict[str, Any] = {
             "seed": self.seed,
             "tis": self.verdict.tis,
             "faults": dict(sorted(injected.items())) | {"other_time_zone": 1},
             **self.counts,
             "overlaps": self.findings.overlap_figures(),
-            "recovery_s": figures(one.recovery for one in self.faults if one.alone and one.recovery is not None),
+            "recovery_s": figures(fault.recovery for fault in self.faults if fault.alone and fault.recovery is not None),
         }
         return json.dumps(counted)
 
     def text(self) -> str:
         """As text: each fault, then all findings by counter."""
-        lines = [_line(one) for one in self.faults]
+        lines = [_line(fault) for fault in self.faults]
         lines += [f"{name}: {one}" for name in OF_LEDGER for one in getattr(self.verdict, name)]
         lines += [f"{name}: {one}" for name in COUNTERS for one in getattr(self.findings, name)]
-        lines += [f"over a limit: {one}" for one in self.overruns] + [f"deadlock: {one}" for one in self.deadlocks]
-        lines += [f"overlap without a fault: {one.label}" for one in self.findings.overlaps if not one.excused]
-        excused = sum(one.excused for one in self.findings.overlaps)
+        lines += [f"over a limit: {overrun}" for overrun in self.overruns] + [
+            f"deadlock: {deadlock}" for deadlock in self.deadlocks
+        ]
+        lines += [f"overlap without a fault: {overlap.label}" for overlap in self.findings.overlaps if not overlap.excused]
+        excused = sum(overlap.excused for overlap in self.findings.overlaps)
         lines.append(f"{self.verdict.executions} executions; beside the next try, as a lost worker's may be: {excused}")
         return "\n".join([*lines, *self.notes])
 
@@ -145,8 +147,10 @@ def chaos(
 
 def _checked(cluster: Cluster, seed: int, injected: list[InjectedFault], monitor: Monitor, *, quick: bool) -> Report:
     url, history = cluster.settings.database_url, cluster.history
-    cleared = Counter((one.dag_id, one.run_id, task) for one in history.actions if one.kind == "clear" for task in one.tasks)
-    marked = {(one.dag_id, one.run_id, task) for one in history.actions if one.kind == "mark" for task in one.tasks}
+    cleared = Counter(
+        (action.dag_id, action.run_id, task) for action in history.actions if action.kind == "clear" for task in action.tasks
+    )
+    marked = {(action.dag_id, action.run_id, task) for action in history.actions if action.kind == "mark" for task in action.tasks}
     verdict = cluster.ledger.check(url, cleared=cleared, marked=marked)
     findings = check(
         cluster.plan, read_records.read(url, cluster.ledger), history, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S)
@@ -257,7 +261,7 @@ def _settle(cluster: Cluster, settle_s: float, say: Any) -> float:
     """Wait until every run has ended, or until nothing moves any more; how long it took."""
     started = moved = time.monotonic()
     last = (-1, -1)
-    to_come = sum(len(one.schedule.dates) for one in cluster.plan.dags.values() if one.schedule is not None)
+    to_come = sum(len(dag.schedule.dates) for dag in cluster.plan.dags.values() if dag.schedule is not None)
     while time.monotonic() < min(moved + settle_s, started + LONGEST_S):
         with contextlib.suppress(psycopg2.Error):
             left, scheduled, ended = ask(cluster.settings.database_url, OPEN)[0]

@@ -15,7 +15,7 @@ from chaos.run import chaos
 
 SEED, SECONDS, SETTLE_S, TIS_PER_SECOND = 5, 12.0, 8.0, 25.0
 #: The product as it is, with the faults of all mutants.
-UNCHANGED = Mutant("unchanged", "", (), tuple({fault for one in MUTANTS for fault in one.faults}))
+UNCHANGED = Mutant("unchanged", "", (), tuple({fault for mutant in MUTANTS for fault in mutant.faults}))
 LIMIT_S = 240.0
 
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument("--here", action="store_true", help="run one in this process, and print its counters")
     options = parser.parse_args()
-    known = {one.name: one for one in (UNCHANGED, *MUTANTS)}
+    known = {mutant.name: mutant for mutant in (UNCHANGED, *MUTANTS)}
     names = options.names or list(known)
     if unknown := sorted(set(names) - known.keys()):
         parser.error(f"there is no mutant {', '.join(unknown)}; there are {', '.join(known)}")

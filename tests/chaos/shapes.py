@@ -93,7 +93,7 @@ def _diamonds(rng: random.Random) -> Tasks:
     made = [_node("t0")]
     for level in range(1, rng.randint(4, 7)):
         sides = [_node(f"s{level}_{n}", rng, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(rng.randint(2, 5))]
-        made += [*sides, _node(f"t{level}", upstream=tuple(one.task_id for one in sides), takes=sides[0].task_id)]
+        made += [*sides, _node(f"t{level}", upstream=tuple(side.task_id for side in sides), takes=sides[0].task_id)]
     return [replace(one, queue=FEW) for one in made]
 
 

@@ -81,8 +81,8 @@ def _engine(context: FaultContext) -> Iterator[Engine]:
 
 def _run(context: FaultContext, states: tuple[str, ...]) -> tuple[PlannedDag, str]:
     """A recent run of a DAG that is triggered."""
-    measures = {one.dag_id for one in MEASURES}
-    triggered = [one.dag_id for one in context.cluster.plan.dags.values() if one.schedule is None and one.dag_id not in measures]
+    measures = {measure.dag_id for measure in MEASURES}
+    triggered = [dag.dag_id for dag in context.cluster.plan.dags.values() if dag.schedule is None and dag.dag_id not in measures]
     found = context.meter.ask(NEWEST, triggered, list(states))
     if not found:
         raise NotFoundError(f"there is no run that is {' or '.join(states)}")

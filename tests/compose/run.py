@@ -145,9 +145,9 @@ def check_spark(stack: "Stack") -> None:
     eventually("the Spark master lists no running application", lambda: page()["activeapps"] == [], within_s=SHOWN_WITHIN_S)
     shown = page()
     expect(len(shown["workers"]) == 2, f"the Spark master has {len(shown['workers'])} workers, not 2")
-    ended = [one["state"] for one in shown["completedapps"]]
+    ended = [app["state"] for app in shown["completedapps"]]
     expect(ended == ["FINISHED", "FINISHED"], f"the Spark master lists applications as {ended}, not two that finished")
-    drivers = [one["state"] for one in shown["completeddrivers"]]
+    drivers = [driver["state"] for driver in shown["completeddrivers"]]
     expect(drivers == ["FINISHED"], f"the Spark master lists drivers as {drivers}, not one that finished")
 
 
@@ -165,7 +165,7 @@ def check_secrets(stack: "Stack") -> None:
     expect(run["state"] == "success", f"the run of look_around is {run['state']}: {states(run)}")
     for task in ("task", "waiter"):
         values = stack.paceline("tasks", "xcoms", "look_around", run["run_id"], task)
-        found = [one["value"] for one in values if one["key"] == "return_value"]
+        found = [value["value"] for value in values if value["key"] == "return_value"]
         expect(found == ["nothing"], f"in look_around {task} finds secrets: {found}")
 
 

@@ -111,7 +111,7 @@ def healthy_role(container: str) -> bool:
 
 def pods() -> tuple[list[Object], list[Object], list[Object]]:
     """The servers, the migration, and the rest, as Podman runs them."""
-    rendered = [one for one in render(VALUES) if one["kind"] not in NOT_RUN]
+    rendered = [resource for resource in render(VALUES) if resource["kind"] not in NOT_RUN]
     secrets = json.loads(subprocess.run(
         [sys.executable, str(DEPLOY / "secrets"), "--postgres", f"127.0.0.1:{POSTGRES}", "--redis", f"127.0.0.1:{REDIS}"],
         capture_output=True, text=True, check=True).stdout)["items"]  # fmt: skip
@@ -119,8 +119,8 @@ def pods() -> tuple[list[Object], list[Object], list[Object]]:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": secret(one["metadata"]["name"])}, "data": one["stringData"]}
         for one in secrets
     ]
-    shared += [one for one in rendered if one["kind"] == "ConfigMap"]
-    claims = [one for one in rendered if one["kind"] == "PersistentVolumeClaim"]
+    shared += [resource for resource in rendered if resource["kind"] == "ConfigMap"]
+    claims = [resource for resource in rendered if resource["kind"] == "PersistentVolumeClaim"]
     servers, migrate, rest = list(shared), [*shared, *claims], list(shared)
     for one in rendered:
         if one["kind"] not in POD_OF:
@@ -196,8 +196,8 @@ def own_folders(mounts: list[Object]) -> Object:
 
 def volumes_of(objects: list[Object]) -> set[str]:
     """The names that Podman gives to the volumes of these objects."""
-    found = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
-    for volume in (volume for one in objects if one["kind"] == "Pod" for volume in one["spec"]["volumes"]):
+    found = {resource["metadata"]["name"] for resource in objects if resource["kind"] == "PersistentVolumeClaim"}
+    for volume in (volume for resource in objects if resource["kind"] == "Pod" for volume in resource["spec"]["volumes"]):
         if "persistentVolumeClaim" not in volume:
             found.add(volume["configMap"]["name"] if "configMap" in volume else volume["name"])
     return found

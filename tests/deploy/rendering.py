@@ -89,9 +89,9 @@ def plain(one: Object) -> Object:
 
 def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
     """The name and the template of each pod."""
-    for one in objects:
-        if one["kind"] in {"Deployment", "StatefulSet", "Job"}:
-            yield one["metadata"]["name"], one["spec"]["template"]
+    for resource in objects:
+        if resource["kind"] in {"Deployment", "StatefulSet", "Job"}:
+            yield resource["metadata"]["name"], resource["spec"]["template"]
 
 
 def containers(template: Object) -> list[Object]:

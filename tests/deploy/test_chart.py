@@ -54,25 +54,25 @@ def test_lint(name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @every_set
 def test_every_object_is_valid(objects: list[Object], version: str) -> None:
-    assert [found for one in objects if (found := problem(json.dumps(one, sort_keys=True), version))] == []
+    assert [found for resource in objects if (found := problem(json.dumps(resource, sort_keys=True), version))] == []
 
 
 def test_the_check_finds_a_misspelled_field_and_an_unknown_version() -> None:
-    deployment = next(one for one in render({}) if one["kind"] == "Deployment")
+    deployment = next(resource for resource in render({}) if resource["kind"] == "Deployment")
     deployment["spec"]["replica"] = 3
     assert "replica" in (problem(json.dumps(deployment), "1.33") or "")
     del deployment["spec"]["replica"]
     deployment["apiVersion"] = "apps/v1beta1"
     assert problem(json.dumps(deployment), "1.33")
 
-    scaled = next(one for one in render(VALUE_SETS["autoscaling"]) if one["kind"] == "ScaledObject")
+    scaled = next(resource for resource in render(VALUE_SETS["autoscaling"]) if resource["kind"] == "ScaledObject")
     scaled["spec"]["triggers"][0]["metadata"]["target"] = "1"
     assert "target" in (problem(json.dumps(scaled), "1.33") or "")
 
 
 @every_set
 def test_names_are_unique(objects: list[Object]) -> None:
-    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    names = [(resource["kind"], resource["metadata"]["name"]) for resource in objects]
     assert len(names) == len(set(names))
 
 
@@ -102,7 +102,7 @@ def test_every_pod_is_restricted_and_has_limits(objects: list[Object]) -> None:
 
 @every_set
 def test_every_long_running_container_has_probes(objects: list[Object]) -> None:
-    for pod, template in pods([one for one in objects if one["kind"] != "Job"]):
+    for pod, template in pods([resource for resource in objects if resource["kind"] != "Job"]):
         for container in template["spec"]["containers"]:
             if container["name"] != "git-sync":
                 assert {"livenessProbe", "readinessProbe"} <= container.keys(), pod
@@ -113,7 +113,7 @@ def test_every_long_running_container_has_probes(objects: list[Object]) -> None:
 
 @every_set
 def test_secrets_come_by_reference_only(objects: list[Object]) -> None:
-    assert [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"] == []
+    assert [resource["metadata"]["name"] for resource in objects if resource["kind"] == "Secret"] == []
     for pod, template in pods(objects):
         for container in containers(template):
             for variable in container.get("env", []):
@@ -147,11 +147,11 @@ def test_every_selector_selects_a_pod_of_this_chart(objects: list[Object]) -> No
     labels = [template["metadata"]["labels"] for _, template in pods(objects)]
 
     def selects(selector: dict[str, str]) -> bool:
-        return any(selector.items() <= one.items() for one in labels)
+        return any(selector.items() <= label.items() for label in labels)
 
-    for one in objects:
-        spec, where = one.get("spec", {}), (one["kind"], one["metadata"]["name"])
-        match one["kind"]:
+    for resource in objects:
+        spec, where = resource.get("spec", {}), (resource["kind"], resource["metadata"]["name"])
+        match resource["kind"]:
             case "Service":
                 assert selects(spec["selector"]), where
             case "Deployment" | "StatefulSet":
@@ -174,7 +174,7 @@ def test_every_selector_selects_a_pod_of_this_chart(objects: list[Object]) -> No
 @every_set
 def test_every_container_port_is_open(objects: list[Object]) -> None:
     """For each container port of Paceline, a NetworkPolicy selects its pod."""
-    policies = [one["spec"] for one in objects if one["kind"] == "NetworkPolicy"]
+    policies = [resource["spec"] for resource in objects if resource["kind"] == "NetworkPolicy"]
     if not policies:
         return
     for pod, template in pods(objects):
@@ -186,14 +186,14 @@ def test_every_container_port_is_open(objects: list[Object]) -> None:
             for rule in policy.get("ingress", [])
             for port in rule["ports"]
         }
-        ports = {port["containerPort"] for one in template["spec"]["containers"] for port in one.get("ports", [])}
+        ports = {port["containerPort"] for container in template["spec"]["containers"] for port in container.get("ports", [])}
         assert ports <= open_ports, pod
 
 
 @every_set
 def test_every_config_map_and_claim_exists(objects: list[Object], name: str) -> None:
-    maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
-    claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+    maps = {resource["metadata"]["name"] for resource in objects if resource["kind"] == "ConfigMap"}
+    claims = {resource["metadata"]["name"] for resource in objects if resource["kind"] == "PersistentVolumeClaim"}
     claims |= {"dags", "shared-data", "shared-logs"}  # those of users, in the value sets
     for pod, template in pods(objects):
         for volume in template["spec"]["volumes"]:
@@ -216,11 +216,13 @@ def test_mistakes_are_rejected(name: str) -> None:
 def test_a_new_configuration_restarts_every_process_and_migrates_again() -> None:
     def marks(values: Object) -> dict[str, Any]:
         return {
-            one["metadata"]["labels"]["app.kubernetes.io/component"]: (one["spec"]["template"]["metadata"].get("annotations"))
-            if one["kind"] == "Deployment"
-            else one["metadata"]["name"]
-            for one in render(values)
-            if one["kind"] in {"Deployment", "Job"}
+            resource["metadata"]["labels"]["app.kubernetes.io/component"]: (
+                resource["spec"]["template"]["metadata"].get("annotations")
+            )
+            if resource["kind"] == "Deployment"
+            else resource["metadata"]["name"]
+            for resource in render(values)
+            if resource["kind"] in {"Deployment", "Job"}
         }
 
     before, after = marks({}), marks({"config": "[core]\nparallelism = 9\n"})
@@ -240,7 +242,9 @@ def test_prometheus_finds_the_pods_that_serve_metrics() -> None:
 
 
 def test_two_releases_share_no_name() -> None:
-    first, second = ({(one["kind"], one["metadata"]["name"]) for one in render(VALUE_SETS["everything"], release=release)}
-                     for release in ("blue", "green"))  # fmt: skip
+    first, second = (
+        {(resource["kind"], resource["metadata"]["name"]) for resource in render(VALUE_SETS["everything"], release=release)}
+        for release in ("blue", "green")
+    )
 
     assert first & second == set()

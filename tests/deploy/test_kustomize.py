@@ -23,7 +23,7 @@ FOLDERS: dict[str, Object] = {
 
 
 def by_key(objects: list[Object]) -> dict[tuple[str, str], Object]:
-    return {key(one): plain(one) for one in objects}
+    return {key(resource): plain(resource) for resource in objects}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

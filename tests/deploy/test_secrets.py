@@ -14,7 +14,7 @@ from .value_sets import VALUE_SETS
 def secrets(*arguments: str, **environment: str) -> dict[str, dict[str, str]]:
     done = subprocess.run([sys.executable, str(DEPLOY / "secrets"), *arguments], capture_output=True, text=True, check=True,
                           env={"PATH": os.environ["PATH"], **environment})  # fmt: skip
-    return {one["metadata"]["name"]: one["stringData"] for one in json.loads(done.stdout)["items"]}
+    return {item["metadata"]["name"]: item["stringData"] for item in json.loads(done.stdout)["items"]}
 
 
 def test_every_secret_and_key_that_a_pod_needs_is_there() -> None:

@@ -24,10 +24,10 @@ def random_case(seed: str) -> Case:
         _group(dice, tasks)
     if dice.random() < 0.4:
         _setup_and_teardown(dice, tasks)
-    by_id = {one["id"]: one for one in tasks}
-    for one in tasks:
-        if isinstance(one.get("expand"), str):
-            by_id[one["expand"]].setdefault("returns", dice.randint(0, 3))
+    by_id = {task["id"]: task for task in tasks}
+    for task in tasks:
+        if isinstance(task.get("expand"), str):
+            by_id[task["expand"]].setdefault("returns", dice.randint(0, 3))
     return {"tasks": tasks, "order": dice.choice(("first", "last"))}
 
 
@@ -48,7 +48,7 @@ def _group(dice: random.Random, tasks: list[Task]) -> None:
     """Map two or three neighbors as one group. `always` is not allowed there, and no task in it is mapped itself."""
     first = dice.randrange(max(1, len(tasks) - 2))
     members = tasks[first : first + dice.randint(2, 3)]
-    earlier = [one["id"] for one in tasks[:first] if one.get("expand") is None]
+    earlier = [task["id"] for task in tasks[:first] if task.get("expand") is None]
     expand = dice.randint(0, 3) if not earlier or dice.random() < 0.5 else dice.choice(earlier)
     for at, one in enumerate(members):
         one.pop("expand", None)
@@ -59,7 +59,7 @@ def _group(dice: random.Random, tasks: list[Task]) -> None:
             one["out"] = one["out"]["*"]
         if at and dice.random() < 0.7:
             one["up"] = sorted({*one["up"], members[at - 1]["id"]})
-    inside = {one["id"] for one in members}
+    inside = {member["id"] for member in members}
     for one in tasks:
         # A result of a mapped task is a list of lists; both systems map over it, but not in the same way as over one list.
         if one.get("expand") in inside and one["id"] not in inside:
@@ -88,19 +88,19 @@ def smallest(case: Case, differs: Callable[[Case], bool]) -> Case:
 
 def _smaller(case: Case) -> Iterator[Case]:
     tasks = case["tasks"]
-    for one in tasks:
-        kept = [_without(other, one["id"]) for other in tasks if other is not one]
-        if all(other.get("expand") != one["id"] for other in kept):
+    for task in tasks:
+        kept = [_without(other, task["id"]) for other in tasks if other is not task]
+        if all(other.get("expand") != task["id"] for other in kept):
             yield case | {"tasks": kept}
-    for at, one in enumerate(tasks):
+    for at, task in enumerate(tasks):
         for name in ("rule", "setup", "teardown", "fail_dagrun", "group", "expand"):
-            if one.get(name):
-                yield case | {"tasks": [*tasks[:at], {k: v for k, v in one.items() if k != name}, *tasks[at + 1 :]]}
-        for above in one["up"]:
-            if above != one.get("expand"):
-                yield case | {"tasks": [*tasks[:at], _without(one, above), *tasks[at + 1 :]]}
-        if one["out"] != "success":
-            yield case | {"tasks": [*tasks[:at], one | {"out": "success"}, *tasks[at + 1 :]]}
+            if task.get(name):
+                yield case | {"tasks": [*tasks[:at], {k: v for k, v in task.items() if k != name}, *tasks[at + 1 :]]}
+        for above in task["up"]:
+            if above != task.get("expand"):
+                yield case | {"tasks": [*tasks[:at], _without(task, above), *tasks[at + 1 :]]}
+        if task["out"] != "success":
+            yield case | {"tasks": [*tasks[:at], task | {"out": "success"}, *tasks[at + 1 :]]}
 
 
 def _without(one: Task, name: str) -> Task:

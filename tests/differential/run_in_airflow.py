@@ -79,7 +79,10 @@ def run(dag: Any) -> Any:
     done = dag.test(logical_date=timezone.coerce_datetime(DATE))
     with create_session() as session:
         instances = done.get_task_instances(session=session)
-        states = {one.task_id if one.map_index < 0 else f"{one.task_id}[{one.map_index}]": str(one.state) for one in instances}
+        states = {
+            instance.task_id if instance.map_index < 0 else f"{instance.task_id}[{instance.map_index}]": str(instance.state)
+            for instance in instances
+        }
     return {"state": str(done.state), "tasks": states}
 
 

@@ -141,7 +141,7 @@ def test_their_operators_and_sensors_work(environment: Path, web: str, s3: str, 
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    results = {one["task_id"]: one["result"] for one in found["tasks"]}
+    results = {task["task_id"]: task["result"] for task in found["tasks"]}
     assert found["state"] == "success"
     assert results["total"] == [[3]]
     assert results["answer"] == "/count?ds=2026-03-04"

@@ -100,7 +100,7 @@ def _class_of(answer: Case) -> str | None:
     """
     run = ended(answer)
     ours, theirs = by_task(named(run)), by_task(answer["states"])
-    by_id = {one["id"]: one for one in answer["tasks"]}
+    by_id = {task["id"]: task for task in answer["tasks"]}
     differing = {name for name in by_id if ours.get(name) != theirs.get(name)}
     first = [by_id[name] for name in differing if not _above(by_id, name) & differing]
     if not first:

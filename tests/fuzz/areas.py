@@ -102,7 +102,10 @@ class Ground:
         """Run a command in this process; only sentences and exit codes of ours may come of it."""
         with contextlib.chdir(self.folder):
             done = CliRunner().invoke(
-                paceline, [_argument(one) for one in arguments], env=self.environment, input=given.encode("utf-8", "surrogatepass")
+                paceline,
+                [_argument(argument) for argument in arguments],
+                env=self.environment,
+                input=given.encode("utf-8", "surrogatepass"),
             )
         assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
         assert 0 <= done.exit_code <= 5, done.exit_code
@@ -318,8 +321,8 @@ def check_arguments(ground: Ground, case: tuple[int, list[Any], list[str]]) -> N
 
 def _parameters(command: click.Command, chosen: list[Any]) -> list[click.Parameter]:
     """Its arguments, nearly always all of them, and some of its options."""
-    arguments = [one for one in command.params if isinstance(one, click.Argument)]
-    options = [one for one in command.params if isinstance(one, click.Option) and not WAITING & set(one.opts)]
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    options = [param for param in command.params if isinstance(param, click.Option) and not WAITING & set(param.opts)]
     picked = [options[number % len(options)] for number in chosen if options]
     return [*(arguments if len(chosen) != 3 else arguments[:-1]), *picked]
 

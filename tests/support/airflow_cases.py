@@ -73,7 +73,7 @@ def ended(case: Case) -> Run:
     dag = built(case["tasks"])
     run = Run(dag)
     place = {one["id"]: at if case["order"] == "first" else -at for at, one in enumerate(case["tasks"])}
-    by_id = {one["id"]: one for one in case["tasks"]}
+    by_id = {task["id"]: task for task in case["tasks"]}
     while ready := run.ready():
         no, index = min(ready, key=lambda instance: (place[dag.tasks[instance[0]].task_id], instance[1]))
         one = by_id[dag.tasks[no].task_id]

@@ -64,7 +64,7 @@ def random_plan(dag_id: str, *, size: int, seed: int, limits: bool = False) -> P
     for number in range(dice.choice((0, 0, 1, 2)) if size >= 5 else 0):
         tasks = _setup_and_teardown(dice, tasks, number)
     if limits:
-        tasks = [_limited(dice, one) for one in tasks]
+        tasks = [_limited(dice, task) for task in tasks]
     options: dict[str, Any] = (
         {"max_active_tasks": dice.randint(1, 10), "max_active_runs": 1} if limits else {"max_active_tasks": 1000}
     )
@@ -132,9 +132,9 @@ def _branch_some(dice: random.Random, tasks: list[SerializedTask]) -> None:
 def _setup_and_teardown(dice: random.Random, tasks: list[SerializedTask], number: int) -> list[SerializedTask]:
     """Add a setup upstream of some tasks, and a teardown downstream of them."""
     name = f"setup{number}"
-    plain = [one.task_id for one in tasks if not one.is_setup and not one.is_teardown]
+    plain = [task.task_id for task in tasks if not task.is_setup and not task.is_teardown]
     work = set(dice.sample(plain, dice.randint(1, 3)))
-    with_setup = [replace(one, upstream=tuple(sorted({*one.upstream, name}))) if one.task_id in work else one for one in tasks]
+    with_setup = [replace(task, upstream=tuple(sorted({*task.upstream, name}))) if task.task_id in work else task for task in tasks]
     below = {name}
     for one in with_setup:
         if below.intersection(one.upstream):

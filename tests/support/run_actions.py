@@ -24,7 +24,7 @@ def mark_(scenario: Scenario, state: TaskState, *names: str, run_id: str | None 
 
 
 def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
-    return [(one.task_id, one.map_index, one.state, one.becomes) for one in changes]
+    return [(change.task_id, change.map_index, change.state, change.becomes) for change in changes]
 
 
 def running(scenario: Scenario) -> Claim:

@@ -81,7 +81,7 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
         seen.update(found[-1])
         # Its state is WAITING while it requests no executor.
         return (
-            any(one["state"] in {"WAITING", "RUNNING"} for one in cluster.applications(seen["tag"]))
+            any(application["state"] in {"WAITING", "RUNNING"} for application in cluster.applications(seen["tag"]))
             and seen["application_id"] is not None
         )
 
@@ -91,7 +91,7 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
 
 def java(job: dict[str, Any]) -> list[psutil.Process]:
     """The JVMs among its processes."""
-    return [one for one in processes(job) if "java" in one.info["name"]]
+    return [process for process in processes(job) if "java" in process.info["name"]]
 
 
 def turned(bench: Any) -> bool:

@@ -53,12 +53,12 @@ class SparkCluster:
     def applications(self, tag: str = "") -> list[dict[str, Any]]:
         """Active and completed applications whose name contains `tag`."""
         state = self.state()
-        return [one for one in [*state["activeapps"], *state["completedapps"]] if tag in one["name"]]
+        return [app for app in [*state["activeapps"], *state["completedapps"]] if tag in app["name"]]
 
     def drivers(self) -> dict[str, str]:
         """The state of each driver of the master, by ID."""
         state = self.state()
-        return {one["id"]: one["state"] for one in [*state["activedrivers"], *state["completeddrivers"]]}
+        return {driver["id"]: driver["state"] for driver in [*state["activedrivers"], *state["completeddrivers"]]}
 
     def restart_master(self) -> None:
         """Kill the master and start another at the same address, which has no applications."""
@@ -139,7 +139,7 @@ def _has_worker(cluster: SparkCluster, processes: "list[subprocess.Popen[bytes]]
     if any(process.poll() is not None for process in processes):
         raise RuntimeError(f"The Spark cluster did not start: {_logs(cluster.folder)}")
     try:
-        return any(one["state"] == "ALIVE" for one in cluster.state()["workers"])
+        return any(worker["state"] == "ALIVE" for worker in cluster.state()["workers"])
     except (OSError, json.JSONDecodeError):  # A master that starts answers /json/ with its page of HTML at first.
         return False
 

@@ -153,8 +153,8 @@ class TlsProxy:
         async def end() -> None:
             assert self._server is not None
             # Accept no more first: asyncio leaves open a connection that it accepts in the turn in which its server closes.
-            for one in self._server.sockets:
-                self._loop.remove_reader(one.fileno())
+            for socket in self._server.sockets:
+                self._loop.remove_reader(socket.fileno())
             for _ in range(5):
                 await asyncio.sleep(0)
             self._server.close()

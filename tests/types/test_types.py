@@ -100,10 +100,10 @@ def of_pyright(folder: Path, files: list[Path], options: dict[str, bool]) -> set
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     assert found["summary"]["filesAnalyzed"] == len(files), found["summary"]
-    errors = [one for one in found["generalDiagnostics"] if one["severity"] == "error"]
-    for one in errors:
-        print(one["file"], one["range"]["start"]["line"] + 1, one["message"], one.get("rule"))
-    return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in errors}
+    errors = [diagnostic for diagnostic in found["generalDiagnostics"] if diagnostic["severity"] == "error"]
+    for error in errors:
+        print(error["file"], error["range"]["start"]["line"] + 1, error["message"], error.get("rule"))
+    return {(Path(error["file"]).name, error["range"]["start"]["line"] + 1) for error in errors}
 
 
 def expected(*, mypy: bool) -> set[tuple[str, int]]:

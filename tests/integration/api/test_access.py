@@ -135,9 +135,9 @@ def test_nothing_answers_without_a_login(web: Web) -> None:
 def test_lists_have_only_rows_that_the_account_may_see(web: Web, world: World) -> None:
     with web.http(web.account("tim", tags={"nightly": "viewer"})) as http:
         get = lambda path: http.get(PREFIX + path).json()  # noqa: E731
-        assert [one["dag_id"] for one in get("/dags")["dags"]] == ["etl"]
+        assert [dag["dag_id"] for dag in get("/dags")["dags"]] == ["etl"]
         assert http.get(f"{PREFIX}/dags/hourly").status_code == 403
-        assert {one["dag_id"] for one in get("/dags/~/dagRuns/~/taskInstances")["task_instances"]} == {"etl"}
+        assert {instance["dag_id"] for instance in get("/dags/~/dagRuns/~/taskInstances")["task_instances"]} == {"etl"}
     with web.http(web.account("uma", tags={"other": "admin"})) as http:
         for path in ("/dags", "/dags/~/dagRuns", "/dags/~/dagRuns/~/taskInstances", "/dagStats", "/dagTags", "/eventLogs",
                      "/dags/~/dagRuns/~/taskInstances/~/xcomEntries", "/dags/~/dagVersions", "/importErrors",
@@ -152,7 +152,7 @@ def test_an_entry_of_a_bulk_request_needs_the_right_on_its_own_dag(web: Web, wor
         for path in ("etl/dagRuns/good", "~/dagRuns/~"):
             body = {"actions": [{"action": "update", "entities": [entity]}]}
             found = http.patch(f"{PREFIX}/dags/{path}/taskInstances", json=body).json()["update"]
-            assert found["success"] == [] and [one["status_code"] for one in found["errors"]] == [403], path
+            assert found["success"] == [] and [error["status_code"] for error in found["errors"]] == [403], path
         body = {"actions": [{"action": "delete", "entities": [{"dag_id": "hourly", "dag_run_id": "theirs"}]}]}
         assert http.patch(f"{PREFIX}/dags/~/dagRuns", json=body).json()["delete"]["errors"][0]["status_code"] == 403
     assert world.state("theirs") == "queued" and world.states("theirs")["t000"] in {"none", "scheduled"}

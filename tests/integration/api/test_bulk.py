@@ -25,7 +25,7 @@ def act(http: httpx.Client, path: str, action: str, entities: list[Any], **optio
 
 
 def errors(result: dict[str, Any]) -> list[tuple[int, str]]:
-    return [(one["status_code"], one["error"]) for one in result["errors"]]
+    return [(error["status_code"], error["error"]) for error in result["errors"]]
 
 
 @pytest.mark.parametrize("path", BODIES)

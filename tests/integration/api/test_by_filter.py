@@ -28,7 +28,7 @@ def test_clear_by_filter_matches_its_preview(http: httpx.Client, world: World) -
     preview = post(http, "clear", filter=chosen)
 
     assert (preview["count"], preview["runs"], preview["dry_run"]) == (5, 1, True)
-    assert {(one["state"], one["count"]) for one in preview["changes"]} == {("failed", 1), ("upstream_failed", 4)}
+    assert {(change["state"], change["count"]) for change in preview["changes"]} == {("failed", 1), ("upstream_failed", 4)}
     assert world.state("bad") == "failed"
     wrong = http.post(f"{PREFIX}/clearByFilter", json={"filter": chosen, "dry_run": False, "expected": 7})
     assert wrong.status_code == 409 and world.state("bad") == "failed"

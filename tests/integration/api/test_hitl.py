@@ -59,7 +59,7 @@ def test_a_value_that_is_no_request_does_not_break_the_list(client: airflow.ApiC
     )
     api = airflow.TaskInstanceApi(client)
 
-    assert [one.subject for one in api.get_hitl_details("~", "~").hitl_details] == [routes.UNREADABLE]
+    assert [detail.subject for detail in api.get_hitl_details("~", "~").hitl_details] == [routes.UNREADABLE]
     assert api.get_hitl_detail(**PLACE).task_instance.task_id == "extract"
     assert refused(client, "yes") == 409
 
@@ -192,7 +192,7 @@ def test_requests_are_listed_by_their_task_instance_and_their_answer(client: air
     def listed(dag_id: str = "~", run_id: str = "~", **filters: Any) -> list[tuple[str, bool]]:
         page = api.get_hitl_details(dag_id, run_id, **filters)
         assert page.total_entries == len(page.hitl_details)
-        return [(one.subject, one.response_received) for one in page.hitl_details]
+        return [(detail.subject, detail.response_received) for detail in page.hitl_details]
 
     assert listed() == []
     ask(client, subject="Publish the prices?", body="Nine of them rise.")

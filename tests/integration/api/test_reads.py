@@ -66,7 +66,7 @@ def test_tasks_versions_and_sources(client: airflow.ApiClient, world: World) -> 
     assert each.retry_delay and each.retry_delay.seconds == 300
 
     versions = airflow.DagVersionApi(client)
-    assert [one.version_number for one in versions.get_dag_versions("etl").dag_versions] == [1]
+    assert [version.version_number for version in versions.get_dag_versions("etl").dag_versions] == [1]
     assert versions.get_dag_versions("~").total_entries == 2
     assert versions.get_dag_version("etl", 1).dag_id == "etl"
     source = airflow.DagSourceApi(client).get_dag_source("etl")
@@ -165,7 +165,10 @@ def test_states_and_types_that_do_not_exist_are_refused(client: airflow.ApiClien
         with pytest.raises(UnprocessableEntityException) as error:
             refused()
         assert "is not a" in str(error.value.body) and "choose" in str(error.value.body)
-    assert {one.task_id for one in tasks.get_task_instances("etl", "now", state=["no_status"]).task_instances} == {"each", "load"}
+    assert {instance.task_id for instance in tasks.get_task_instances("etl", "now", state=["no_status"]).task_instances} == {
+        "each",
+        "load",
+    }
     assert tasks.get_task_instances(*GOOD, state=["restarting", "none"]).total_entries == 0
 
 
@@ -173,23 +176,23 @@ def test_task_instances(client: airflow.ApiClient, world: World) -> None:
     api = airflow.TaskInstanceApi(client)
 
     found = api.get_task_instances(*GOOD, order_by=["task_id", "map_index"])
-    assert [(one.task_id, one.map_index) for one in found.task_instances] == [
+    assert [(instance.task_id, instance.map_index) for instance in found.task_instances] == [
         ("each", 0), ("each", 1), ("each", 2), ("extract", -1), ("load", -1)
     ]  # fmt: skip
-    assert {one.operator for one in found.task_instances} == {"EmptyOperator"}
-    assert [one.task_id for one in api.get_task_instances("~", "~", state=["running"]).task_instances] == ["extract"]
-    assert {one.task_id for one in api.get_task_instances(*GOOD, task_group_id="g").task_instances} == {"each"}
+    assert {instance.operator for instance in found.task_instances} == {"EmptyOperator"}
+    assert [instance.task_id for instance in api.get_task_instances("~", "~", state=["running"]).task_instances] == ["extract"]
+    assert {instance.task_id for instance in api.get_task_instances(*GOOD, task_group_id="g").task_instances} == {"each"}
     page = api.get_task_instances("~", "~", limit=4, cursor="", order_by=["task_id"])
     rest = api.get_task_instances("~", "~", limit=100, cursor=page.next_cursor, order_by=["task_id"])
-    assert len({one.id for one in (*page.task_instances, *rest.task_instances)}) == 15
+    assert len({instance.id for instance in (*page.task_instances, *rest.task_instances)}) == 15
     body = airflow.TaskInstancesBatchBody(dag_ids=["etl"], state=["failed"])
-    assert [one.task_id for one in api.get_task_instances_batch("~", "~", body).task_instances] == ["extract"]
+    assert [instance.task_id for instance in api.get_task_instances_batch("~", "~", body).task_instances] == ["extract"]
 
     extract = api.get_task_instance(*GOOD, "extract")
     assert (extract.state and extract.state.value, extract.try_number, extract.hostname) == ("success", 1, "h")
     assert api.get_mapped_task_instance(*GOOD, "each", 2).map_index == 2
     mapped = api.get_mapped_task_instances(*GOOD, "each", order_by=["-map_index"])
-    assert [one.map_index for one in mapped.task_instances] == [2, 1, 0]
+    assert [instance.map_index for instance in mapped.task_instances] == [2, 1, 0]
     assert api.get_extra_links(*GOOD, "extract").total_entries == 0
     with pytest.raises(NotFoundException):
         api.get_task_instance(*GOOD, "each")
@@ -198,7 +201,7 @@ def test_task_instances(client: airflow.ApiClient, world: World) -> None:
 def test_tries_and_dependencies(client: airflow.ApiClient, world: World) -> None:
     api = airflow.TaskInstanceApi(client)
 
-    assert [one.try_number for one in api.get_task_instance_tries(*GOOD, "extract").task_instances] == [1]
+    assert [instance.try_number for instance in api.get_task_instance_tries(*GOOD, "extract").task_instances] == [1]
     assert api.get_task_instance_try_details(*GOOD, "extract", 1).state == "success"
     assert api.get_mapped_task_instance_tries(*GOOD, "each", 1).total_entries == 1
     assert api.get_mapped_task_instance_try_details(*GOOD, "each", 1, 1).map_index == 1
@@ -233,7 +236,7 @@ def test_xcoms(client: airflow.ApiClient, world: World) -> None:
     api = airflow.XComApi(client)
 
     found = api.get_xcom_entries(*GOOD, "extract")
-    assert [(one.key, one.task_id) for one in found.xcom_entries] == [("return_value", "extract")]
+    assert [(entry.key, entry.task_id) for entry in found.xcom_entries] == [("return_value", "extract")]
     assert api.get_xcom_entries("~", "~", "~").total_entries == 5
     assert api.get_xcom_entry("etl", "extract", "good", "return_value").actual_instance.value == "extract"
     text = api.get_xcom_entry("etl", "extract", "good", "return_value", stringify=True).actual_instance.value
@@ -266,7 +269,8 @@ def test_installation(client: airflow.ApiClient, world: World) -> None:
 
     config = airflow.ConfigApi(client)
     sections = {
-        section.name: {one.key: one.value.actual_instance for one in section.options} for section in config.get_config().sections
+        section.name: {option.key: option.value.actual_instance for option in section.options}
+        for section in config.get_config().sections
     }
     assert sections["core"]["parallelism"] == "256" and "postgres" in sections["database"]["url"]
     (section,) = config.get_config_value("core", "default_queue").sections

@@ -70,7 +70,10 @@ def test_a_different_state_is_reported(web: Web, world: World) -> None:
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert found["runs"] == 2
-    assert [(one["logical_date"][:10], one["task_id"], one["airflow"], one["paceline"]) for one in found["differences"]] == [
+    assert [
+        (difference["logical_date"][:10], difference["task_id"], difference["airflow"], difference["paceline"])
+        for difference in found["differences"]
+    ] == [
         ("2026-01-01", "load", "skipped", "success"),
         ("2026-01-02", "load", "skipped", "upstream_failed"),
     ]

@@ -149,7 +149,7 @@ def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) ->
         statements.clear()
         looks = stream.looks
         eventually(lambda: stream.looks >= looks + 4, timeout=20)
-        counted = len([one for one in statements if "from event" in one])
+        counted = len([statement for statement in statements if "from event" in statement])
         assert counted <= stream.looks - looks + 1
         world.scenario.trigger("etl", run_id="new")
         eventually(lambda: all(("new", "queued") in page.runs() for page in pages), timeout=20)
@@ -168,7 +168,7 @@ def test_task_instances_are_read_only_for_pages_of_a_dag(web: Web, world: World)
         world.scenario.turn()
         eventually(lambda: ("new", "running") in page.runs(), timeout=20)
 
-    assert not [one for one in statements if "from task_instance where id = any" in one]
+    assert not [statement for statement in statements if "from task_instance where id = any" in statement]
     assert not any(data.get("more") for _, data in page.messages)
 
 

@@ -166,11 +166,11 @@ def test_clear_task_instances(client: airflow.ApiClient, world: World) -> None:
     body = airflow.ClearTaskInstancesBody(dag_run_id="good", task_ids=[inner("load"), inner(["each", 1])], only_failed=False)
 
     would = api.post_clear_task_instances("etl", body)
-    assert {(one.task_id, one.map_index) for one in would.task_instances} == {("load", -1), ("each", 1)}
+    assert {(instance.task_id, instance.map_index) for instance in would.task_instances} == {("load", -1), ("each", 1)}
     assert set(world.states("good").values()) == {"success"}, "dry_run is the default"
     body.dry_run, body.note = False, "again"
     did = api.post_clear_task_instances("etl", body)
-    assert did.total_entries == 2 and {one.note for one in did.task_instances} == {"again"}
+    assert did.total_entries == 2 and {instance.note for instance in did.task_instances} == {"again"}
     assert world.states("good") == {
         "extract": "success", "each[0]": "success", "each[1]": "none", "each[2]": "success", "load": "none"
     }  # fmt: skip
@@ -281,7 +281,7 @@ def test_variables(client: airflow.ApiClient, world: World) -> None:
         api.post_variable(airflow.VariableBody(key="a/key", value="x"))
     api.post_variable(airflow.VariableBody(key="api_token", value="never shown"))
     assert api.get_variable("api_token").value == "***"
-    assert [one.value for one in api.get_variables(variable_key_pattern="token").variables] == ["***"]
+    assert [variable.value for variable in api.get_variables(variable_key_pattern="token").variables] == ["***"]
     assert api.patch_variable("a/key", airflow.VariableBody(key="a/key", value="new", description="e")).value == "new"
     api.patch_variable("api_token", airflow.VariableBody(key="api_token", value="***"))
     assert world.scenario.rows("select count(*) from variable where value like '%%***%%'") == [(0,)]
@@ -306,7 +306,7 @@ def test_connections(client: airflow.ApiClient, world: World, web: Web) -> None:
     assert made.extra == '{"sslmode": "***"}'
     with pytest.raises(ConflictException):
         api.post_connection(body)
-    assert [one.password for one in api.get_connections().connections] == ["***"]
+    assert [connection.password for connection in api.get_connections().connections] == ["***"]
     shown = airflow.ConnectionBody(connection_id="db", conn_type="postgres", host="other", password="***", extra=made.extra)
     assert api.patch_connection("db", shown).host == "other"
     from scheduler.store.db.database import transact
@@ -349,14 +349,19 @@ def test_backfills(client: airflow.ApiClient, world: World) -> None:
     first, last = datetime(2026, 3, 1, 0, tzinfo=UTC), datetime(2026, 3, 1, 3, tzinfo=UTC)
     body = airflow.BackfillPostBody(dag_id="hourly", from_date=first, to_date=last, max_active_runs=2)
 
-    assert [one.logical_date and one.logical_date.hour for one in api.create_backfill_dry_run(body).backfills] == [0, 1, 2, 3]
+    assert [backfill.logical_date and backfill.logical_date.hour for backfill in api.create_backfill_dry_run(body).backfills] == [
+        0,
+        1,
+        2,
+        3,
+    ]
     made = api.create_backfill(body)
     assert (made.dag_id, made.max_active_runs, made.is_paused, made.completed_at) == ("hourly", 2, False, None)
     assert refused(api.create_backfill, body)[0] == 409
     assert api.pause_backfill(made.id).is_paused
     assert not api.unpause_backfill(made.id).is_paused
     assert api.get_backfill(made.id).id == made.id
-    assert [one.id for one in api.list_backfills(dag_id="hourly").backfills] == [made.id]
+    assert [backfill.id for backfill in api.list_backfills(dag_id="hourly").backfills] == [made.id]
     assert api.cancel_backfill(made.id).completed_at is not None
     assert refused(api.cancel_backfill, made.id)[0] == 409
     assert refused(api.create_backfill, airflow.BackfillPostBody(dag_id="etl", from_date=first, to_date=last))[0] == 422
@@ -374,8 +379,13 @@ def test_the_audit_log_has_every_change_with_its_outcome(client: airflow.ApiClie
     assert [one.event for one in found] == ["patch_dag", "trigger_dag_run", "post_variable", "login"]
     assert {one.owner for one in found} == {"ada"} and (found[0].dag_id, found[1].run_id) == ("etl", "good")
     entries = world.scenario.rows("select event, status, address from audit order by id")
-    assert [one[:2] for one in entries] == [("login", 200), ("post_variable", 201), ("trigger_dag_run", 409), ("patch_dag", 200)]
-    assert {one[2] for one in entries} == {"127.0.0.1"}
+    assert [entry[:2] for entry in entries] == [
+        ("login", 200),
+        ("post_variable", 201),
+        ("trigger_dag_run", 409),
+        ("patch_dag", 200),
+    ]
+    assert {entry[2] for entry in entries} == {"127.0.0.1"}
     with web.http(client.configuration.access_token) as http:
         for body in ({"Conf": {"password": "never in the log"}}, "never in the log"):
             assert http.post("/api/v2/dags/etl/dagRuns", json=body).status_code == 422

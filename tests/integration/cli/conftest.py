@@ -28,7 +28,7 @@ class Cli:
         """The checks of `paceline doctor`; its exit code must agree."""
         done = self("doctor", "--json", **env)
         found = json.loads(done.stdout)
-        assert done.exit_code == (0 if all(one["ok"] for one in found["checks"]) else 1)
+        assert done.exit_code == (0 if all(check["ok"] for check in found["checks"]) else 1)
         return list(found["checks"])
 
     def json(self, *arguments: str) -> Any:

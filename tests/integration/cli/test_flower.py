@@ -173,7 +173,7 @@ def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: Sta
 
 def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(environment: dict[str, str], port: int) -> None:
     env = os.environ | environment | {"PACELINE_FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "ann:secret"}
-    patterns = [one.regex.pattern if isinstance(one, url) else one[0] for one in urls.handlers]
+    patterns = [handler.regex.pattern if isinstance(handler, url) else handler[0] for handler in urls.handlers]
     paths = {pattern.removesuffix("$").replace("/static/(.*)", "/static/favicon.ico") for pattern in patterns}
     paths = {path.replace("(.+)", "x").replace("(.*)", "x").replace("/?", "") for path in paths}
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -225,7 +225,7 @@ def test_the_broker_page_lists_every_queue_with_all_that_waits(
 
     def queues() -> dict[str, dict[str, Any]]:
         scenario.turn()
-        return {one["name"]: one for one in (get(port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
+        return {queue["name"]: queue for queue in (get(port, "/api/queues/length") or {"active_queues": []})["active_queues"]}
 
     try:
         eventually(lambda: get(port, "/api/queues/length"), timeout=120)

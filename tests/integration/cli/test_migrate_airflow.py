@@ -56,7 +56,7 @@ def test_a_report_lists_for_each_file_the_dags_and_the_errors(folder: Path) -> N
     code, text, _ = run(folder, "--json")
 
     report = json.loads(text)
-    files = {one["file"]: one for one in report["files"]}
+    files = {file["file"]: file for file in report["files"]}
     assert code == 1
     assert {name: report[name] for name in ("dag_files", "loaded_before", "loaded_after", "changed", "written")} == {
         "dag_files": 4, "loaded_before": 2, "loaded_after": 2, "changed": 4, "written": 0,

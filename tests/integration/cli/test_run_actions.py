@@ -33,7 +33,10 @@ def wakeups_of(scenario: Scenario) -> set[str]:
 
 
 def becomes(answer: dict[str, list[dict[str, object]]]) -> list[tuple[object, ...]]:
-    return [(one["run_id"], one["task_id"], one["map_index"], one["state"], one["becomes"]) for one in answer["changes"]]
+    return [
+        (change["run_id"], change["task_id"], change["map_index"], change["state"], change["becomes"])
+        for change in answer["changes"]
+    ]
 
 
 BOTH = [("one", "first", -1, "failed", "none"), ("one", "second", -1, "upstream_failed", "none")]
@@ -76,7 +79,7 @@ def test_many_runs_are_cleared_by_task_date_and_state(cli: Cli, scenario: Scenar
 
     def chosen(*options: str) -> str:
         changes = cli.json("dags", "clear", "pair", "--dry-run", *options)["changes"]
-        return " ".join(f"{one['run_id'][3:]}{one['task_id'][0]}" for one in changes)
+        return " ".join(f"{change['run_id'][3:]}{change['task_id'][0]}" for change in changes)
 
     assert chosen() == "1f 1s 2f 2s 3f 3s"
     assert chosen("--from", "2025-01-02T00:00+00:00", "--task-regex", "^sec") == "2s 3s"

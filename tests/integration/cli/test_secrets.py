@@ -155,7 +155,7 @@ def test_doctor_names_the_values_that_its_key_cannot_decrypt(cli: Cli, scenario:
 
 
 def secrets(checks: list[dict[str, Any]]) -> list[tuple[bool, str]]:
-    return [(one["ok"], one["message"]) for one in checks if one["check"] == "secrets"]
+    return [(check["ok"], check["message"]) for check in checks if check["check"] == "secrets"]
 
 
 PARAMS: dict[str, Any] = {

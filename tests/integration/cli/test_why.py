@@ -31,7 +31,7 @@ class Ask:
         sentences: list[str] = answer["waiting_for"]
         found = self._rest.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/why", map_index=answer["map_index"])
         # The request to the API is about one instance, so the answer names no other, and it comes a moment later.
-        wanted = [one for one in sentences if "; this is about index " not in one]
+        wanted = [sentence for sentence in sentences if "; this is about index " not in sentence]
         assert _without_ages(found["waiting_for"]) == _without_ages(wanted)
         return sentences
 
@@ -54,7 +54,7 @@ class Ask:
 
 
 def _without_ages(sentences: list[str]) -> list[str]:
-    return [re.sub(r"\d+ s ago", "some s ago", one) for one in sentences]
+    return [re.sub(r"\d+ s ago", "some s ago", sentence) for sentence in sentences]
 
 
 @pytest.fixture

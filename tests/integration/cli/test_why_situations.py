@@ -212,7 +212,7 @@ def asked(cli: Cli, rest: Rest, one: Situation) -> Any:
 
 def plain(sentences: list[str]) -> list[str]:
     """Without times that differ because the request to the API comes later."""
-    return [re.sub(r"\d+ (s|min) ago|\(in [^)]*\)", "", one) for one in sentences]
+    return [re.sub(r"\d+ (s|min) ago|\(in [^)]*\)", "", sentence) for sentence in sentences]
 
 
 def shortened(sentences: list[str], expected: tuple[str, ...]) -> tuple[str, ...]:

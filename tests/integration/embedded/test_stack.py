@@ -198,7 +198,7 @@ def test_the_environment_of_each_process_has_no_secrets_of_other_processes(tmp_p
         {"PACELINE_DATABASE_URL": "postgresql://s:2@h/d"}, schedulers=0, workers=[("default", 1)], waiters=1
     )
 
-    assert {one.name: one.environment for one in commands} == {
+    assert {command.name: command.environment for command in commands} == {
         "scheduler-1": whole, "worker-1": own | key | both, "waiter-1": own | key | both, "flower": both,
         "web": of_web | key | both,
     }  # fmt: skip

@@ -46,7 +46,7 @@ def jobs(spark: "SparkSession", work: Any, name: str) -> tuple[Any, int]:
 
 
 def by_promise(report: Report) -> dict[str, tuple[str, int, str]]:
-    return {one.promise: (one.status, one.failing, one.note) for one in report.results}
+    return {result.promise: (result.status, result.failing, result.note) for result in report.results}
 
 
 def test_checks_that_pass_are_one_job_at_any_tolerance(spark: "SparkSession", people: "DataFrame", countries: "DataFrame") -> None:
@@ -56,8 +56,8 @@ def test_checks_that_pass_are_one_job_at_any_tolerance(spark: "SparkSession", pe
     report, count = jobs(spark, lambda: check(*both), "passing")
 
     assert count == 1
-    assert [one.failing for one in report.results] == [0, 0, 1, 0, 1, 1]
-    assert not any(one.sample for one in report.results)
+    assert [result.failing for result in report.results] == [0, 0, 1, 0, 1, 1]
+    assert not any(result.sample for result in report.results)
 
 
 def test_all_checks_of_several_dataframes_are_one_job_and_one_more_finds_the_failing_rows(
@@ -99,7 +99,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_one_more_finds_the_fai
         "country is found in countries": ("failed", 1, ""),
         "(code) is unique": ("passed", 1, ""),
     }
-    samples = {one.promise: list(one.sample) for one in report.results}
+    samples = {result.promise: list(result.sample) for result in report.results}
     assert samples["(name, country) is never null"] == [{"id": 3, "name": None, "age.years": -1, "country": None}]
     assert sorted(row["age.years"] for row in samples["age.years is between 0 and 120"]) == [-1, 200]
     assert samples["(id) is unique"] == [{"id": 2, "copies": 2}]
@@ -127,7 +127,7 @@ def test_a_dataframe_without_rows_keeps_every_promise_but_that_of_rows(spark: "S
     report, count = jobs(spark, lambda: suite.check(fail=False), "empty")
 
     assert count == 1, "no row breaks the number of rows"
-    assert [one.status for one in report.results] == ["failed", "passed", "passed", "passed"]
+    assert [result.status for result in report.results] == ["failed", "passed", "passed", "passed"]
 
 
 def test_a_missing_column_fails_its_checks_without_a_job_and_no_others(spark: "SparkSession", people: "DataFrame") -> None:
@@ -136,7 +136,7 @@ def test_a_missing_column_fails_its_checks_without_a_job_and_no_others(spark: "S
     report, count = jobs(spark, lambda: suite.check(fail=False), "missing")
 
     assert count == 0
-    assert [one.note for one in report.results] == [
+    assert [result.note for result in report.results] == [
         "there is no column nmae; it has id, name, age.years, country",
         "id is bigint, x is missing, name is too many, age.years is too many, country is too many",
     ]
@@ -159,7 +159,7 @@ def test_a_failure_names_its_checks_with_rows_and_is_kept_with_the_task(
         expect(people, "people").unique("id").not_null("id").not_null("name", warn=True).check()
 
     assert str(caught.value) == ("1 of 3 checks failed:\n  people: (id) is unique - broken by 1 row\n    {'id': 2, 'copies': 2}")
-    assert [one.get("status") for one in ti.pushed["expectations"]] == [None, "failed", "passed", "warned"]
+    assert [expectation.get("status") for expectation in ti.pushed["expectations"]] == [None, "failed", "passed", "warned"]
     assert ti.pushed["expectations"][1]["sample"] == [{"id": 2, "copies": 2}]
     assert "people: (name) is never null - broken by 1 row" in caplog.text
     assert "is unique" not in caplog.text

@@ -124,7 +124,7 @@ def test_everything_works_under_the_roles(settings: Settings, server: RedisServe
         eventually(lambda: flower(port, "/api/workers?refresh=1"), timeout=60, message=stack.logs)
         for number in range(10):
             run = stack.json("dags", "trigger", "d", "--run-id", f"r{number}", "--wait", "--timeout", "60")
-            assert {one["state"] for one in run["tasks"]} == {"success"}
+            assert {task["state"] for task in run["tasks"]} == {"success"}
             if len(flower(port, "/api/tasks")) >= len(run["tasks"]):
                 break  # Flower turns events on by remote control, so those of the first runs may be missing
         else:
@@ -135,7 +135,7 @@ def test_everything_works_under_the_roles(settings: Settings, server: RedisServe
         lose_a_message(stack, client)
         refused = {(entry["username"], entry["object"], entry["reason"]) for entry in client.acl_log()}
 
-    assert {one["name"] for one in queues} >= {"default"}
+    assert {queue["name"] for queue in queues} >= {"default"}
     # Optional commands with which redis-py identifies itself when it connects.
     assert {one for one in refused if not one[1].startswith("client|")} == set()
 

@@ -129,12 +129,12 @@ def processes(stack: Stack) -> dict[str, str]:
     for name in stack.supervisor.names():
         guardian = psutil.Process(stack.pid(name)).parent()
         assert guardian is not None
-        for one in [guardian, *guardian.children(recursive=True)]:
+        for child in [guardian, *guardian.children(recursive=True)]:
             with contextlib.suppress(psutil.Error, FileNotFoundError, ProcessLookupError):
-                command = one.cmdline()
+                command = child.cmdline()
                 environment = ""
                 with contextlib.suppress(PermissionError):  # closed to us too, where we may not trace
-                    environment = Path(f"/proc/{one.pid}/environ").read_text()
+                    environment = Path(f"/proc/{child.pid}/environ").read_text()
                 texts[f"{name}: {command[:6]}"] = str(command) + environment
     return texts
 
@@ -167,7 +167,7 @@ def test_a_stack_shows_its_secrets_nowhere(secretive: Settings, tmp_path: Path) 
         in_processes = processes(stack)
         logs = stack.logs()
 
-    states = {one["task_id"]: one["state"] for one in run["tasks"]}
+    states = {task["task_id"]: task["state"] for task in run["tasks"]}
     assert states == {"python": "failed", "shell": "failed", "deferred": "success", "looks": "success"}
     stored = everything_stored(secretive)
     printed = "".join(stored.values())

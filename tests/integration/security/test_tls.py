@@ -78,7 +78,7 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
         eventually(lambda: stack.json("dags", "list"), timeout=60, message=stack.logs)
 
         run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "60")
-        doctor = {one["check"]: one["ok"] for one in stack.json("doctor")["checks"]}
+        doctor = {check["check"]: check["ok"] for check in stack.json("doctor")["checks"]}
         engine = database.create(settings, pool_size=1)
         with engine.connect() as connection:
             secure = connection.exec_driver_sql(
@@ -87,7 +87,7 @@ def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certific
             ).all()
         engine.dispose()
 
-        assert {one["state"] for one in run["tasks"]} == {"success"}, stack.logs()
+        assert {task["state"] for task in run["tasks"]} == {"success"}, stack.logs()
         assert doctor["database"] and doctor["broker"]
         assert {name for _, name in secure} >= {"paceline scheduler", "paceline worker"}
         assert all(encrypted for encrypted, _ in secure)

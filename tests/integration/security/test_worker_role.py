@@ -94,7 +94,7 @@ def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any)
 
     run = stack.json("dags", "trigger", "d", "--run-id", "r", "--wait", "--timeout", "90")
 
-    states = {(one["task_id"], one["map_index"]): one["state"] for one in run["tasks"]}
+    states = {(task["task_id"], task["map_index"]): task["state"] for task in run["tasks"]}
     assert states.pop(("right", -1)) == "skipped"
     assert set(states.values()) == {"success"}, (states, stack.logs())
     with engine.connect() as connection:

@@ -27,7 +27,7 @@ def waits(dag_id: str, condition: Condition, **options: object) -> SerializedDag
 
 
 def updates(dag_id: str, *outlets: Asset) -> SerializedDag:
-    return chain(dag_id, 1, task={"outlets": tuple(one.uri for one in outlets), "notify": ("asset",)})
+    return chain(dag_id, 1, task={"outlets": tuple(outlet.uri for outlet in outlets), "notify": ("asset",)})
 
 
 def service(scenario: Scenario) -> Assets:

@@ -89,7 +89,7 @@ def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: S
     assert [run["scheduling_error"] for run in transact(scenario.engine, reads.runs, dag_id="bad")] == [error]
     assert [run["run_id"] for run in transact(scenario.engine, overview.undecidable)] == ["r"]
     told = transact(scenario.engine, why.why, scenario.settings, "bad", "r", "t000")["waiting_for"]
-    assert error.rstrip(".") in told[0] and not any("Nothing blocks it" in one for one in told)
+    assert error.rstrip(".") in told[0] and not any("Nothing blocks it" in sentence for sentence in told)
 
     scenario.sql("update dag_version set data = %s where dag_id = 'bad'", *stored)
     scenario.run_to_end()

@@ -47,7 +47,7 @@ def test_a_callback_that_raises_is_ended_with_its_error_and_stops_no_other(
 
     notify(scenario)
 
-    assert [one["what"] for one in told(scenario)] == ["first", "third"]
+    assert [call["what"] for call in told(scenario)] == ["first", "third"]
     assert errors(scenario) == ["ValueError: no such channel"]
     log = (scenario.settings.logs_folder / "d" / "r" / "a" / "callbacks.log").read_text()
     assert "about to fail" in log and "Traceback" in log
@@ -73,7 +73,7 @@ def test_a_callback_whose_process_dies_is_repeated_and_finds_that_in_its_context
 
     notify(scenario)
 
-    assert [(one["what"], one["rerun"], one["attempt"]) for one in told(scenario)] == [
+    assert [(call["what"], call["rerun"], call["attempt"]) for call in told(scenario)] == [
         ("before", False, 1), ("dies", False, 1), ("dies", True, 2), ("after", False, 2),
     ]  # fmt: skip
     assert errors(scenario) == [None]
@@ -94,7 +94,7 @@ def test_a_callback_that_always_ends_its_process_is_given_up(scenario: Scenario)
 
     notify(scenario)
 
-    assert [(one["what"], one["attempt"]) for one in told(scenario)] == [("dies", 1), ("dies", 2), ("dies", 3), ("after", 3)]
+    assert [(call["what"], call["attempt"]) for call in told(scenario)] == [("dies", 1), ("dies", 2), ("dies", 3), ("after", 3)]
     assert errors(scenario) == ["its process ended (exit code 7)"]
 
 
@@ -114,7 +114,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
 
     notify(scenario)
 
-    assert [one["what"] for one in told(scenario)] == ["hangs", "after"]
+    assert [call["what"] for call in told(scenario)] == ["hangs", "after"]
     assert errors(scenario) == ["it took more than 0.5 s and was ended"]
 
 
@@ -169,7 +169,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     scenario.sql("update notice set claimed_until = clock_timestamp()")
     notify(scenario)
 
-    assert [(one["rerun"], one["attempt"]) for one in told(scenario)] == [(False, 1), (False, 1), (True, 2)]
+    assert [(call["rerun"], call["attempt"]) for call in told(scenario)] == [(False, 1), (False, 1), (True, 2)]
     assert told(scenario)[0]["what"] == "before"
     assert errors(scenario) == [None]
 
@@ -215,7 +215,7 @@ def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_
 
     notify(scenario)
 
-    seen = sorted((one["run_id"], one["attempt"]) for one in told(scenario))
+    seen = sorted((call["run_id"], call["attempt"]) for call in told(scenario))
     assert seen == [("r0", 1), ("r1", 1), ("r2", 1)]
 
 
@@ -248,4 +248,4 @@ def test_each_try_that_a_dead_worker_loses_gives_one_retry_notice(make_scenario:
     eventually(lambda: (scenario.turn(), scenario.run_state(run) == "failed")[1])
     notify(scenario)
 
-    assert sorted((one["what"], one["try"]) for one in told(scenario)) == [("failure", 3), ("retry", 1), ("retry", 2)]
+    assert sorted((call["what"], call["try"]) for call in told(scenario)) == [("failure", 3), ("retry", 1), ("retry", 2)]

@@ -50,7 +50,7 @@ def test_two_schedulers_deliver_each_notice_once(make_scenario: Callable[..., Sc
         stop.set()
         other.join()
 
-    seen = sorted((one["what"], one["run_id"]) for one in told(scenario))
+    seen = sorted((call["what"], call["run_id"]) for call in told(scenario))
     assert seen == sorted((dag_id, f"r{number}") for dag_id in ("d", "e") for number in range(10))
     assert scenario.rows("select distinct attempts, error from notice") == [(1, None)]
 
@@ -92,7 +92,7 @@ def test_a_file_with_many_slow_callbacks_lets_other_files_run(make_scenario: Cal
 
     def quick_told() -> bool:
         scenario.schedulers[0].service(Notify).take()
-        return "quick" in [one["what"] for one in told(scenario)]
+        return "quick" in [call["what"] for call in told(scenario)]
 
     eventually(quick_told)
 

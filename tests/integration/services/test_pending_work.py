@@ -96,7 +96,7 @@ def test_a_pass_without_pending_work_sends_one_query(still: Scenario) -> None:
         scheduler.run_once()
 
     become_due()
-    assert [one for one in statements if not one.startswith("prepare")] == [pending_work.EXECUTE]
+    assert [statement for statement in statements if not statement.startswith("prepare")] == [pending_work.EXECUTE]
 
     still.sql("update dag_run set state = 'running', ended_at = null")
     become_due()

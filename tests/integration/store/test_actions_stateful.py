@@ -112,7 +112,7 @@ class Hands(RuleBasedStateMachine):
     @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
     def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
         changes = mark_(self.scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
-        if any(one.becomes == "none" for one in changes):
+        if any(change.becomes == "none" for change in changes):
             self.said.pop(run_id, None)
 
     @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))

@@ -186,7 +186,7 @@ def test_runs_by_range_of_dates(scenario: Scenario) -> None:
 
     changes = clear_(scenario, runs=Runs(dag_id="d", from_date=days[1], to_date=days[2]))
 
-    assert [one.run_id for one in changes] == ["day2", "day3"]
+    assert [change.run_id for change in changes] == ["day2", "day3"]
     assert [row[0] for row in scenario.rows("select state from dag_run order by logical_date")] == [
         "success", "queued", "queued", "success",
     ]  # fmt: skip

@@ -97,7 +97,7 @@ def test_past_future_upstream_and_downstream(scenario: Scenario) -> None:
 
     def dry(**options: object) -> list[str]:
         changes = mark_(scenario, S.FAILED, dry_run=True, **options)
-        return [f"{one.run_id}{one.task_id}" for one in changes]
+        return [f"{change.run_id}{change.task_id}" for change in changes]
 
     only = Tasks(task_ids=("b",))
     assert dry(runs=Runs(dag_id="d", run_id="r2", past=True), tasks=only) == ["r1b", "r2b"]

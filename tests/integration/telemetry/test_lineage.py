@@ -75,7 +75,10 @@ def test_runs_and_tries_start_and_end_with_their_parents(
         assert (parent["run"]["runId"], parent["job"]["name"]) == (run["START"]["run"]["runId"], "d")
         assert parent["root"]["run"]["runId"] == run["START"]["run"]["runId"]
     assert a["START"]["run"]["runId"] == a["COMPLETE"]["run"]["runId"] != b["START"]["run"]["runId"]
-    assert [(one["namespace"], one["name"]) for one in a["COMPLETE"]["outputs"]] == [("s3://bucket", "/out"), ("asset", "plain")]
+    assert [(output["namespace"], output["name"]) for output in a["COMPLETE"]["outputs"]] == [
+        ("s3://bucket", "/out"),
+        ("asset", "plain"),
+    ]
     assert b["FAIL"]["run"]["facets"]["errorMessage"]["message"] == "ValueError: no"
     assert b["FAIL"]["outputs"] == []
     assert b["FAIL"]["job"]["facets"]["jobType"]["jobType"] == "TASK"

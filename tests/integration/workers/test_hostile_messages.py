@@ -86,7 +86,7 @@ def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture) 
         moment += 61
         refusals.log("refused a message: %s", "x")
 
-    assert [one.getMessage() for one in caplog.records[100:]] == ["refused 900 more messages", "refused a message: x"]
+    assert [record.getMessage() for record in caplog.records[100:]] == ["refused 900 more messages", "refused a message: x"]
 
 
 def test_messages_of_the_publisher_are_accepted(scenario: Scenario) -> None:

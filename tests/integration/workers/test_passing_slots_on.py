@@ -67,7 +67,7 @@ def test_the_first_in_line_gets_the_slots_and_no_scheduler_is_woken(scenario: Sc
     queued = scenario.rows("select task_id, queued_by, dispatched_at from task_instance where state = 'queued'")
     assert queued == [("t0000", scenario.worker_id, None)]
     assert wakeups_of(scenario) == set()
-    assert [one.task_id for one in claims(scenario)] == ["t0000"]
+    assert [claim.task_id for claim in claims(scenario)] == ["t0000"]
 
 
 def test_a_wide_run_is_queued_by_its_worker_once_it_is_under_way(scenario: Scenario) -> None:
@@ -387,4 +387,4 @@ def test_a_pass_that_lost_its_only_choice_does_not_choose_a_task_that_a_worker_t
 
         found = pass_that_loses(scenario, pass_on)
 
-    assert [one.ti_id for one in found.messages] == [free]
+    assert [message.ti_id for message in found.messages] == [free]

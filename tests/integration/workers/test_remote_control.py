@@ -184,4 +184,4 @@ def test_active_shows_the_task_that_runs_in_place(bench: Any) -> None:
 
 def test_every_refusal_names_the_alternative(bench: Any) -> None:
     words = [remote_control.refusal(name) for name in remote_control.REFUSED]
-    assert all(len(one) < 300 and one.endswith(".") for one in words)
+    assert all(len(word) < 300 and word.endswith(".") for word in words)

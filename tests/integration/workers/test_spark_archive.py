@@ -67,7 +67,7 @@ def test_a_jvm_starts_from_the_archive(made: Path, started: Any) -> None:
 
 
 def test_making_it_leaves_the_archive_alone_in_its_folder(made: Path, folder: Path) -> None:
-    assert [one.name for one in folder.iterdir()] == [made.name]
+    assert [path.name for path in folder.iterdir()] == [made.name]
 
 
 def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -> None:

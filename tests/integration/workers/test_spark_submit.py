@@ -59,7 +59,7 @@ def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
 
     job = running_application(bench, cluster)
     progress = eventually(lambda: bench.scenario.rows("select progress from task_progress where progress->'tasks_done' <> '0'"))
-    words = [word for one in processes(job) for word in one.info["cmdline"]]
+    words = [word for process in processes(job) for word in process.info["cmdline"]]
     (application.parent / "go").touch()
     bench.wait(run)
 
@@ -122,7 +122,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
 
     def ended() -> bool:
-        drivers = {one["id"]: one["state"] for one in cluster.state()["completeddrivers"]}
+        drivers = {driver["id"]: driver["state"] for driver in cluster.state()["completeddrivers"]}
         return drivers.get(job["driver_id"]) in {"KILLED", "FINISHED"} and not java(job)
 
     # No scheduler takes a turn here, so nothing is submitted again.
@@ -257,7 +257,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
         bench.wait(run)
         assert bench.scenario.states(run) == {"t": "failed"}
         assert "It may still appear" in bench.last_line("t")
-        assert [one["ended_at"] for one in jobs(bench)] == [None]
+        assert [job["ended_at"] for job in jobs(bench)] == [None]
 
         clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
         eventually(
@@ -308,7 +308,7 @@ def test_an_application_that_a_frozen_worker_submits_after_the_next_try_began_is
         bench.wait(run, timeout_s=120)
 
     assert bench.scenario.states(run) == {"t": "success"}, logs(bench)
-    assert [one["state"] for one in jobs(bench)] == ["killed", "finished"]
+    assert [job["state"] for job in jobs(bench)] == ["killed", "finished"]
 
 
 @pytest.mark.on_demand

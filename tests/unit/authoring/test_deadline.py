@@ -54,7 +54,7 @@ def test_a_dag_may_have_several_deadlines_and_callbacks_with_arguments() -> None
 
     dag = serialized([DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, HOUR * n, one) for n, one in enumerate(callbacks)])
 
-    assert [one["interval_s"] for one in dag.deadlines] == [0, 3600, 7200]
+    assert [deadline["interval_s"] for deadline in dag.deadlines] == [0, 3600, 7200]
 
 
 @pytest.mark.parametrize(

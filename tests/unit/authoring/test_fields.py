@@ -48,7 +48,9 @@ def test_arguments_that_a_base_declares_can_be_left_out() -> None:
 )
 def test_editors_see_the_declared_arguments(kind: type, declared: type) -> None:
     """The signature names the TypedDict, and every name in it is an argument."""
-    (kwargs,) = [one for one in inspect.signature(kind.__init__).parameters.values() if one.kind is one.VAR_KEYWORD]  # type: ignore[misc]
+    (kwargs,) = [
+        parameter for parameter in inspect.signature(kind.__init__).parameters.values() if parameter.kind is parameter.VAR_KEYWORD
+    ]  # type: ignore[misc]
 
     assert declared.__name__ in str(kwargs.annotation)
     assert get_type_hints(declared).keys() <= set(parameters(kind))

@@ -140,7 +140,7 @@ def test_paths_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> 
 
     assert str(path.with_suffix(".zip")) == "s3://store@bucket/raw/a.tar.zip" and path.suffixes == [".tar", ".gz"]
     assert str(path.with_name("b.csv").with_stem("c")) == "s3://store@bucket/raw/c.csv"
-    assert [str(one) for one in path.parents] == ["s3://store@bucket/raw", "s3://store@bucket"]
+    assert [str(parent) for parent in path.parents] == ["s3://store@bucket/raw", "s3://store@bucket"]
     assert path.is_relative_to("s3://bucket/raw") and not path.is_relative_to("gs://bucket/raw")
     assert str(path.relative_to("s3://bucket")) == "raw/a.tar.gz" and path.match("*.gz") and path.as_posix() == str(path.resolve())
     with pytest.raises(ValueError, match="is not below"):
@@ -157,7 +157,7 @@ def test_files_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> 
         first.touch(exist_ok=False)
 
     copied = first.copy_into(deep)
-    assert [one.name for one in base.rglob("*.csv")] and copied == deep / "a.csv" and first.exists()
+    assert [path.name for path in base.rglob("*.csv")] and copied == deep / "a.csv" and first.exists()
     moved = copied.rename(deep / "b.csv").move_into(base)
     assert moved == base / "b.csv" and moved.exists() and not (deep / "b.csv").exists()
     assert moved.samefile(str(moved)) and not moved.samefile(base / "none") and moved.checksum() == moved.checksum()
@@ -223,7 +223,7 @@ def test_an_alias_updates_the_assets_that_were_added_and_itself() -> None:
 
     updates = service._of_outlet("alias:x", success)
 
-    assert [(one.uri, one.extra) for one in updates] == [("s3://a", {"n": 1}), ("alias:x", {"n": 1, "asset": "s3://a"})]
+    assert [(update.uri, update.extra) for update in updates] == [("s3://a", {"n": 1}), ("alias:x", {"n": 1, "asset": "s3://a"})]
     assert service._of_outlet("alias:y", success) == []
     with pytest.raises(PacelineError, match="add\\(\\) takes an asset only for an alias"):
         OutletEvents([Asset("b")])["b"].add(Asset("c"))
@@ -246,7 +246,7 @@ def test_one_function_updates_several_assets() -> None:
         def single() -> None: ...
 
     first, second = made
-    assert (first.dag_id, [one.uri for one in first.get_task("both").outlets]) == ("both", ["a", "b"])  # type: ignore[attr-defined]
+    assert (first.dag_id, [outlet.uri for outlet in first.get_task("both").outlets]) == ("both", ["a", "b"])  # type: ignore[attr-defined]
     assert both.uris == ["a", "b"] and second.task_dict["single"].retries == 3
 
 

@@ -161,7 +161,7 @@ def test_the_leaves_of_a_dag_without_setups_are_not_searched() -> None:
     with DAG("d") as dag:
         empty("a") >> empty("b")
 
-    assert {one.setups for one in setup_scopes(dag).values()} == {()}
+    assert {scope.setups for scope in setup_scopes(dag).values()} == {()}
 
 
 def test_scopes_of_a_long_chain() -> None:

@@ -146,7 +146,7 @@ def test_a_decorated_function_makes_a_group_and_gives_its_result_or_the_group() 
         "silent.a>end",
         "third.add>third.add__1",
     }
-    assert {one["group_id"]: one["tooltip"] for one in dag.group_specs} == {
+    assert {spec["group_id"]: spec["tooltip"] for spec in dag.group_specs} == {
         "twice": "Adds twice.",
         "twice__1": "Adds twice.",
         "silent": "says nothing",

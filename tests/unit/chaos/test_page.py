@@ -32,9 +32,9 @@ def test_the_page_lists_every_counter_with_the_mutants_that_prove_it() -> None:
     listed = {_names(row[0])[0]: _names(row[3]) for row in _rows("Counters")}
 
     assert sorted(listed) == sorted(counters())
-    assert listed == {counter: [one.name for one in MUTANTS if one.counter == counter] for counter in listed}
+    assert listed == {counter: [mutant.name for mutant in MUTANTS if mutant.counter == counter] for counter in listed}
 
 
 def test_every_counter_has_a_mutant() -> None:
-    assert {one.counter for one in MUTANTS} == set(counters())
+    assert {mutant.counter for mutant in MUTANTS} == set(counters())
     assert len(MUTANTS) >= 15

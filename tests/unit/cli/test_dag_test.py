@@ -184,16 +184,16 @@ def test_mapped_tasks_groups_setups_and_teardowns(run: Callable[..., Result]) ->
 
     result = json.loads(done.stdout)
     results: dict[str, list[object]] = {}
-    for one in result["tasks"]:
-        results.setdefault(one["task_id"], []).append(one["result"])
-    states = {(one["task_id"], one["map_index"]): one["state"] for one in result["tasks"]}
+    for task in result["tasks"]:
+        results.setdefault(task["task_id"], []).append(task["result"])
+    states = {(task["task_id"], task["map_index"]): task["state"] for task in result["tasks"]}
     assert results["total"] == [6]
     assert results["pair"] == [[1, ["a", 1]], [2, ["a", 1]]]
     assert results["of_group"] == [24]
     assert results["mapped"] == [4, 6, 2, 4]
     assert states["none", -1] == "skipped"
     assert states["down", -1] == "failed"
-    assert {one["map_label"] for one in result["tasks"] if one["task_id"] == "twice"} == {"n 0", "n 1"}
+    assert {task["map_label"] for task in result["tasks"] if task["task_id"] == "twice"} == {"n 0", "n 1"}
     assert result["state"] == "success"  # a teardown that failed does not count
 
 
@@ -211,7 +211,7 @@ with DAG("branch"):
 """
     done = run({"a.py": text}, "branch", "--json")
 
-    assert {one["task_id"]: one["state"] for one in json.loads(done.stdout)["tasks"]} == {
+    assert {task["task_id"]: task["state"] for task in json.loads(done.stdout)["tasks"]} == {
         "choose": "success",
         "left.a": "success",
         "right": "skipped",
@@ -230,7 +230,7 @@ with DAG("wrong"):
 """
     done = run({"a.py": text}, "wrong", "--json")
 
-    tasks = {one["task_id"]: one for one in json.loads(done.stdout)["tasks"]}
+    tasks = {task["task_id"]: task for task in json.loads(done.stdout)["tasks"]}
     assert "is of type int, but task 'show' is mapped over it" in tasks["number"]["reason"]
     assert tasks["show"]["state"] == "upstream_failed"
 

@@ -69,7 +69,7 @@ def test_spark_cluster_submits_one_file_in_both_deploy_modes() -> None:
     assert [(name, one.deploy_mode) for name, one in tasks.items()] == [  # type: ignore[attr-defined]
         ("beside_the_worker", None), ("within_the_cluster", "cluster"),
     ]  # fmt: skip
-    assert all(Path(one.application).is_file() and one.conn_id == "spark_cluster" for one in tasks.values())  # type: ignore[attr-defined]
+    assert all(Path(task.application).is_file() and task.conn_id == "spark_cluster" for task in tasks.values())  # type: ignore[attr-defined]
 
 
 def test_flights_runs_only_when_triggered_and_tries_each_task_twice() -> None:

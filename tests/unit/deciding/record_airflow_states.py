@@ -96,11 +96,11 @@ def ended(dag_id: str, plan: Plan) -> Plan:
         place = {one["id"]: at if plan["order"] == "first" else -at for at, one in enumerate(plan["tasks"])}
         while True:
             run = _settled(session, run, stored)
-            running = [one for one in _instances(session, dag_id) if one.state == TaskInstanceState.RUNNING]
+            running = [instance for instance in _instances(session, dag_id) if instance.state == TaskInstanceState.RUNNING]
             if run.state in ENDED or not running:
                 break
             _end(session, min(running, key=lambda one: (place[one.task_id], one.map_index)), plan)
-        names = {(one.task_id, one.map_index): one.state or "none" for one in _instances(session, dag_id)}
+        names = {(instance.task_id, instance.map_index): instance.state or "none" for instance in _instances(session, dag_id)}
         states = {name if index < 0 else f"{name}[{index}]": str(state) for (name, index), state in sorted(names.items())}
         return plan | {"states": states, "run": str(run.state)}
 
@@ -116,14 +116,14 @@ def _settled(session: Any, run: Any, stored: Any) -> Any:
         for one in ready:
             one.state = TaskInstanceState.RUNNING
         session.commit()
-        now = [(one.task_id, one.map_index, one.state) for one in _instances(session, run.dag_id)]
+        now = [(instance.task_id, instance.map_index, instance.state) for instance in _instances(session, run.dag_id)]
         if run.state in ENDED or now == before:
             return run
         before = now
 
 
 def _end(session: Any, instance: Any, plan: Plan) -> None:
-    one = next(one for one in plan["tasks"] if one["id"] == instance.task_id)
+    one = next(task for task in plan["tasks"] if task["id"] == instance.task_id)
     outcome = one.get("out", "success")
     if isinstance(outcome, dict):
         outcome = outcome.get(str(instance.map_index), outcome["*"])

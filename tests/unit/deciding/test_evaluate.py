@@ -17,7 +17,7 @@ def states(plan: SerializedDag, **given: S) -> dict[int, dict[int, S]]:
 
 
 def decided(plan: SerializedDag, found: Evaluation) -> dict[str, S]:
-    return {plan.tasks[one.task_no].task_id: one.state for one in found.decisions}
+    return {plan.tasks[decision.task_no].task_id: decision.state for decision in found.decisions}
 
 
 def test_a_skip_travels_to_the_end_in_one_pass() -> None:
@@ -77,7 +77,7 @@ def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
 
     found = evaluate(plan, given, branched)
 
-    assert [(one.map_index, one.state) for one in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
+    assert [(decision.map_index, decision.state) for decision in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
 
 
 def test_a_mapped_task_is_expanded_once_it_may_run_and_its_sources_have_ended() -> None:
@@ -217,7 +217,7 @@ def test_a_reason_names_the_tasks_that_are_the_reason_at_most_five_of_them() -> 
     given = states(plan, **(dict.fromkeys(names, S.FAILED) | {"a0": S.SUCCESS}))
     given[plan.number["each"]] = {0: S.SKIPPED, 1: S.SUCCESS, 2: S.SKIPPED}
 
-    reasons = {plan.tasks[one.task_no].task_id: one.reason for one in evaluate(plan, given).decisions}
+    reasons = {plan.tasks[decision.task_no].task_id: decision.reason for decision in evaluate(plan, given).decisions}
 
     assert reasons == {
         "one": "1 upstream task failed: a1",

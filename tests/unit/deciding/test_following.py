@@ -185,7 +185,7 @@ def test_a_notice_and_an_updated_asset_wake_a_scheduler() -> None:
 
 
 def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
-    return {plan.tasks[one.task_no].task_id: one.state for one in decisions}
+    return {plan.tasks[decision.task_no].task_id: decision.state for decision in decisions}
 
 
 def test_a_decision_after_a_failure_names_the_failed_task() -> None:

@@ -378,4 +378,4 @@ def test_every_state_has_a_sentence(state: S, run_state: RunState) -> None:
     sentences = explain(facts(state, run=run(state=run_state)))
 
     assert sentences
-    assert all(one.endswith(".") and one[0].isupper() for one in sentences)
+    assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in sentences)

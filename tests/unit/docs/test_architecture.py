@@ -119,7 +119,7 @@ def test_the_page_states_the_limits() -> None:
 
 
 def test_the_store_has_few_rooms() -> None:
-    store = [one for one in (ROOT / "scheduler" / "store").iterdir() if (one / "__init__.py").exists()]
+    store = [path for path in (ROOT / "scheduler" / "store").iterdir() if (path / "__init__.py").exists()]
 
     assert len(store) <= MOST_STORE_ROOMS, sorted(one.name for one in store)
 

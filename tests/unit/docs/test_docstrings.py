@@ -55,7 +55,7 @@ def test_every_public_name_has_a_docstring_that_names_its_arguments(place: str) 
     lacks = {}
     for name, value in public(place):
         text = documented(value)
-        if missing := sorted(one for one in arguments(value) if one not in text):
+        if missing := sorted(argument for argument in arguments(value) if argument not in text):
             lacks[name] = missing
         elif not (value.__doc__ or "").strip():
             lacks[name] = ["a docstring"]

@@ -48,6 +48,6 @@ def test_the_report_of_the_page_on_partitions_waits_for_all_hours_of_a_day(tmp_p
     report: Any = dags["daily_report"].timetable
 
     assert (keys[0], keys[-1]) == ("2026-03-04T00:00:00", "2026-03-04T23:00:00")
-    assert {report.mapper("s3://shop/orders").to_downstream(one) for one in keys} == {"2026-03-04"}
+    assert {report.mapper("s3://shop/orders").to_downstream(key) for key in keys} == {"2026-03-04"}
     assert not report.is_met("2026-03-04", {"s3://shop/orders": frozenset(keys[1:])})
     assert report.is_met("2026-03-04", {"s3://shop/orders": frozenset(keys)})

@@ -199,6 +199,6 @@ def test_the_page_has_each_sentence_that_these_tests_check(part: str) -> None:
 
 def test_every_promise_of_the_page_is_tried() -> None:
     sentences = re.split(r"(?<=[.;:]) +(?=[A-Z*`|])|(?= \| `)", text())
-    promises = [one for one in sentences if PROMISES.search(one)]
+    promises = [sentence for sentence in sentences if PROMISES.search(sentence)]
     assert len(promises) > 10
-    assert [one for one in promises if not any(part in one for part in (*TRIED, *NO_PROMISE))] == []
+    assert [promise for promise in promises if not any(part in promise for part in (*TRIED, *NO_PROMISE))] == []

@@ -93,8 +93,8 @@ def written_by_workers() -> set[str]:
     for path in WORKER_FILES:
         found |= {".".join(one) for one in used(tree(path), modules(path), None) if one[1] != "Settings" and writes(*one)}
     for module, name in classes:
-        methods = [one for one in parts(module) if one.startswith(f"{name}.") and one.partition(".")[2] in attributes]
-        found |= {f"{module}.{one}" for one in methods if writes(module, one)}
+        methods = [part for part in parts(module) if part.startswith(f"{name}.") and part.partition(".")[2] in attributes]
+        found |= {f"{module}.{method}" for method in methods if writes(module, method)}
     return found - CARRIERS
 
 

@@ -24,6 +24,6 @@ def test_a_login_from_the_environment_is_left_alone(tmp_path: Path) -> None:
 def test_only_flower_gets_its_login() -> None:
     commands = stack_commands({}, schedulers=1, workers=[("default", 1)], waiters=1, flower=True, flower_login="paceline:x")
 
-    assert {one.name: (one.environment or {}).get("FLOWER_BASIC_AUTH") for one in commands} == {
+    assert {command.name: (command.environment or {}).get("FLOWER_BASIC_AUTH") for command in commands} == {
         "scheduler-1": None, "worker-1": None, "waiter-1": None, "flower": "paceline:x",
     }  # fmt: skip

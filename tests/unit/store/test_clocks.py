@@ -52,7 +52,7 @@ ALLOWED = {
 def reads_of_the_clock(source: str) -> Iterator[int]:
     """Lines that call something like datetime.now() or time.time()."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "time" and {one.name for one in node.names} & TIME:
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and {name.name for name in node.names} & TIME:
             yield node.lineno
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr

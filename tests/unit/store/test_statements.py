@@ -126,7 +126,7 @@ def test_statements_hold_constants_and_parameters_alone() -> None:
 
 
 def test_reviewed_places_still_exist() -> None:
-    found = {one[:2] for one in interpolations()}
+    found = {interpolation[:2] for interpolation in interpolations()}
 
     assert set(REVIEWED) - found == set()
 
