@@ -45,12 +45,12 @@ def measure(options: Options) -> Piece:
 def _waits(stack: Stack, rows: Shape, urgent: Shape, arrivals: int) -> tuple[dict[str, float], int]:
     """The waits, and how many arrived while all rows were running."""
     stack.wait_closed(stack.trigger(urgent.dag_ids))  # warm-up
-    made = stack.trigger(rows.dag_ids)
+    row_runs = stack.trigger(rows.dag_ids)
     arrived: list[int] = []
     during = 0
     for _ in range(arrivals):
         arrived += stack.trigger(urgent.dag_ids)
-        during += stack.rows(RUNNING, (made,))[0][0] == len(made)
+        during += stack.rows(RUNNING, (row_runs,))[0][0] == len(row_runs)
         time.sleep(PAUSE_S)
-    stack.wait_closed([*arrived, *made])
+    stack.wait_closed([*arrived, *row_runs])
     return quantiles([wait for (wait,) in stack.rows(WAITS, (arrived,))]), during

@@ -73,11 +73,11 @@ class Costs:
 
     def batch(self) -> None:
         """Make, start, queue and close BATCH runs."""
-        made = self._make(BATCH)
+        run_ids = self._make(BATCH)
         self._started()
-        for run_id in made.values():
+        for run_id in run_ids.values():
             mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
-        self._promote.hint(made)
+        self._promote.hint(run_ids)
         self._metered("close_ms", self._promote.run_once)
         self._runs += BATCH
         left = self._stack.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0]
@@ -89,10 +89,10 @@ class Costs:
 
     def sweep(self, touched: int, times: int) -> list[float]:
         """The same for a sweep with so many open runs, in each of which a task has ended recently."""
-        made = self._make(touched - self._open)
+        run_ids = self._make(touched - self._open)
         self._open = touched
         self._started()
-        for run_id in made.values():
+        for run_id in run_ids.values():
             mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(task_ids=("t000",)), TaskState.SUCCESS)
         self._stack.rows(RECENTLY)
         for _ in range(3):
@@ -104,15 +104,15 @@ class Costs:
         return [round(spent / times, 4) for spent in self._spent.pop("sweep")]
 
     def _make(self, count: int) -> dict[int, str]:
-        made: dict[int, str] = {}
+        run_ids: dict[int, str] = {}
 
         def make() -> None:
             for _ in range(count):
                 run = transact(self._stack.engine, manual_runs.trigger, self._dag_id)
-                made[run.id] = run.run_id
+                run_ids[run.id] = run.run_id
 
         self._metered("make_ms", make)
-        return made
+        return run_ids
 
     def _started(self) -> None:
         self._metered("start_ms", self._promote.run_once)

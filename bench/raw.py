@@ -121,7 +121,7 @@ class RawCelery:
         }
         argv = [sys.executable, "-m", "celery", "-A", "bench.raw_app", "worker", "-P", "prefork", "-c", str(self._concurrency)]
         argv += ["-l", "WARNING", "--without-gossip", "--without-mingle"]
-        with Supervisor(self._stack.folder / "logs", say=self._stack.said.append) as supervisor:
+        with Supervisor(self._stack.folder / "logs", say=self._stack.messages.append) as supervisor:
             folder = Path(__file__).parent.parent
             supervisor.start(Command(name="raw", argv=tuple(argv), environment=environment, folder=folder))
             self._supervisor = supervisor

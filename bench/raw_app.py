@@ -13,13 +13,13 @@ QUEUE = "raw"
 
 def make(broker_url: str, *, ack_emulation: bool = True) -> Celery:
     """Celery with its defaults, but without results, which nothing reads, and optionally without acknowledgments."""
-    made = Celery("bench_raw", broker=broker_url, set_as_current=False)
-    made.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
+    celery = Celery("bench_raw", broker=broker_url, set_as_current=False)
+    celery.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
     if not ack_emulation:
-        made.conf.broker_transport_options = {"ack_emulation": False}
-    made.task(name="noop")(noop)
-    made.task(name="hop", bind=True)(hop)
-    return made
+        celery.conf.broker_transport_options = {"ack_emulation": False}
+    celery.task(name="noop")(noop)
+    celery.task(name="hop", bind=True)(hop)
+    return celery
 
 
 def noop() -> None:

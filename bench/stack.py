@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
@@ -57,7 +56,7 @@ class Stack:
     environment: Mapping[str, str] = field(default_factory=dict)
     postgres: Mapping[str, str] = field(default_factory=dict)
     start_s: float = START_S
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     folder: Path = field(init=False)
     settings: Settings = field(init=False)
@@ -85,7 +84,7 @@ class Stack:
             self._own = undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._own.close()
 
     # Servers and processes
@@ -97,7 +96,7 @@ class Stack:
         logs_in_memory(home, undo)
         # An empty file of settings, so that the one in the working directory is not read.
         (self.folder / "settings.toml").touch()
-        self.servers = undo.enter_context(Supervisor(self.folder / "logs", say=self.said.append))
+        self.servers = undo.enter_context(Supervisor(self.folder / "logs", say=self.messages.append))
         postgres = EmbeddedPostgres(
             data=self.folder / "data", run_folder=self.folder / "p", supervisor=self.servers, options=self.postgres
         )
@@ -121,7 +120,7 @@ class Stack:
         environment |= stacks.environment_for(self.settings) | {"PACELINE_CONFIG": str(self.folder / "settings.toml")}
         # With it, every process would compile all modules again.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        self.processes = Supervisor(self.folder / "logs", say=self.said.append)
+        self.processes = Supervisor(self.folder / "logs", say=self.messages.append)
         chosen = [(self.queues, self.concurrency)] * workers
         for command in stacks.stack_commands(environment, schedulers=schedulers, workers=chosen):
             self.processes.start(command)
@@ -195,7 +194,7 @@ class Stack:
 
     def _error(self, what: str) -> StackError:
         tails = [f"--- {name}\n{supervisor.log_tail(name)}" for supervisor in self._supervisors() for name in supervisor.names()]
-        return StackError("\n".join([what, *self.said, *tails]))
+        return StackError("\n".join([what, *self.messages, *tails]))
 
     def _supervisors(self) -> list[Supervisor]:
         return [self.servers] if self.processes is None else [self.servers, self.processes]

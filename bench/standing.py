@@ -42,11 +42,11 @@ def measure(options: Options) -> Piece:
         stack.stop_processes()
         scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
         queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), lambda: scheduler)
-        made = 0
+        count = 0
         for size in SMALL_SIZES if options.small else SIZES:
-            for _ in range(size - made):
+            for _ in range(size - count):
                 transact(stack.engine, manual_runs.trigger, shape.dag_ids[0])
-            made = size
+            count = size
             _start(stack)
             passes[str(size)] = _cpu_ms(stack, queue.run_once, enough_s)
             beats[str(size)] = _beat(stack, enough_s)

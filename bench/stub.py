@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 import psycopg2
@@ -54,7 +53,7 @@ class StubWorker(threading.Thread):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self.join()
         transact(self._engine, processes.stop, self._id)

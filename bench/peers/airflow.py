@@ -52,8 +52,8 @@ class Airflow:
     def trigger(self, dag_id: str) -> str:
         """Create a manual run, and return its run ID."""
         token = _ask(f"{self.url}/auth/token")["access_token"]
-        made = _ask(f"{self.url}/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None}, {"Authorization": f"Bearer {token}"})
-        return str(made["dag_run_id"])
+        run = _ask(f"{self.url}/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None}, {"Authorization": f"Bearer {token}"})
+        return str(run["dag_run_id"])
 
     def wait_ended(self, dag_id: str, run_id: str, timeout_s: float) -> None:
         """Wait until this run has ended."""
@@ -87,7 +87,7 @@ def running(stack: Stack, profile: Profile, *, programs: Path, files: Mapping[st
         port = free_port("127.0.0.1", 0)
         environment = profiles.environment(profile, home=home, database_url=url, broker_url=broker, port=port)
         _migrate(programs, environment)
-        processes = undo.enter_context(Supervisor(home / "process-logs", say=stack.said.append))
+        processes = undo.enter_context(Supervisor(home / "process-logs", say=stack.messages.append))
         connection = undo.enter_context(contextlib.closing(psycopg2.connect(url)))
         connection.autocommit = True
         airflow = Airflow(stack, processes, connection, f"http://127.0.0.1:{port}")
@@ -95,7 +95,7 @@ def running(stack: Stack, profile: Profile, *, programs: Path, files: Mapping[st
             _start(airflow, profile, programs, environment, len(files))
             yield airflow
         except BaseException:
-            stack.said += [f"--- {name}\n{processes.log_tail(name)}" for name in processes.names()]
+            stack.messages += [f"--- {name}\n{processes.log_tail(name)}" for name in processes.names()]
             raise
 
 

@@ -55,9 +55,9 @@ def on_paceline(stack: Stack, dag_id: str) -> Run:
         return stack.cpu_seconds()["total"]
 
     def once() -> tuple[Any, ...]:
-        made = stack.trigger([dag_id])
-        stack.wait_closed(made, LIMIT_S)
-        return (made[0],)
+        (run_id,) = stack.trigger([dag_id])
+        stack.wait_closed([run_id], LIMIT_S)
+        return (run_id,)
 
     return _measured(once, cpu, lambda key: (stack.rows(PACELINE_RUN, key), stack.rows(PACELINE_TASKS, key)))
 

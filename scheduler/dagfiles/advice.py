@@ -104,13 +104,13 @@ def _of_airflow(module: str, given: list[str]) -> str:
     return " ".join([f"Airflow is not installed; {advice}.", *lacks])
 
 
-def _of_ours(module: str, names: list[str]) -> str:
+def _of_ours(module: str, given: list[str]) -> str:
     try:
         known = importlib.import_module(module)
     except ImportError:
         modules = [f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")]
         return f"There is no module {module}{near(module, ['scheduler', *modules])}"
-    missing = [name for name in names if name != "*" and not _has(known, module, name)]
+    missing = [name for name in given if name != "*" and not _has(known, module, name)]
     return " ".join(
         f"Paceline has no {name}: {REASONS[name]}." if name in REASONS else f"{module} has no {name!r}{_instead(known, name)}"
         for name in missing
