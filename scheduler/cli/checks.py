@@ -66,7 +66,6 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions."""
     installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:

@@ -17,7 +17,7 @@ from scheduler.embedded import flower_login, home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.settings import Settings
-from scheduler.settings.environment import OTHER_NAMES, PREFIX, STORE_PREFIXES
+from scheduler.settings.environment import is_setting
 from scheduler.settings.model import environment_names
 from scheduler.settings.sections import Web
 from scheduler.store.accounts import accounts, keys
@@ -86,11 +86,10 @@ def running_stack(
             prepare(settings)
         supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
         undo.enter_context(embedded_servers(settings, supervisor))
-        _prepare_database(settings, say)
+        password, key = _prepare_database(settings, say, web=web)
         # The processes must end before the servers, which the context above ends.
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
         settings = _with_addresses(settings, web=web)
-        password, key = _web_login(settings) if web else (None, None)
         environment = environment_for(settings)
         login = flower_login.login(settings.home, environment)
         for command in stack_commands(
@@ -182,11 +181,7 @@ def _without(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, 
 
 def environment_for(settings: Settings) -> dict[str, str]:
     """Return the environment for a child process. It yields exactly these settings in any working directory."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(PREFIX) or name in OTHER_NAMES or name.startswith(STORE_PREFIXES)
-    }
+    environment = {name: value for name, value in os.environ.items() if not is_setting(name)}
     for name, (section, key) in environment_names().items():
         part = getattr(settings, section)
         if key in part.model_fields_set and getattr(part, key) is not None:
@@ -249,19 +244,18 @@ def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
             say("Everything has ended.")
 
 
-def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
+def _prepare_database(settings: Settings, say: Callable[[str], None], *, web: bool) -> tuple[str | None, str | None]:
+    """Migrate the schema.
+
+    With `web`, returns the password of the first account, if this creates it, and the key of a link that logs an administrator in
+    once.
+    """
     engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
     try:
         database.wait(engine, say)
         migrate.migrate_as_set(engine, settings)
-    finally:
-        engine.dispose()
-
-
-def _web_login(settings: Settings) -> tuple[str | None, str]:
-    """The password of the first account, if this creates it, and the key of a link that logs an administrator in once."""
-    engine = database.create(settings.as_owner(), pool_size=1, application="paceline standalone")
-    try:
+        if not web:
+            return None, None
         password = database.transact(engine, accounts.create_first)
         key, _ = database.transact(
             engine, lambda connection: keys.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)

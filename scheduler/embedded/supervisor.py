@@ -136,7 +136,6 @@ class Supervisor:
         return self._children[name].pid
 
     def alive(self, name: str) -> bool:
-        """Whether the command is running."""
         child = self._copy().get(name)
         return child is not None and child.restart_at is None and child.process.poll() is None
 
@@ -145,7 +144,6 @@ class Supervisor:
         return list(self._copy())
 
     def log(self, name: str) -> Path:
-        """Return the log file of the command with this name."""
         return self.logs_folder / f"{name}.log"
 
     def log_tail(self, name: str, lines: int = 20) -> str:

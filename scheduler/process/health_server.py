@@ -37,11 +37,9 @@ class Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def answer(self, code: int, body: dict[str, Any]) -> None:
-        """Send a JSON object."""
         self.send(code, "application/json", json.dumps(body).encode())
 
     def send(self, code: int, content_type: str, data: bytes) -> None:
-        """Send a page."""
         self.send_response(code)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))

@@ -34,6 +34,11 @@ STORE_PREFIXES = (VARIABLE_PREFIX, CONNECTION_PREFIX)
 DEFAULT_FILE = "config/paceline.toml"
 
 
+def is_setting(name: str) -> bool:
+    """Whether an environment variable is a setting, known or unknown."""
+    return name.startswith(PREFIX) and name not in OTHER_NAMES and not name.startswith(STORE_PREFIXES)
+
+
 def dotted(layout: Layout) -> list[str]:
     """Return all settings as `<section>.<key>`, in order of definition."""
     return [f"{section}.{key}" for section, keys in layout.items() for key in keys]
@@ -55,7 +60,7 @@ def read(environ: Mapping[str, str], layout: Layout) -> tuple[dict[str, dict[str
     origin = {f"{section}.{key}": str(path) for section, keys_ in values.items() for key in keys_}
     known = environment_names(layout)
     for name, value in environ.items():
-        if not name.startswith(PREFIX) or name in OTHER_NAMES or name.startswith(STORE_PREFIXES):
+        if not is_setting(name):
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 from scheduler.settings import log_paths
 from scheduler.settings.model import Settings
+from scheduler.settings.types import folder_url
 
 log = logging.getLogger("paceline.logs")
 
@@ -24,10 +25,7 @@ _read_at: dict[Path, float] = {}
 
 def root(settings: Settings) -> str | None:
     """The URL of the folder of copies, without a trailing slash; None if logs are not copied."""
-    place = settings.logs.url
-    if place is None:
-        return None
-    return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
+    return None if settings.logs.url is None else folder_url(settings.logs.url)
 
 
 def write(settings: Settings, path: Path) -> None:

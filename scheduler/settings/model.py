@@ -15,7 +15,7 @@ from scheduler.exceptions import SettingsError
 from scheduler.settings import environment, sections
 from scheduler.settings.environment import Layout
 from scheduler.settings.sections import Probed, Section
-from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, in_words
+from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, folder_url, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
@@ -250,8 +250,7 @@ class Settings(Section):
     @property
     def data_url(self) -> str:
         """The folder of the DataFrames that tasks return, as a URL without a trailing slash."""
-        location = self.paths.data_url or str(self.home / "data")
-        return location.rstrip("/") if "://" in location else f"file://{Path(location).expanduser().absolute()}"
+        return folder_url(self.paths.data_url or str(self.home / "data"))
 
     @property
     def run_folder(self) -> Path:

@@ -3,6 +3,7 @@
 import base64
 import ipaddress
 import re
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -104,6 +105,11 @@ Networks = Annotated[str, AfterValidator(_networks), _allowed("IP addresses and 
 FernetKeys = Annotated[
     str, AfterValidator(_fernet_keys), _allowed("Fernet keys (32 bytes in URL-safe base64), several with commas")
 ]
+
+
+def folder_url(place: str) -> str:
+    """The URL of a folder, given as a URL or as a path, without a trailing slash."""
+    return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
 
 
 def in_words(schema: dict[str, Any]) -> str:

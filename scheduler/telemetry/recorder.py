@@ -52,7 +52,6 @@ class Recorder:
         return [(metric, labels, value) for (metric, labels), value in sums.items()]
 
     def flush(self) -> None:
-        """Send to StatsD what waits."""
         if self.statsd is None:
             return
         self.statsd.flush()

@@ -41,21 +41,18 @@ class Totals:
                 self.count(metric, (), 0)
 
     def count(self, metric: Metric, labels: Labels, amount: float) -> None:
-        """Add to a counter."""
         with self._lock:
             series = self._values.setdefault(metric, {})
             if self._has_room(metric, series, labels):
                 series[labels] = series.get(labels, 0.0) + amount
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
-        """Set a gauge."""
         with self._lock:
             series = self._values.setdefault(metric, {})
             if self._has_room(metric, series, labels):
                 series[labels] = value
 
     def observe(self, metric: Metric, labels: Labels, seconds: float) -> None:
-        """Add a duration."""
         with self._lock:
             series = self._histograms.setdefault(metric, {})
             if self._has_room(metric, series, labels):

@@ -36,7 +36,6 @@ class DagBag:
         return self.dags[dag_id]
 
     def size(self) -> int:
-        """The number of DAGs."""
         return len(self.dags)
 
     def check(self) -> None:

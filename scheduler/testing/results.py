@@ -40,12 +40,10 @@ class RunResult:
 
     @property
     def success(self) -> bool:
-        """Whether the final state is success."""
         return self.state == "success"
 
     @property
     def failed(self) -> bool:
-        """Whether the final state is failed."""
         return self.state == "failed"
 
     @property
