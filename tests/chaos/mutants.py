@@ -154,8 +154,8 @@ MUTANTS = (
         "ignores_max_active_runs",
         "pool_overruns",
         "scheduler/store/runs/runs.py",
-        "limit greatest(0, v.max_active_runs - (",
-        "limit greatest(0, 99 - (",
+        "limit greatest(0, v.max_active_runs - {RUNNING_RUNS}",
+        "limit greatest(0, 99 - {RUNNING_RUNS}",
     ),
     _mutant(
         "claims_what_runs", "double_running", HOT, CLAIM, CLAIM.replace("= 'queued'", "in ('queued', 'running')"), delivered_twice
