@@ -1,10 +1,9 @@
 """The retry policy, by tenacity: which errors pass, after which pause a function is called again, and until when."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 
 from scheduler.exceptions import CredentialsError, UnreachableError
 
@@ -30,13 +29,10 @@ def repeated(
     return Retrying(retry=retry_if_exception(passes), wait=wait, before_sleep=before_sleep, reraise=True, **more)
 
 
-def await_server(
-    check: Callable[[], None], log: Callable[[str], None], *, within_s: float = math.inf, pause_s: float = 1.0
-) -> None:
-    """Call `check` until a server answers, and log its first error. Wrong credentials, and the end of `within_s`, end the wait."""
+def await_server(check: Callable[[], None], log: Callable[[str], None], *, pause_s: float = 1.0) -> None:
+    """Call `check` until a server answers, and log its first error. Wrong credentials end the wait."""
     repeated(
         lambda error: isinstance(error, UnreachableError) and not isinstance(error, CredentialsError),
         pause_s=pause_s,
-        stop=stop_after_delay(within_s),
         failed=lambda error, number: log(f"{error} Waiting for it.") if number == 1 else None,
     )(check)
