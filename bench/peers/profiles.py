@@ -51,6 +51,7 @@ BEST_WIDE = Profile(
 
 def environment(profile: Profile, *, home: Path, database_url: str, broker_url: str, port: int) -> dict[str, str]:
     """The environment of every process of an Airflow with this profile. `port` is that of its API server."""
+    sqlalchemy_url = f"postgresql+psycopg2://{database_url.split('://', 1)[1]}"
     base = {
         "core.dags_folder": home / "dags",
         "core.executor": "CeleryExecutor",
@@ -63,9 +64,9 @@ def environment(profile: Profile, *, home: Path, database_url: str, broker_url: 
         "api.port": port,
         "api.secret_key": secrets.token_hex(32),
         "api_auth.jwt_secret": secrets.token_hex(48),
-        "database.sql_alchemy_conn": driver_url(database_url, "psycopg2"),
+        "database.sql_alchemy_conn": sqlalchemy_url,
         "celery.broker_url": broker_url,
-        "celery.result_backend": f"db+{driver_url(database_url, 'psycopg2')}",
+        "celery.result_backend": f"db+{sqlalchemy_url}",
         "usage_data_collection.enabled": False,
     }
     # Without bytecode files, every task would compile its imports.
@@ -78,11 +79,6 @@ def variable(key: str) -> str:
     """The environment variable of a `section.key`."""
     section, name = key.upper().split(".")
     return f"AIRFLOW__{section}__{name}"
-
-
-def driver_url(url: str, driver: str) -> str:
-    """The URL of the same database for SQLAlchemy with this driver."""
-    return f"postgresql+{driver}://{url.split('://', 1)[1]}"
 
 
 def other_database(url: str, name: str) -> str:
