@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Query
 from pydantic import Field
@@ -49,6 +49,31 @@ async def _cursor_page(
     """A page by limit and offset, or by cursor, which costs the same however far it is."""
     at = page(limit, offset, order_by)
     return listing.Page(at.limit, at.offset, at.order_by, cursor)
+
+
+class Place(NamedTuple):
+    """The names in the path of a task instance. The map index -1 stands for a task that is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+
+MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
+
+
+async def _place(dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> Place:
+    return Place(dag_id, dag_run_id, task_id, map_index)
+
+
+async def _place_of_mapped(dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> Place:
+    return Place(dag_id, dag_run_id, task_id, map_index)
+
+
+#: With the map index as a query parameter, or in the path.
+TaskPlace = Annotated[Place, Depends(_place)]
+MappedPlace = Annotated[Place, Depends(_place_of_mapped)]
 
 
 def ranges(*names: str) -> Callable[..., Coroutine[Any, Any, dict[str, dict[str, Any]]]]:

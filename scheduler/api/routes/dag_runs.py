@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler import states
 from scheduler.api import bulk, other_dags, params
+from scheduler.api.access import RUN
 from scheduler.api.call import Api, Call, check_again, new_router
 from scheduler.api.errors import ForbiddenError, UnauthenticatedError
 from scheduler.api.models import dag_runs as models
@@ -34,7 +35,6 @@ from scheduler.store.runs.selection import Change, Runs, Tasks
 router = new_router(tags=["DagRun"])
 
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at", "partition_date")
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: Characters of an idempotency key.
 LONGEST_KEY = 200
 #: Seconds between two looks at a run that a client waits for.

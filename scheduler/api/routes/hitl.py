@@ -11,6 +11,7 @@ from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import hitl as models
+from scheduler.api.params import MappedPlace, Place
 from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.db import clock
@@ -64,29 +65,25 @@ def get_hitl_details(
 
 
 @router.get(PATH, response_model=models.HitlDetail)
-def get_hitl_detail(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> models.HitlDetail:
+def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
     """Show the question that a task instance asks a person, and the answer if there is one."""
-    place = (dag_id, dag_run_id, task_id, map_index)
-    request, answer = _asked(api, *place), _value(api, *place, RESPONSE)
+    request, answer = _asked(api, place), _value(api, place, RESPONSE)
     own = {"request": request["value"], "created_at": request["updated_at"], "answer": answer and answer["value"]}
-    return _detail(shown(api, *place) | own)
+    return _detail(shown(api, place) | own)
 
 
 @router.get(f"{PATH}/tries/{{try_number}}", response_model=models.HitlTryDetail)
-def get_hitl_detail_try_detail(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, try_number: params.Number
-) -> models.HitlTryDetail:
+def get_hitl_detail_try_detail(api: Api, place: MappedPlace, try_number: params.Number) -> models.HitlTryDetail:
     """Show the question that a try of a task instance asked a person, and the answer if there was one."""
-    place = (dag_id, dag_run_id, task_id, map_index)
-    row = of_try(api, *place, try_number)
-    newest = _value(api, *place, REQUEST)
+    row = of_try(api, place, try_number)
+    newest = _value(api, place, REQUEST)
     if newest is not None and _try_of(newest["value"]) in {None, try_number}:
-        answer = _value(api, *place, RESPONSE)
+        answer = _value(api, place, RESPONSE)
         own = {"request": newest["value"], "created_at": newest["updated_at"], "answer": answer and answer["value"]}
     else:
-        earlier = _value(api, *place, EARLIER.format(try_number))
+        earlier = _value(api, place, EARLIER.format(try_number))
         if earlier is None or not isinstance(earlier["value"], dict):
-            raise NotFoundError(f"Try {try_number} of task {task_id!r} asked nothing.")
+            raise NotFoundError(f"Try {try_number} of task {place.task_id!r} asked nothing.")
         request = earlier["value"].get("request")
         created_at = requests.asked_at(request) or earlier["updated_at"]
         own = {"request": request, "created_at": created_at, "answer": earlier["value"].get("answer")}
@@ -94,14 +91,12 @@ def get_hitl_detail_try_detail(
 
 
 @router.patch(PATH, response_model=models.HitlAnswered)
-def update_hitl_detail(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, body: models.HitlAnswer
-) -> dict[str, Any]:
+def update_hitl_detail(api: Api, place: MappedPlace, body: models.HitlAnswer) -> dict[str, Any]:
     """Answer the question of a task instance, which continues within seconds.
 
     A second answer is a conflict, as is an answer to a try that has ended.
     """
-    request = _asked(api, dag_id, dag_run_id, task_id, map_index)["value"]
+    request = _asked(api, place)["value"]
     if not requests.is_readable(request):
         raise ConflictError(UNREADABLE)
     _check(api.account.name, request, body)
@@ -109,12 +104,12 @@ def update_hitl_detail(
         "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": api.read(clock.now).isoformat(),
         "responded_by_user": {"id": api.account.name, "name": api.account.name},
     }  # fmt: skip
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    is_answered = _value(api, dag_id, dag_run_id, task_id, map_index, RESPONSE) is not None
+    ti = api.read(instances.instance, *place)
+    is_answered = _value(api, place, RESPONSE) is not None
     if not is_answered and not api.read(requests.is_open, ti["id"], request):
-        raise ConflictError(f"Task {task_id!r} is {ti['state'] or 'none'} and no longer waits for this answer.")
+        raise ConflictError(f"Task {place.task_id!r} is {ti['state'] or 'none'} and no longer waits for this answer.")
     if is_answered or not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
-        raise ConflictError(f"Task {task_id!r} has been answered already.")
+        raise ConflictError(f"Task {place.task_id!r} has been answered already.")
     return {**answer, "responded_by": answer["responded_by_user"]}
 
 
@@ -150,17 +145,14 @@ def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> No
         raise UsageError(fault)
 
 
-def _asked(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> Row:
+def _asked(api: Call, place: Place) -> Row:
     """The request. NotFoundError if there is no such task instance, or it has asked no question."""
-    instance = api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)
-    found = _value(api, dag_id, run_id, task_id, map_index, REQUEST)
+    api.read(instances.instance, *place)
+    found = _value(api, place, REQUEST)
     if found is None:
-        raise NotFoundError(f"Task {instance['task_id']!r} asks nothing.")
+        raise NotFoundError(f"Task {place.task_id!r} asks nothing.")
     return found
 
 
-def _value(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, key: str) -> Row | None:
-    try:
-        return api.read(states.one_of_task, states.task_filters(dag_id, run_id, task_id, map_index), key)
-    except NotFoundError:
-        return None
+def _value(api: Call, place: Place, key: str) -> Row | None:
+    return api.read(states.TASKS.first, states.task_filters(*place).equals("key", key))

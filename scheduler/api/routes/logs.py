@@ -9,30 +9,26 @@ from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
 from scheduler.api import log_lines, logs
+from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
-from scheduler.api.params import LARGEST
+from scheduler.api.params import LARGEST, Place, TaskPlace
 from scheduler.exceptions import NotFoundError
 from scheduler.store.lists import instances
 
 router = new_router(tags=["Task Instance"])
 
-TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
 NDJSON = "application/x-ndjson"
 #: Lines of one response.
 MOST_LINES = 5000
-MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
 @router.get(f"{TI}/logs/{{try_number}}", response_model=Log, responses={200: {"content": {NDJSON: {}}}})
 def get_log(
     api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
+    place: TaskPlace,
     try_number: int,
-    map_index: MapIndex = -1,
     full_content: bool = False,
     token: str | None = None,
     accept: Annotated[str, Header()] = "*/*",
@@ -41,7 +37,7 @@ def get_log(
 
     As long as there is a continuation_token, the log may have more lines after this part.
     """
-    file, ended = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
+    file, ended = _file(api, place, try_number)
     if accept.startswith(NDJSON):
         return StreamingResponse(_stream(file), media_type=NDJSON)
     offset = logs.offset_of(token)
@@ -52,9 +48,7 @@ def get_log(
 
 
 @router.get(f"{TI}/externalLogUrl/{{try_number}}", response_model=ExternalLogUrl)
-def get_external_log_url(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, try_number: int, map_index: MapIndex = -1
-) -> dict[str, Any]:
+def get_external_log_url(api: Api, place: TaskPlace, try_number: int) -> dict[str, Any]:
     """Always 404: Paceline stores the logs itself."""
     raise NotFoundError("Paceline has no external logs: read the log with GET .../logs/{try_number}.")
 
@@ -62,17 +56,14 @@ def get_external_log_url(
 @router.get(f"{TI}/logs/{{try_number}}/lines", response_model=LogLines, tags=["Paceline"])
 def get_log_lines(
     api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
+    place: TaskPlace,
     try_number: int,
-    map_index: MapIndex = -1,
     line: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     offset: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000,
 ) -> dict[str, Any]:
     """Lines of a log from a line number on, or from the byte offset of an earlier response on; without both, the last lines."""
-    file, is_final = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
+    file, is_final = _file(api, place, try_number)
     if line is not None:
         found = log_lines.lines(file, first=line, limit=limit)
     elif offset is not None:
@@ -85,12 +76,9 @@ def get_log_lines(
 @router.get(f"{TI}/logs/{{try_number}}/search", response_model=LogMatches, tags=["Paceline"])
 def search_log(
     api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
+    place: TaskPlace,
     try_number: int,
     text: Annotated[str, Query(min_length=1, max_length=1000)],
-    map_index: MapIndex = -1,
     match_case: bool = False,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     line: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
@@ -100,13 +88,13 @@ def search_log(
 
     Without match_case, the case of the letters A to Z is ignored.
     """
-    file, _ = _file(api, (dag_id, dag_run_id, task_id), try_number, map_index)
+    file, _ = _file(api, place, try_number)
     return log_lines.search(file, text, limit=limit, offset=offset, line=line, match_case=match_case)
 
 
-def _file(api: Call, task: tuple[str, str, str], try_number: int, map_index: int) -> tuple[Path, bool]:
+def _file(api: Call, place: Place, try_number: int) -> tuple[Path, bool]:
     """The log of a try, and whether the try has ended."""
-    return _file_of(api, api.read(instances.instance, *task, map_index=map_index), try_number)
+    return _file_of(api, api.read(instances.instance, *place), try_number)
 
 
 def end_of_log(api: Call, ti: dict[str, Any], try_number: int, limit: int) -> dict[str, Any]:

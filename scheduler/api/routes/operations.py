@@ -6,20 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
+from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import asker
 from scheduler.exceptions import UnreachableError
 from scheduler.store.actions import pools
-from scheduler.store.lists import home, instances, records, timeline, workers
+from scheduler.store.db import clock
+from scheduler.store.lists import home, instances, records, workers
 from scheduler.store.queries import overview, why, why_history
 
 router = new_router(tags=["Paceline"])
 
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: Points in one chart.
 MOST_POINTS = 400
-MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
 @router.get(f"{RUN}/why", response_model=models.Why)
@@ -29,12 +30,12 @@ def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
 
 
-@router.get(f"{RUN}/taskInstances/{{task_id}}/why", response_model=models.InstanceWhy)
-def get_task_instance_why(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
+@router.get(f"{TI}/why", response_model=models.InstanceWhy)
+def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Explain what a task instance waits for, and what it waited for before each step."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    ti = api.read(instances.instance, *place)
     person = asker(api)
-    now = api.read(why.why, api.settings, dag_id, dag_run_id, task_id, map_index=map_index, asker=person)
+    now = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, asker=person)
     return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], asker=person)}
 
 
@@ -97,7 +98,7 @@ def get_home(api: Api) -> dict[str, Any]:
     for row in read(home.last_day):
         by_hour.setdefault(row["hour"], {"hour": row["hour"], "success": 0, "failed": 0})[row["state"]] = row["count"]
     return {
-        "now": api.read(timeline.now),
+        "now": api.read(clock.now),
         "runs": {row["state"]: row["count"] for row in read(home.open_runs)},
         "task_instances": {row["state"]: row["count"] for row in read(home.open_instances)},
         "running": read(home.running_runs),

@@ -5,19 +5,20 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from scheduler.api import params
+from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import pictures as models
-from scheduler.api.params import RunStates, RunTypes, ranges
+from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
-from scheduler.api.routes.task_instances import MapIndex, shown, with_operators
+from scheduler.api.routes.task_instances import shown, with_operators
 from scheduler.exceptions import NotFoundError, UnreadableVersionError
+from scheduler.store.db import clock
 from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
 from scheduler.store.lists.listing import Page
 
 router = new_router(tags=["Paceline"])
 
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
 #: The most runs in one grid.
 WIDEST = 365
 VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
@@ -96,30 +97,27 @@ def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
         path = timeline.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
     except UnreadableVersionError:
         path = []
-    return run | {"run": run, "now": api.read(timeline.now), "bars": bars, "critical_path": path}
+    return run | {"run": run, "now": api.read(clock.now), "bars": bars, "critical_path": path}
 
 
-@router.get(f"{RUN}/taskInstances/{{task_id}}/view", response_model=models.TaskInstanceView)
+@router.get(f"{TI}/view", response_model=models.TaskInstanceView)
 def get_task_instance_view(
     api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    map_index: MapIndex = -1,
+    place: TaskPlace,
     try_number: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     lines: Annotated[int, Query(ge=0, le=MOST_LINES)] = 1000,
 ) -> dict[str, Any]:
     """Show a task instance with its tries, and the end of the log of a try (by default, the newest one) or the reason why it
     waits. For a mapped task without map_index, show only the number of its instances.
     """
-    number = api.read(instances.mapped, dag_id, dag_run_id, task_id) if map_index < 0 else 0
+    number = api.read(instances.mapped, *place[:3]) if place.map_index < 0 else 0
     if number:
         return {"mapped_instances": number, "tries": []}
-    ti = shown(api, dag_id, dag_run_id, task_id, map_index)
+    ti = shown(api, place)
     page = {"mapped_instances": 0, "task_instance": ti, "tries": with_operators(api, api.read(instances.tries, ti["id"]))}
     chosen = ti["try_number"] if try_number is None else try_number
     if chosen == 0:
-        return page | {"why": get_task_instance_why(api, dag_id, dag_run_id, task_id, map_index)}
+        return page | {"why": get_task_instance_why(api, place)}
     try:
         log = end_of_log(api, ti, chosen, lines) if lines else None
     except NotFoundError:
@@ -127,10 +125,10 @@ def get_task_instance_view(
     return page | {"log_try_number": chosen, "log": log}
 
 
-@router.get(f"{RUN}/taskInstances/{{task_id}}/progress", response_model=models.Progress)
-def get_progress(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
+@router.get(f"{TI}/progress", response_model=models.Progress)
+def get_progress(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Stages and rows of a running Spark task, and its applications with links to their pages."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    ti = api.read(instances.instance, *place)
     return ti | api.read(applications.of_instance, ti["id"])
 
 

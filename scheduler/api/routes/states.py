@@ -3,12 +3,12 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import Path, Query
+from fastapi import Path
 
 from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import states as models
-from scheduler.api.params import Number, Page
+from scheduler.api.params import Number, Page, TaskPlace
 from scheduler.api.routes.assets import known
 from scheduler.exceptions import UsageError
 from scheduler.store.lists import instances, states
@@ -16,69 +16,54 @@ from scheduler.store.lists import instances, states
 router = new_router()
 
 TASK, ASSET = f"{TI}/state-store", "/assets/{asset_id}/state-store"
-MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 Key = Annotated[str, Path(min_length=1, max_length=512)]
 
 
 @router.get(TASK, response_model=models.TaskStates, tags=["Task State Store"])
-def list_task_state_store(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, page: Page, map_index: MapIndex = -1
-) -> dict[str, Any]:
+def list_task_state_store(api: Api, place: TaskPlace, page: Page) -> dict[str, Any]:
     """List the values that a task instance keeps."""
-    found = api.read(states.TASKS.page, states.task_filters(dag_id, dag_run_id, task_id, map_index), page)
+    found = api.read(states.TASKS.page, states.task_filters(*place), page)
     return {"task_state_store": found.rows, "total_entries": found.total}
 
 
 @router.get(f"{TASK}/{{key:path}}", response_model=models.TaskState, tags=["Task State Store"])
-def get_task_state_store(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, map_index: MapIndex = -1
-) -> dict[str, Any]:
+def get_task_state_store(api: Api, place: TaskPlace, key: Key) -> dict[str, Any]:
     """Show a value that a task instance keeps."""
-    return api.read(states.one_of_task, states.task_filters(dag_id, dag_run_id, task_id, map_index), key)
+    return api.read(states.one_of_task, states.task_filters(*place), key)
 
 
 @router.put(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
-def set_task_state_store(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, body: models.TaskStateBody, map_index: MapIndex = -1
-) -> None:
+def set_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.TaskStateBody) -> None:
     """Store a value for a task instance."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    core, is_default = api.settings.core, body.expires_at == "default"
-    api.write(
-        states.set_of_task,
-        ti["id"],
-        key,
-        _encoded(api, key, body.value),
-        at=None if body.expires_at == "default" else body.expires_at,
-        days=core.task_state_retention_days or None if is_default else None,
-    )
+    ti = api.read(instances.instance, *place)
+    at, days = body.expires_at, None
+    if at == "default":
+        at, days = None, api.settings.core.task_state_retention_days or None
+    api.write(states.set_of_task, ti["id"], key, _encoded(api, key, body.value), at=at, days=days)
 
 
 @router.patch(f"{TASK}/{{key:path}}", tags=["Task State Store"])
-def patch_task_state_store(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, body: models.ValueBody, map_index: MapIndex = -1
-) -> None:
+def patch_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.ValueBody) -> None:
     """Replace a value of a task instance. The time at which it expires stays the same."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    ti = api.read(instances.instance, *place)
     api.write(states.replace_of_task, ti["id"], key, _encoded(api, key, body.value))
 
 
 @router.delete(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
-def delete_task_state_store(api: Api, dag_id: str, dag_run_id: str, task_id: str, key: Key, map_index: MapIndex = -1) -> None:
+def delete_task_state_store(api: Api, place: TaskPlace, key: Key) -> None:
     """Delete a value of a task instance, if there is one."""
-    api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    api.write(states.delete_of_task, dag_id, dag_run_id, task_id, map_index=map_index, key=key)
+    api.read(instances.instance, *place)
+    api.write(states.delete_of_task, *place, key=key)
 
 
 @router.delete(TASK, status_code=204, tags=["Task State Store"])
-def clear_task_state_store(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, all_map_indices: bool = False
-) -> None:
+def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = False) -> None:
     """Delete all values of a task instance or, with all_map_indices, of all instances of the task."""
-    if not all_map_indices:
-        api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
-    index = None if all_map_indices else map_index
-    api.write(states.delete_of_task, dag_id, dag_run_id, task_id, map_index=index, key=None)
+    if all_map_indices:
+        api.write(states.delete_of_task, *place[:3], map_index=None, key=None)
+    else:
+        api.read(instances.instance, *place)
+        api.write(states.delete_of_task, *place, key=None)
 
 
 @router.get(ASSET, response_model=models.AssetStates, tags=["Asset State Store"])

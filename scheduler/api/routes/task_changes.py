@@ -7,12 +7,13 @@ from fastapi import Query
 
 from scheduler import states
 from scheduler.api import bulk, params
+from scheduler.api.access import GROUP, RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.models.base import BulkResponse
-from scheduler.api.params import UpdateMask
+from scheduler.api.params import Place, TaskPlace, UpdateMask
 from scheduler.api.routes.dag_runs import cleared
-from scheduler.api.routes.task_instances import GROUP, RUN, TI, MapIndex, of_group, shown, with_operators
+from scheduler.api.routes.task_instances import of_group, with_operators
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
@@ -56,7 +57,7 @@ def bulk_task_instances(
     def delete(entity: str | models.TaskInstanceRef) -> None:
         dag, run, task, index = place(entity)
         for one in api.read(instances.indexes, dag, run, task, index) or [-1]:
-            _delete(api, dag, run, task, one)
+            _delete(api, Place(dag, run, task, one))
 
     reason = "Task instances cannot be created: clear the run with run_on_latest_version to get new tasks."
     return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
@@ -85,9 +86,9 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
 
 
 @router.delete(TI)
-def delete_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> None:
+def delete_task_instance(api: Api, place: TaskPlace) -> None:
     """Delete a task instance whose task is no longer in its DAG."""
-    _delete(api, dag_id, dag_run_id, task_id, map_index)
+    _delete(api, place)
 
 
 @router.patch(f"{TI}/dry_run", response_model=models.TaskInstancePage)
@@ -162,10 +163,11 @@ def patch_task_instance_by_map_index(
     return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask)
 
 
-def _delete(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
-    row = shown(api, dag_id, run_id, task_id, map_index)
+def _delete(api: Call, place: Place) -> None:
+    row = api.read(instances.instance, *place)
     if not api.write(instances.delete, row["id"]):
-        raise ConflictError(f"Task instance {task_id!r} is {row['state'] or 'none'}: only one in state removed can be deleted.")
+        state = row["state"] or "none"
+        raise ConflictError(f"Task instance {place.task_id!r} is {state}: only one in state removed can be deleted.")
 
 
 def _require_date(run: dict[str, Any], body: models.ClearTaskInstances | models.TaskInstancePatch) -> None:

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from scheduler.api import logs, params
+from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
-from scheduler.api.params import CursorPage, Number, Strings, TaskStates, ranges
+from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, ranges
 from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
@@ -17,14 +18,10 @@ from scheduler.store.queries.holders import Asker
 
 router = new_router(tags=["Task Instance"])
 
-RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"
-TI = f"{RUN}/taskInstances/{{task_id}}"
-GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "updated_at", "duration")
 #: Airflow's names of states that have another one here.
 OURS = {"restarting": "shutdown", "no_status": "none"}
 Numbers = Annotated[list[int] | None, Query()]
-MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
 async def _filters(
@@ -103,7 +100,7 @@ def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: model
 @router.get(TI, response_model=models.TaskInstance)
 def get_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str) -> dict[str, Any]:
     """Show a task instance that is not mapped."""
-    return shown(api, dag_id, dag_run_id, task_id, -1)
+    return shown(api, Place(dag_id, dag_run_id, task_id))
 
 
 @router.get(f"{TI}/listMapped", response_model=models.TaskInstancePage)
@@ -119,33 +116,27 @@ def get_mapped_task_instances(
 
 
 @router.get(f"{TI}/tries", response_model=models.TaskInstanceTries)
-def get_task_instance_tries(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1) -> dict[str, Any]:
+def get_task_instance_tries(api: Api, place: TaskPlace) -> dict[str, Any]:
     """List all tries of a task instance."""
-    return _tries(api, dag_id, dag_run_id, task_id, map_index)
+    return _tries(api, place)
 
 
 @router.get(f"{TI}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
-def get_task_instance_try_details(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, task_try_number: Number, map_index: MapIndex = -1
-) -> dict[str, Any]:
+def get_task_instance_try_details(api: Api, place: TaskPlace, task_try_number: Number) -> dict[str, Any]:
     """Show a try of a task instance."""
-    return of_try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+    return of_try(api, place, task_try_number)
 
 
 @router.get(f"{TI}/dependencies", response_model=models.Dependencies)
-def get_task_instance_dependencies(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1
-) -> dict[str, Any]:
+def get_task_instance_dependencies(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Explain why a task instance is in its state and has not moved on."""
-    return _dependencies(api, dag_id, dag_run_id, task_id, map_index)
+    return _dependencies(api, place)
 
 
 @router.get(f"{TI}/links", response_model=models.ExtraLinks, tags=["Extra Links"])
-def get_extra_links(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: MapIndex = -1, try_number: int | None = None
-) -> dict[str, Any]:
+def get_extra_links(api: Api, place: TaskPlace, try_number: int | None = None) -> dict[str, Any]:
     """Always empty: Paceline has no extra links."""
-    shown(api, dag_id, dag_run_id, task_id, map_index)
+    api.read(instances.instance, *place)
     return {"extra_links": {}, "total_entries": 0}
 
 
@@ -153,31 +144,27 @@ def get_extra_links(
 
 
 @router.get(f"{TI}/{{map_index}}/tries", response_model=models.TaskInstanceTries)
-def get_mapped_task_instance_tries(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+def get_mapped_task_instance_tries(api: Api, place: MappedPlace) -> dict[str, Any]:
     """List all tries of one instance of a mapped task."""
-    return _tries(api, dag_id, dag_run_id, task_id, map_index)
+    return _tries(api, place)
 
 
 @router.get(f"{TI}/{{map_index}}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
-def get_mapped_task_instance_try_details(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int, task_try_number: Number
-) -> dict[str, Any]:
+def get_mapped_task_instance_try_details(api: Api, place: MappedPlace, task_try_number: Number) -> dict[str, Any]:
     """Show a try of one instance of a mapped task."""
-    return of_try(api, dag_id, dag_run_id, task_id, map_index, task_try_number)
+    return of_try(api, place, task_try_number)
 
 
 @router.get(f"{TI}/{{map_index}}/dependencies", response_model=models.Dependencies)
-def get_task_instance_dependencies_by_map_index(
-    api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int
-) -> dict[str, Any]:
+def get_task_instance_dependencies_by_map_index(api: Api, place: MappedPlace) -> dict[str, Any]:
     """Explain why one instance of a mapped task is in its state and has not moved on."""
-    return _dependencies(api, dag_id, dag_run_id, task_id, map_index)
+    return _dependencies(api, place)
 
 
 @router.get(f"{TI}/{{map_index}}", response_model=models.TaskInstance)
-def get_mapped_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
+def get_mapped_task_instance(api: Api, place: MappedPlace) -> dict[str, Any]:
     """Show one instance of a mapped task."""
-    return shown(api, dag_id, dag_run_id, task_id, map_index)
+    return shown(api, place)
 
 
 def of_run(api: Call, filters: Filters, dag_id: str, run_id: str) -> None:
@@ -226,28 +213,29 @@ def _operators(api: Call, version_id: int) -> dict[str, str]:
         return {}
 
 
-def shown(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
-    row = with_operators(api, [api.read(instances.instance, dag_id, run_id, task_id, map_index=map_index)])[0]
+def shown(api: Call, place: Place) -> dict[str, Any]:
+    """A task instance as a response. NotFoundError."""
+    row = with_operators(api, [api.read(instances.instance, *place)])[0]
     return row | {"rendered_fields": logs.rendered(api.settings, row)}
 
 
-def _tries(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
-    row = shown(api, dag_id, run_id, task_id, map_index)
+def _tries(api: Call, place: Place) -> dict[str, Any]:
+    row = api.read(instances.instance, *place)
     rows = with_operators(api, api.read(instances.tries, row["id"]))
     return {"task_instances": rows, "total_entries": len(rows)}
 
 
-def of_try(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int, number: int) -> dict[str, Any]:
+def of_try(api: Call, place: Place, number: int) -> dict[str, Any]:
     """A try of a task instance. NotFoundError."""
-    for row in reversed(_tries(api, dag_id, run_id, task_id, map_index)["task_instances"]):
+    for row in reversed(_tries(api, place)["task_instances"]):
         if row["try_number"] == number:
             return dict(row)
-    raise NotFoundError(f"Task {task_id!r} of run {run_id!r} has no try {number}.")
+    raise NotFoundError(f"Task {place.task_id!r} of run {place.run_id!r} has no try {number}.")
 
 
-def _dependencies(api: Call, dag_id: str, run_id: str, task_id: str, map_index: int) -> dict[str, Any]:
-    shown(api, dag_id, run_id, task_id, map_index)
-    answer = api.read(why.why, api.settings, dag_id, run_id, task_id, map_index=map_index, asker=asker(api))
+def _dependencies(api: Call, place: Place) -> dict[str, Any]:
+    api.read(instances.instance, *place)
+    answer = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, asker=asker(api))
     return {"dependencies": [{"name": answer["state"] or "none", "reason": reason} for reason in answer["waiting_for"]]}
 
 

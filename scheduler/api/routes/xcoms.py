@@ -5,17 +5,16 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
+from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
-from scheduler.api.params import Page, ranges
+from scheduler.api.params import Page, Place, TaskPlace, ranges
 from scheduler.store.lists import instances, records, runs
 
 router = new_router(tags=["XCom"])
 
-TI = "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}"
 #: Levels of a value that a response can have; pydantic writes no more than 255.
 DEEPEST = 200
-MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]
 
 
 @router.get(f"{TI}/xcomEntries", response_model=models.XComPage)
@@ -54,27 +53,19 @@ def get_xcom_entries(
 
 
 @router.get(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)
-def get_xcom_entry(
-    api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    xcom_key: str,
-    map_index: MapIndex = -1,
-    deserialize: bool = False,
-    stringify: bool = False,
-) -> dict[str, Any]:
+def get_xcom_entry(api: Api, place: TaskPlace, xcom_key: str, deserialize: bool = False, stringify: bool = False) -> dict[str, Any]:
     """Show an XCom. With stringify, the value is a string of JSON, as is a value with more than 200 levels."""
-    row = _entry(api, dag_id, dag_run_id, task_id, xcom_key, map_index)
+    row = _entry(api, place, xcom_key)
     return row | {"value": json.dumps(row["value"], ensure_ascii=False)} if stringify else row
 
 
 @router.post(f"{TI}/xcomEntries", response_model=models.XComValue, status_code=201)
 def create_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, body: models.XComCreate) -> dict[str, Any]:
     """Add an XCom to a task instance."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=body.map_index)
+    place = Place(dag_id, dag_run_id, task_id, body.map_index)
+    ti = api.read(instances.instance, *place)
     api.write(records.put_xcom, ti["id"], body.key, body.value, new=True)
-    return _entry(api, dag_id, dag_run_id, task_id, body.key, body.map_index)
+    return _entry(api, place, body.key)
 
 
 @router.patch(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)
@@ -82,21 +73,23 @@ def update_xcom_entry(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, body: models.XComUpdate
 ) -> dict[str, Any]:
     """Replace the value of an XCom."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=body.map_index)
+    place = Place(dag_id, dag_run_id, task_id, body.map_index)
+    ti = api.read(instances.instance, *place)
     api.write(records.put_xcom, ti["id"], xcom_key, body.value, new=False)
-    return _entry(api, dag_id, dag_run_id, task_id, xcom_key, body.map_index)
+    return _entry(api, place, xcom_key)
 
 
 @router.delete(f"{TI}/xcomEntries/{{xcom_key:path}}", status_code=204)
-def delete_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, xcom_key: str, map_index: MapIndex = -1) -> None:
+def delete_xcom_entry(api: Api, place: TaskPlace, xcom_key: str) -> None:
     """Delete an XCom."""
-    ti = api.read(instances.instance, dag_id, dag_run_id, task_id, map_index=map_index)
+    ti = api.read(instances.instance, *place)
     api.write(records.delete_xcom, ti["id"], xcom_key)
 
 
-def _entry(api: Call, dag_id: str, run_id: str, task_id: str, key: str, map_index: int) -> dict[str, Any]:
-    filters = records.XCOMS.filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
-    filters.equals("map_index", map_index).equals("key", key)
+def _entry(api: Call, place: Place, key: str) -> dict[str, Any]:
+    filters = records.XCOMS.filters().equals("key", key)
+    for name, value in place._asdict().items():
+        filters.equals(name, value)
     row = api.read(records.XCOMS_WITH_VALUES.one, filters, "There is no such XCom.")
     return row if _is_flat(row["value"], DEEPEST) else row | {"value": json.dumps(row["value"], ensure_ascii=False)}
 

@@ -66,7 +66,7 @@ def of_task(dag_id: str, run_id: str, task_id: str) -> Filters:
     return INSTANCES.filters().equals("dag_id", dag_id).equals("run_id", run_id).equals("task_id", task_id)
 
 
-def instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Row:
+def instance(connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Row:
     """One task instance. NotFoundError."""
     name = repr(task_id) if map_index < 0 else f"{task_id!r} of map index {map_index}"
     missing = f"Run {run_id!r} of DAG {dag_id!r} has no instance of task {name}."

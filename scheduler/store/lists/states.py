@@ -96,7 +96,7 @@ def replace_of_task(connection: Connection, ti_id: int, key: str, value: str) ->
 
 
 def delete_of_task(
-    connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int | None, key: str | None
+    connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int | None, *, key: str | None
 ) -> None:
     """Delete one value or, without `key`, all; without `map_index`, those of all instances of the task."""
     names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index, "key": key}

@@ -50,9 +50,3 @@ def critical_path(dag: SerializedDag, bars: Sequence[Mapping[str, Any]]) -> list
         path.append(last)
         near = [name for name in dag.tasks[dag.number[last]].upstream if name in ended]
     return path[::-1]
-
-
-def now(connection: Connection) -> datetime:
-    """The time of the database."""
-    at: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
-    return at
