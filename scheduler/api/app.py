@@ -11,10 +11,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from scheduler.api import asgi, errors, pages, routes
-from scheduler.api.call import Service, ended, new_router, operation_id
+from scheduler.api.call import Service, new_router, operation_id
 from scheduler.process import measures
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings
+from scheduler.store.accounts import audit
+from scheduler.store.db.database import transact
 
 log = logging.getLogger("paceline.web")
 
@@ -101,6 +103,6 @@ class _Audited:
 
 async def _end(service: Service, entry: int, status: int) -> None:
     try:
-        await anyio.to_thread.run_sync(ended, service, entry, status)
+        await anyio.to_thread.run_sync(transact, service.engine, audit.end, entry, status)
     except Exception:
         log.exception("The status %d of audit entry %d is not stored", status, entry)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from scheduler.api.errors import STATUS
+from scheduler.api.errors import status_of
 from scheduler.api.models.base import Body, Existing, Missing
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError, UnreachableError
 
@@ -116,8 +116,7 @@ def _each(result: dict[str, Any], entries: Sequence[T], work: Callable[[T], K]) 
 
 
 def _error(error: PacelineError) -> dict[str, Any]:
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
-    return {"error": str(error), "status_code": status}
+    return {"error": str(error), "status_code": status_of(error)}
 
 
 def _refusal(action: Any, entries: Sequence[_Entry]) -> PacelineError | None:

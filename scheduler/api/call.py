@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -22,6 +22,7 @@ from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.lists import dags
+from scheduler.store.runs.selection import Change
 from scheduler.store.secrets.cipher import Cipher
 
 P = ParamSpec("P")
@@ -55,12 +56,16 @@ class Service:
         """The service of a web process with these settings. It connects to nothing yet."""
         engine = database.create(settings)
         stopping = stopping or threading.Event()
-        logins, sender, stream = (
-            Logins(settings, engine),
-            wakeups.Wakeups(settings, timeout_s=wakeups.SEND_S),
-            Stream(engine, stopping),
+        return cls(
+            settings=settings,
+            engine=engine,
+            logins=Logins(settings, engine),
+            wakeups=wakeups.Wakeups(settings, timeout_s=wakeups.SEND_S),
+            broker=Broker(settings),
+            stream=Stream(engine, stopping),
+            stopping=stopping,
+            versions=Versions(),
         )
-        return cls(settings, engine, logins, sender, Broker(settings), stream, stopping, Versions())
 
     def close(self) -> None:
         """End its streams, and close its connections."""
@@ -95,9 +100,14 @@ class Call:
         """Return `work(connection, ...)`, whose state changes name the account."""
         return transact(self.engine, work, *args, **kwargs)
 
-    def wake(self, *tokens: str, runs: frozenset[int] | set[int] = frozenset()) -> None:
+    def wake(self, *tokens: str, runs: Collection[int] = ()) -> None:
         """Wake schedulers. Without Redis, their next poll a second later has the same effect."""
         self.service.wakeups.wake(*tokens, *(f"run:{run}" for run in sorted(runs)[:MOST_WAKEUPS]))
+
+    def wake_for(self, changes: Collection[Change]) -> None:
+        """Wake schedulers for changes of task instances, if there are any."""
+        if changes:
+            self.wake("queue", runs={change.dag_run_id for change in changes})
 
     def tags(self, role: str = "viewer") -> list[str] | None:
         """The tags of the DAGs on which the account has this role; None means all DAGs."""
@@ -121,10 +131,20 @@ def authorize_dag(connection: Connection, account: Account, needs: access.Needs,
         raise access.refusal(needs)
 
 
+def service_of(request: Request) -> Service:
+    """The objects that this request shares with all others of the web process."""
+    service: Service = request.app.state.service
+    return service
+
+
+def address_of(request: Request) -> str:
+    """The IP address of the client."""
+    return request.client.host if request.client else ""
+
+
 def begin(request: Request) -> Call:
     """Authenticate and authorize a request, and begin its entry in the audit log if it is a change."""
-    service: Service = request.app.state.service
-    address = request.client.host if request.client else ""
+    service, address = service_of(request), address_of(request)
     account = service.logins.account(request)
     route = request.scope["route"]
     name = f"{request.method} {route.path.removeprefix(PREFIX)}"
@@ -252,8 +272,3 @@ def new_router(prefix: str = "", **options: Any) -> APIRouter:
 def operation_id(route: APIRoute) -> str:
     """The name of a route in the OpenAPI document."""
     return route.name
-
-
-def ended(service: Service, entry: int, status: int) -> None:
-    """Complete an entry of the audit log."""
-    transact(service.engine, audit.end, entry, status)

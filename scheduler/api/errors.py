@@ -25,15 +25,6 @@ from scheduler.store.db import database, sqlstates
 
 log = logging.getLogger("paceline.web")
 
-#: The status of an error. Others are 400: the request asks for something impossible.
-STATUS: dict[type[PacelineError], int] = {
-    NotFoundError: 404,
-    ConflictError: 409,
-    StaleTryError: 409,
-    UnreadableVersionError: 409,
-    BackfillError: 422,
-    UnreachableError: 503,
-}
 #: The meanings of the statuses that any route can return.
 MEANINGS = {
     400: "The request asks for something impossible.",
@@ -69,7 +60,24 @@ class UnsupportedError(PacelineError):
     """Paceline does not have this."""
 
 
-STATUS |= {ForbiddenError: 403, UnauthenticatedError: 401, TooManyLoginsError: 429, UnsupportedError: 501}
+#: The status of an error. Others are 400: the request asks for something impossible.
+STATUS: dict[type[PacelineError], int] = {
+    UnauthenticatedError: 401,
+    ForbiddenError: 403,
+    NotFoundError: 404,
+    ConflictError: 409,
+    StaleTryError: 409,
+    UnreadableVersionError: 409,
+    BackfillError: 422,
+    TooManyLoginsError: 429,
+    UnsupportedError: 501,
+    UnreachableError: 503,
+}
+
+
+def status_of(error: PacelineError) -> int:
+    """The HTTP status of an error, which is that of the nearest class."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
 
 
 def documented(meanings: Mapping[int, str] | None = None) -> dict[int | str, dict[str, Any]]:
@@ -89,7 +97,7 @@ def install(app: FastAPI) -> None:
 
 def response(error: PacelineError) -> JSONResponse:
     """The response to an error."""
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 400)
+    status = status_of(error)
     headers = {}
     if status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)

@@ -5,9 +5,9 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_copies, log_paths
@@ -38,33 +38,24 @@ def opened(file: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def path(settings: Settings, ti: dict[str, object], try_number: int) -> Path:
+def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
     """The log of a try. NotFoundError with the reason if there is none."""
-    found = Path(
-        log_paths.try_path(
-            settings.logs_folder,
-            dag_id=str(ti["dag_id"]),
-            run_id=str(ti["run_id"]),
-            task_id=str(ti["task_id"]),
-            map_index=int(str(ti["map_index"])),
-            try_number=try_number,
-        )
-    )
-    found = log_copies.local(settings, found)
+    place = {name: ti[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
+    found = log_copies.local(settings, Path(log_paths.try_path(settings.logs_folder, **place, try_number=try_number)))
     if found.is_file() and not found.is_symlink():
         return found
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
-    if try_number > int(str(ti["try_number"])) or (try_number == ti["try_number"] and ti["state"] in {None, "scheduled", "queued"}):
+    if try_number > ti["try_number"] or (try_number == ti["try_number"] and ti["state"] in {None, "scheduled", "queued"}):
         raise NotFoundError(f"{which} has not begun.")
     if ti["try_number"] == 0 and ti["state"] in FINISHED:
         raise NotFoundError(f"Task {ti['task_id']!r} is {ti['state']}: nothing ran, so there is no log.")
     raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker, or set logs.url.")
 
 
-def rendered(settings: Settings, ti: dict[str, object]) -> dict[str, str]:
+def rendered(settings: Settings, ti: Mapping[str, Any]) -> dict[str, str]:
     """The rendered templates of the newest try by field; empty if there are none, or they are on another machine."""
     try:
-        log = path(settings, ti, int(str(ti["try_number"])))
+        log = path(settings, ti, ti["try_number"])
         with opened(Path(log_paths.rendered_path(str(log)))) as stream:
             found = json.load(stream)
     except (OSError, ValueError, NotFoundError):
@@ -83,8 +74,8 @@ def part(file: Path, offset: int, *, ended: bool = True) -> tuple[list[str], int
     if len(data) == PART or not ended:
         end = data.rfind(b"\n") + 1
         data = data[:end] if end or len(data) < PART else data
-    found = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
-    return [line.rstrip("\r") for line in found], offset + len(data)
+    lines = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
+    return [line.rstrip("\r") for line in lines], offset + len(data)
 
 
 def parts(file: Path) -> Iterator[list[str]]:

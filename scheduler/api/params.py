@@ -20,6 +20,8 @@ MOST_ORDERS = 10
 #: The comparisons of a range filter, in the order of their parameters.
 SIGNS = ("gte", "gt", "lte", "lt")
 
+#: The bounds of range filters, by name and comparison.
+Ranges = dict[str, dict[str, Any]]
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
@@ -76,13 +78,13 @@ TaskPlace = Annotated[Place, Depends(_place)]
 MappedPlace = Annotated[Place, Depends(_place_of_mapped)]
 
 
-def ranges(*names: str) -> Callable[..., Coroutine[Any, Any, dict[str, dict[str, Any]]]]:
+def ranges(*names: str) -> Callable[..., Coroutine[Any, Any, Ranges]]:
     """A dependency with the four comparisons of each of these range filters, by name. `duration` is in seconds.
 
     The parameters of one function cost less for each request than a function for each of them.
     """
 
-    async def bounds(**given: Any) -> dict[str, dict[str, Any]]:
+    async def bounds(**given: Any) -> Ranges:
         return {name: {sign: given[f"{name}_{sign}"] for sign in SIGNS} for name in names}
 
     bounds.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -119,6 +121,6 @@ def masked(values: dict[str, Any], mask: list[str] | None, allowed: set[str]) ->
     return {name: value for name, value in values.items() if name in names}
 
 
-def bounds_in(body: Any, *names: str) -> dict[str, dict[str, Any]]:
-    """Range filters in a body, by name."""
-    return {name: {sign: getattr(body, f"{name}_{sign}") for sign in SIGNS} for name in names}
+def bounds_in(body: Any, *names: str) -> Ranges:
+    """Range filters in a body, by name. A body need not have all comparisons."""
+    return {name: {sign: getattr(body, f"{name}_{sign}", None) for sign in SIGNS} for name in names}

@@ -14,8 +14,8 @@ Numbers = Annotated[list[int], Field(min_length=1, max_length=10_000)]
 Pattern = Annotated[str, Field(min_length=1)]
 
 
-class Ranges(Body):
-    """When runs were due and when things started or ended."""
+class Filter(Body):
+    """Conditions that must all hold. A pattern is an SQL LIKE pattern that ignores case."""
 
     run_after_gte: Moment | None = None
     run_after_lte: Moment | None = None
@@ -25,15 +25,15 @@ class Ranges(Body):
     start_date_lte: Moment | None = None
     end_date_gte: Moment | None = None
     end_date_lte: Moment | None = None
-
-
-class InstanceFilter(Ranges):
-    """Task instances for which all of these hold. A pattern is an SQL LIKE pattern that ignores case."""
-
     dag_ids: Names | None = None
     dag_id_pattern: Pattern | None = None
     dag_run_ids: Names | None = None
     run_id_pattern: Pattern | None = None
+
+
+class InstanceFilter(Filter):
+    """Task instances for which all of these hold. A pattern is an SQL LIKE pattern that ignores case."""
+
     task_ids: Names | None = None
     task_id_pattern: Pattern | None = None
     #: `none` is undecided.
@@ -44,13 +44,9 @@ class InstanceFilter(Ranges):
     operator: Names | None = None
 
 
-class RunFilter(Ranges):
+class RunFilter(Filter):
     """Runs for which all of these hold."""
 
-    dag_ids: Names | None = None
-    dag_id_pattern: Pattern | None = None
-    dag_run_ids: Names | None = None
-    run_id_pattern: Pattern | None = None
     state: Annotated[Names, known.RunStates] | None = None
     run_type: Annotated[Names, known.RunTypes] | None = None
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query
 
+from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
@@ -63,7 +64,7 @@ def get_asset_alias(api: Api, asset_alias_id: Number) -> None:
 def get_asset_events(
     api: Api,
     page: Page,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("timestamp"))],
+    ranges_: Annotated[params.Ranges, Depends(ranges("timestamp"))],
     asset_id: int | None = None,
     source_dag_id: str | None = None,
     source_task_id: str | None = None,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
-from scheduler.api.call import Service
+from scheduler.api.call import address_of, service_of
 from scheduler.api.errors import ForbiddenError, documented
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Model
@@ -57,16 +57,16 @@ class Session(BaseModel):
 @router.post("/token", status_code=201, name="create_token")
 def create_token(request: Request, credentials: Credentials) -> Token:
     """Exchange a user name and a password for a JWT."""
-    service: Service = request.app.state.service
-    login = service.logins.log_in(credentials.username, credentials.password, _address(request), "jwt")
+    service = service_of(request)
+    login = service.logins.log_in(credentials.username, credentials.password, address_of(request), "jwt")
     return Token(access_token=service.logins.token(login))
 
 
 @router.post("/login", name="log_in")
 def log_in(request: Request, response: Response, credentials: Credentials) -> Session:
     """Begin a session in a cookie, for pages."""
-    service: Service = request.app.state.service
-    login = service.logins.log_in(credentials.username, credentials.password, _address(request), "session")
+    service = service_of(request)
+    login = service.logins.log_in(credentials.username, credentials.password, address_of(request), "session")
     csrf = remember(request, response, login)
     account = login.account
     return Session(username=account.name, role=account.role, tags=dict(account.tags), csrf_token=csrf)
@@ -75,8 +75,8 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
 @router.get("/link", name="log_in_by_link", status_code=303, response_class=RedirectResponse)
 def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)]) -> RedirectResponse:
     """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the pages."""
-    service: Service = request.app.state.service
-    login = service.logins.log_in_by_link(key, _address(request))
+    service = service_of(request)
+    login = service.logins.log_in_by_link(key, address_of(request))
     response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
     remember(request, response, login)
     return response
@@ -85,14 +85,14 @@ def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)])
 @router.get("/methods", name="login_methods")
 def login_methods(request: Request) -> Methods:
     """List the ways to log in."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     return Methods(oidc=bool(service.settings.oidc.issuer))
 
 
 @router.get("/oidc/login", name="begin_oidc_login", status_code=303, response_class=RedirectResponse)
 def begin_oidc_login(request: Request) -> RedirectResponse:
     """Go to the OpenID Connect provider to log in."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     address, kept = service.logins.provider.begin(_callback(request))
     response = RedirectResponse(address, 303)
     response.set_cookie(OIDC_COOKIE, kept, httponly=True, max_age=LOGIN_S, **_cookie(request))
@@ -102,10 +102,10 @@ def begin_oidc_login(request: Request) -> RedirectResponse:
 @router.get("/oidc/callback", name="finish_oidc_login", status_code=303, response_class=RedirectResponse)
 def finish_oidc_login(request: Request) -> RedirectResponse:
     """Begin a session when the provider sends the browser back, and go to the pages."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     kept = request.cookies.get(OIDC_COOKIE, "")
     user = service.logins.provider.finish(str(request.url), kept, _callback(request))
-    login = service.logins.log_in_by_provider(user, _address(request))
+    login = service.logins.log_in_by_provider(user, address_of(request))
     response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
     remember(request, response, login)
     response.delete_cookie(OIDC_COOKIE, path=_cookie(request)["path"])
@@ -118,7 +118,7 @@ def _callback(request: Request) -> str:
 
 def _cookie(request: Request) -> dict[str, Any]:
     """The scope of all cookies. Lax: a link from elsewhere opens a page, and the provider sends the browser back."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     return {
         "path": request.scope.get("root_path") or "/",
         "secure": service.settings.web.secure_cookies or request.url.scheme == "https",
@@ -128,7 +128,7 @@ def _cookie(request: Request) -> dict[str, Any]:
 
 def remember(request: Request, response: Response, login: Login) -> str:
     """Set the cookies of a session, and return its CSRF token."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     csrf = service.logins.csrf(login.key)
     cookie = {"max_age": int(service.settings.web.session_timeout), **_cookie(request)}
     response.set_cookie(SESSION_COOKIE, login.key, httponly=True, **cookie)
@@ -139,7 +139,7 @@ def remember(request: Request, response: Response, login: Login) -> str:
 @router.post("/logout", status_code=204, name="log_out")
 def log_out(request: Request, response: Response) -> None:
     """End the session of the cookie."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     session = request.cookies.get(SESSION_COOKIE)
     if session is None:
         return
@@ -147,8 +147,4 @@ def log_out(request: Request, response: Response) -> None:
         raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
     transact(service.engine, keys.end, session)
     for name in (SESSION_COOKIE, CSRF_COOKIE):
-        response.delete_cookie(name, path=request.scope.get("root_path") or "/")
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
+        response.delete_cookie(name, path=_cookie(request)["path"])

@@ -1,9 +1,11 @@
 """Clear, mark and delete all that a filter selects, with exact counts before."""
 
+import functools
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
@@ -27,45 +29,26 @@ MOST_DAGS, MOST_ERRORS = 100, 20
 @router.post("/clearByFilter", response_model=models.ByFilter)
 def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
-    chosen = _chosen(api, body.filter)
-    options: dict[str, Any] = {
-        "core": api.settings.core,
-        "versions": api.service.versions,
-        "latest": body.run_on_latest_version,
-        "at_once": AT_ONCE,
-    }
-    if body.dry_run or body.expected is not None:
-        preview = clear.clear_rows(api.engine, chosen, dry_run=True, **options)
-        if body.dry_run:
-            return _counted(preview, dry_run=True)
-        _require(body.expected, len(preview))
-    return _done(api, clear.clear_rows(api.engine, chosen, **options))
+    clear_all = functools.partial(
+        clear.clear_rows, api.engine, _chosen(api, body.filter), core=api.settings.core, versions=api.service.versions,
+        latest=body.run_on_latest_version, at_once=AT_ONCE,
+    )  # fmt: skip
+    return _changed(api, body, clear_all)
 
 
 @router.post("/markByFilter", response_model=models.ByFilter)
 def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     """Mark all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
-    chosen = _chosen(api, body.filter)
-    state = TaskState(body.new_state)
-    if body.dry_run or body.expected is not None:
-        preview = mark.mark_rows(api.engine, chosen, state, versions=api.service.versions, dry_run=True, at_once=AT_ONCE)
-        if body.dry_run:
-            return _counted(preview, dry_run=True)
-        _require(body.expected, len(preview))
-    return _done(api, mark.mark_rows(api.engine, chosen, state, versions=api.service.versions, at_once=AT_ONCE))
+    chosen, state = _chosen(api, body.filter), TaskState(body.new_state)
+    mark_all = functools.partial(mark.mark_rows, api.engine, chosen, state, versions=api.service.versions, at_once=AT_ONCE)
+    return _changed(api, body, mark_all)
 
 
 @router.post("/deleteByFilter", response_model=models.ByFilter)
 def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
     """Delete all runs that a filter selects, except runs with a task instance on a worker."""
-    chosen = body.filter
-    _refuse_empty(chosen)
-    filters = (
-        runs.RUNS.filters().visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)
-    )
-    filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
-    filters.one_of("state", chosen.state).one_of("run_type", chosen.run_type)
-    _in_ranges(filters, chosen)
+    filters = _common(api, runs.RUNS.filters(), body.filter)
+    filters.one_of("state", body.filter.state).one_of("run_type", body.filter.run_type)
     found = api.read(runs.names, filters)
     if not body.dry_run:
         _require(body.expected, len(found))
@@ -90,37 +73,38 @@ def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
 
 def _chosen(api: Call, chosen: models.InstanceFilter) -> dict[int, list[int]]:
     """The task instances that a filter selects and the account may change, by run."""
-    _refuse_empty(chosen)
-    filters = instances.INSTANCES.filters().visible(api.tags("operator"))
-    filters.one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids).one_of("task_id", chosen.task_ids)
-    filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
-    filters.matches("task_id", chosen.task_id_pattern).one_of("operator", chosen.operator)
+    filters = _common(api, instances.INSTANCES.filters(), chosen)
+    filters.one_of("task_id", chosen.task_ids).matches("task_id", chosen.task_id_pattern).one_of("operator", chosen.operator)
     filters.one_of("state", ours(chosen.state), null="none").one_of("pool", chosen.pool).one_of("queue", chosen.queue)
-    filters.one_of("map_index", chosen.map_index)
-    _in_ranges(filters, chosen)
-    return api.read(instances.keys_by_run, filters)
+    return api.read(instances.keys_by_run, filters.one_of("map_index", chosen.map_index))
 
 
-def _refuse_empty(chosen: models.Ranges) -> None:
+def _common(api: Call, filters: Filters, chosen: models.Filter) -> Filters:
+    """The conditions that filters of runs and of task instances share. UsageError for an empty filter."""
     if not chosen.model_dump(exclude_none=True):
         raise UsageError('The filter is empty, which would select everything: use "dag_ids": ["~"] if you mean that.')
+    filters.visible(api.tags("operator")).one_of("dag_id", chosen.dag_ids).one_of("run_id", chosen.dag_run_ids)
+    filters.matches("dag_id", chosen.dag_id_pattern).matches("run_id", chosen.run_id_pattern)
+    return filters.in_ranges(params.bounds_in(chosen, *RANGES))
 
 
-def _in_ranges(filters: Filters, chosen: models.Ranges) -> None:
-    for name in RANGES:
-        bounds = {sign: getattr(chosen, f"{name}_{sign}") for sign in ("gte", "lte")}
-        filters.between(name, bounds)
+def _changed(
+    api: Call, body: models.ClearByFilter | models.MarkByFilter, change: Callable[..., Sequence[Change]]
+) -> dict[str, Any]:
+    """The changes, or a preview of them."""
+    if body.dry_run or body.expected is not None:
+        preview = change(dry_run=True)
+        if body.dry_run:
+            return _counted(preview, dry_run=True)
+        _require(body.expected, len(preview))
+    changes = change()
+    api.wake_for(changes)
+    return _counted(changes, dry_run=False)
 
 
 def _require(expected: int | None, count: int) -> None:
     if expected is not None and expected != count:
         raise ConflictError(f"The filter selects {count} now, and {expected} were expected: look at the preview again.")
-
-
-def _done(api: Call, changes: Sequence[Change]) -> dict[str, Any]:
-    if changes:
-        api.wake("queue", runs={change.dag_run_id for change in changes})
-    return _counted(changes, dry_run=False)
 
 
 def _counted(changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def get_dag_runs(
     api: Api,
     dag_id: str,
     page: CursorPage,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
+    ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
     run_type: RunTypes = None,
     state: RunStates = None,
     dag_version: Annotated[list[int] | None, Query()] = None,
@@ -317,8 +317,8 @@ def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear | model
         latest=body.run_on_latest_version,
         dry_run=body.dry_run,
     )
-    if changes and not body.dry_run:
-        api.wake("queue", runs={change.dag_run_id for change in changes})
+    if not body.dry_run:
+        api.wake_for(changes)
     return changes
 
 

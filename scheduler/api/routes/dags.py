@@ -31,7 +31,7 @@ TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "q
 
 async def _filters(
     api: Api,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
+    ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
     tags: Strings = None,
     tags_match_mode: Literal["any", "all"] | None = None,
     owners: Strings = None,

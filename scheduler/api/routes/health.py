@@ -3,13 +3,11 @@
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from scheduler.api.call import PREFIX, Service
+from scheduler.api.call import PREFIX, Service, service_of
 from scheduler.exceptions import UnreachableError
-from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.lists import records
 
@@ -24,7 +22,7 @@ VITAL = frozenset({"metadatabase", "broker", "scheduler"})
 @public.get("/health", name="health", responses={503: {"description": "A part is missing without which no task runs."}})
 def health(request: Request, response: Response) -> dict[str, Any]:
     """Show the state of each part. The status is 503 if a part is missing that every task needs."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     parts = _parts(service) | {"broker": _broker(service)}
     broken = [name for name, part in parts.items() if name in VITAL and part["status"] != "healthy"]
     response.status_code = 503 if broken or service.stopping.is_set() else 200
@@ -36,7 +34,7 @@ def alive(request: Request, response: Response) -> dict[str, str]:
     """Show whether this web process serves requests. The status is 503 while it shuts down. Unlike /health, it connects to no
     server.
     """
-    stopping = request.app.state.service.stopping.is_set()
+    stopping = service_of(request).stopping.is_set()
     response.status_code = 503 if stopping else 200
     return {"status": "stopping" if stopping else "alive"}
 
@@ -44,7 +42,7 @@ def alive(request: Request, response: Response) -> dict[str, str]:
 @public.get(f"{PREFIX}/monitor/health", name="get_health")
 def get_health(request: Request) -> dict[str, Any]:
     """Show the state of each part, in the form of Airflow. The status is always 200."""
-    parts = _parts(request.app.state.service)
+    parts = _parts(service_of(request))
     found: dict[str, Any] = {"metadatabase": {"status": parts["metadatabase"]["status"]}}
     for name, kind in AIRFLOW.items():
         part = parts.get(kind, {"status": None})
@@ -53,8 +51,14 @@ def get_health(request: Request) -> dict[str, Any]:
 
 
 def _parts(service: Service) -> dict[str, dict[str, Any]]:
+    settings = service.settings
+    silent_after_s = {
+        "scheduler": settings.scheduler.scheduler_health_check_threshold,
+        "worker": settings.worker.heartbeat_timeout,
+        "waiter": settings.waiter.heartbeat_timeout,
+    }
     try:
-        beats = transact(service.engine, _beats, service.settings)
+        beats = transact(service.engine, records.heartbeats, silent_after_s)
     except (DBAPIError, PoolTimeoutError):
         return {"metadatabase": {"status": "unhealthy", "message": "PostgreSQL does not answer."}}
     parts: dict[str, dict[str, Any]] = {"metadatabase": {"status": "healthy"}}
@@ -63,17 +67,6 @@ def _parts(service: Service) -> dict[str, dict[str, Any]]:
         status = "healthy" if beat["alive"] else None if at is None and kind != "scheduler" else "unhealthy"
         parts[kind] = {"status": status, "latest_heartbeat": at and at.isoformat()}
     return parts
-
-
-def _beats(connection: Connection, settings: Settings) -> dict[str, Any]:
-    return records.heartbeats(
-        connection,
-        {
-            "scheduler": settings.scheduler.scheduler_health_check_threshold,
-            "worker": settings.worker.heartbeat_timeout,
-            "waiter": settings.waiter.heartbeat_timeout,
-        },
-    )
 
 
 def _broker(service: Service) -> dict[str, Any]:

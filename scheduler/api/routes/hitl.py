@@ -45,7 +45,7 @@ async def _filters(
 
 async def _answers(
     filters: Annotated[Filters, Depends(_filters)],
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(params.ranges("created_at"))],
+    ranges_: Annotated[params.Ranges, Depends(params.ranges("created_at"))],
     response_received: bool | None = None,
     responded_by_user_id: params.Strings = None,
     responded_by_user_name: params.Strings = None,

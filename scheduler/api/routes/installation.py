@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import PlainTextResponse, Response
 
+from scheduler.api import params
 from scheduler.api.call import PREFIX, Api, new_router
 from scheduler.api.models.installation import Config, JobPage
 from scheduler.api.params import Page, ranges
@@ -62,7 +63,7 @@ def get_config_value(api: Api, section: str, option: str, accept: Annotated[str,
 def get_jobs(
     api: Api,
     page: Page,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("start_date", "end_date"))],
+    ranges_: Annotated[params.Ranges, Depends(ranges("start_date", "end_date"))],
     is_alive: bool | None = None,
     job_state: str | None = None,
     job_type: str | None = None,

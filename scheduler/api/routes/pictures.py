@@ -39,7 +39,7 @@ def get_recent_runs(
 def get_grid(
     api: Api,
     dag_id: str,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("run_after"))],
+    ranges_: Annotated[params.Ranges, Depends(ranges("run_after"))],
     limit: Annotated[int, Query(ge=1, le=WIDEST)] = 25,
     offset: Annotated[int, Query(ge=0, le=params.LARGEST)] = 0,
     run_type: RunTypes = None,

@@ -76,8 +76,7 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     if body.dry_run:
         return cleared(api, _cleared(api, dag_id, body, dry_run=True))
     changes = _cleared(api, dag_id, body, dry_run=False)
-    if changes:
-        api.wake("queue", runs={change.dag_run_id for change in changes})
+    api.wake_for(changes)
     keys = api.read(instances.keys_of, changes)
     if body.note is not None:
         _set_notes(api, keys, body.note)
@@ -234,8 +233,8 @@ def _patch(
         )
         changes = mark.mark(api.engine, chosen, tasks, TaskState(values["new_state"]), dry_run=dry_run)
         keys = api.read(instances.keys_of, changes)
-        if changes and not dry_run:
-            api.wake("queue", runs={change.dag_run_id for change in changes})
+        if not dry_run:
+            api.wake_for(changes)
     if not keys or "note" in values:
         own = (
             instances.INSTANCES.filters()

@@ -25,7 +25,7 @@ Numbers = Annotated[list[int] | None, Query()]
 
 
 async def _filters(
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges(*RANGES))],
+    ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
     state: TaskStates = None,
     pool: Strings = None,
     pool_name_pattern: str | None = None,

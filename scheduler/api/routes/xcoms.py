@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
+from scheduler.api import params
 from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
@@ -24,7 +25,7 @@ def get_xcom_entries(
     dag_run_id: str,
     task_id: str,
     page: Page,
-    ranges_: Annotated[dict[str, dict[str, Any]], Depends(ranges("logical_date", "run_after"))],
+    ranges_: Annotated[params.Ranges, Depends(ranges("logical_date", "run_after"))],
     xcom_key: str | None = None,
     map_index: Annotated[int | None, Query(ge=-1)] = None,
     xcom_key_pattern: str | None = None,
