@@ -93,8 +93,8 @@ class AssetEvent(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        return row | {"map_index": -1} if isinstance(row, dict) and row.get("map_index") is None else row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"map_index": -1} if row["map_index"] is None else row
 
 
 class AssetEventPage(Page):

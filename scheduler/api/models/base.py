@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 #: Kinds of things whose numbers are shown as UUIDs, so that two kinds never share one.
-RUN_NUMBER, INSTANCE_NUMBER, VERSION_NUMBER = 1, 2, 3
+INSTANCE_NUMBER, VERSION_NUMBER = 2, 3
 
 
 def uuid(kind: int, number: int) -> UUID:
@@ -77,11 +77,7 @@ def _in_utc(value: datetime) -> datetime:
 
 
 #: A time of a client: without an offset, it is UTC.
-Moment = Annotated[
-    datetime,
-    BeforeValidator(_with_plus),
-    AfterValidator(_in_utc),
-]
+Moment = Annotated[datetime, BeforeValidator(_with_plus), AfterValidator(_in_utc)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
 Missing = Literal["fail", "skip"]
 Existing = Literal["fail", "skip", "overwrite"]

@@ -94,24 +94,17 @@ class DagRunClear(Body):
     note: Note | None = None
 
 
-class DagRunRef(Body):
+class DagRunRef(DagRunPatch):
     """A run in a bulk request."""
 
     dag_run_id: str
     dag_id: str | None = None
-    state: Literal["queued", "success", "failed"] | None = None
-    note: Note | None = None
 
 
-class DagRunsClear(Body):
+class DagRunsClear(DagRunClear):
     """Several runs to clear."""
 
     dag_runs: list[DagRunRef] | None = None
-    dry_run: bool = True
-    only_failed: bool = False
-    only_new: bool = False
-    run_on_latest_version: bool | None = None
-    note: Note | None = None
     partition_key: str | None = None
     partition_date_start: Moment | None = None
     partition_date_end: Moment | None = None

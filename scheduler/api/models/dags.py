@@ -55,9 +55,7 @@ class Dag(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if not isinstance(row, dict) or "spec" not in row:
-            return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
         spec = row["spec"]
         return {
             "description": spec.get("description"),
@@ -94,9 +92,7 @@ class DagDetails(Dag):
 
     @model_validator(mode="before")
     @classmethod
-    def _details(cls, row: Any) -> Any:
-        if not isinstance(row, dict) or "spec" not in row:
-            return row
+    def _details(cls, row: dict[str, Any]) -> dict[str, Any]:
         spec = row["spec"]
         timeout_s = spec.get("dagrun_timeout_s")
         return {
@@ -192,10 +188,8 @@ class ImportError_(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if isinstance(row, dict) and "message" in row:
-            return row | {"stack_trace": row["traceback"] or row["message"]}
-        return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"stack_trace": row["traceback"] or row["message"]}
 
 
 class ImportErrorPage(Page):

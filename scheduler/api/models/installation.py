@@ -31,10 +31,8 @@ class EventLog(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if isinstance(row, dict) and isinstance(row.get("extra"), dict):
-            return row | {"extra": json.dumps(row["extra"], ensure_ascii=False)}
-        return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"extra": json.dumps(row["extra"], ensure_ascii=False)}
 
 
 class EventLogPage(Page):
@@ -64,8 +62,8 @@ class Job(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        return row | {"job_type": JOBS[row["kind"]]} if isinstance(row, dict) and "kind" in row else row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"job_type": JOBS[row["kind"]]}
 
 
 class JobPage(Page):

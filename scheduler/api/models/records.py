@@ -70,9 +70,7 @@ class Pool(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if not isinstance(row, dict) or "open_slots" in row:
-            return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
         return row | {"open_slots": max(0, row["slots"] - row["occupied_slots"]) if row["slots"] >= 0 else -1}
 
 
@@ -211,10 +209,8 @@ class Backfill(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if isinstance(row, dict) and "ended_at" in row:
-            return row | {"updated_at": row["ended_at"] or row["created_at"]}
-        return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"updated_at": row["ended_at"] or row["created_at"]}
 
 
 class BackfillPage(Page):

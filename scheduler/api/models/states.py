@@ -65,9 +65,7 @@ class AssetState(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_row(cls, row: Any) -> Any:
-        if not isinstance(row, dict) or "dag_id" not in row:
-            return row
+    def _of_row(cls, row: dict[str, Any]) -> dict[str, Any]:
         return row | {"last_updated_by": {"kind": "task", **row} if row["dag_id"] else {"kind": "api"}}
 
 

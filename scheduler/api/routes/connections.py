@@ -33,10 +33,6 @@ def _patch(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str]
     api.write(store.add, [made], api.cipher(), existing="overwrite")
 
 
-def _delete(api: Call, conn_id: str) -> None:
-    api.write(store.delete, conn_id)
-
-
 def _shown(api: Call, row: dict[str, Any]) -> dict[str, Any]:
     return row | {"password": secrets_masker.MASK if row["password"] else None, "extra": _extra(api, row["extra"])}
 
@@ -64,6 +60,6 @@ CONNECTIONS = Kind(
     show=_shown,
     create=_create,
     patch=_patch,
-    delete=_delete,
+    delete=store.delete,
 )
 router = routes(CONNECTIONS, models.ConnectionBody, models.ConnectionBody)

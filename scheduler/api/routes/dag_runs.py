@@ -305,7 +305,7 @@ def _set_state(api: Call, dag_id: str, run_id: str, state: str) -> None:
         api.write(mark.mark_run, dag_id, run_id, RunState(state))
 
 
-def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear | models.DagRunsClear) -> list[Change]:
+def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear) -> list[Change]:
     if body.only_new:
         raise UsageError("only_new is not possible: with run_on_latest_version, a cleared run gets the new tasks of its DAG.")
     tasks = Tasks(states=states.FAILURES if body.only_failed else None)

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from scheduler.api import params
 from scheduler.api.call import PREFIX, Api, new_router
-from scheduler.api.models.installation import Config, JobPage
+from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Page, ranges
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Settings
@@ -20,7 +20,7 @@ router = new_router()
 public = APIRouter(prefix=PREFIX)
 
 #: Airflow's job types, as filters.
-KINDS = {"SchedulerJob": "scheduler", "LocalTaskJob": "worker", "TriggererJob": "waiter"}
+KINDS = {job: kind for kind, job in JOBS.items()}
 
 
 @public.get("/version", tags=["Version"])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from sqlalchemy import Connection
 
 from scheduler.api import bulk, params
 from scheduler.api.call import Api, Call, new_router
@@ -35,7 +36,8 @@ class Kind:
     create: Callable[[Call, Any], None]
     #: Receives the name, the change and the update_mask. NotFoundError.
     patch: Callable[[Call, str, Any, list[str] | None], None]
-    delete: Callable[[Call, str], None]
+    #: Of the store. NotFoundError, ConflictError.
+    delete: Callable[[Connection, str], None]
 
 
 def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
@@ -71,7 +73,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
             find=lambda entity: [str(row[kind.column]) for row in _found(api, kind, name(entity))],
             create=lambda entity: _create(api, kind, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
-            delete=lambda entity: kind.delete(api, entity),
+            delete=lambda entity: api.write(kind.delete, entity),
         )
 
     @router.get(path, response_model=kind.shown, name=f"get_{kind.noun}", description=f"Show a {kind.noun}.")
@@ -87,7 +89,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
 
     @router.delete(path, status_code=204, name=f"delete_{kind.noun}", description=f"Delete a {kind.noun}.")
     def delete(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> None:
-        kind.delete(api, name)
+        api.write(kind.delete, name)
 
     return router
 

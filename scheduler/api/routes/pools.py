@@ -36,10 +36,6 @@ def _set(api: Call, name: str, slots: int, description: str | None, include_defe
     api.wake("queue")
 
 
-def _delete(api: Call, name: str) -> None:
-    api.write(actions.delete_pool, name)
-
-
 POOLS = Kind(
     noun="pool",
     parameter="pool_name",
@@ -52,6 +48,6 @@ POOLS = Kind(
     show=lambda api, row: row,
     create=_create,
     patch=_patch,
-    delete=_delete,
+    delete=actions.delete_pool,
 )
 router = routes(POOLS, models.PoolBody, models.PoolPatch)

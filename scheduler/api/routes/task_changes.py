@@ -1,9 +1,9 @@
 """Changes of task instances: clear, mark, note and delete."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from scheduler import states
 from scheduler.api import bulk, params
@@ -23,7 +23,22 @@ from scheduler.store.runs.selection import Change, Runs, Tasks
 
 router = new_router(tags=["Task Instance"])
 
-MARKABLE = frozenset({TaskState.SUCCESS, TaskState.FAILED, TaskState.SKIPPED})
+
+class Chosen(NamedTuple):
+    """Tasks of a run; all of their instances, or those of a map index."""
+
+    dag_id: str
+    run_id: str
+    task_ids: Sequence[str]
+    map_index: int | None = None
+
+
+async def _task(dag_id: str, dag_run_id: str, task_id: str, map_index: Annotated[int | None, Query(ge=-1)] = None) -> Chosen:
+    return Chosen(dag_id, dag_run_id, [task_id], map_index)
+
+
+async def _instance(dag_id: str, dag_run_id: str, task_id: str, map_index: int) -> Chosen:
+    return Chosen(dag_id, dag_run_id, [task_id], map_index)
 
 
 @router.patch(f"{RUN}/taskInstances", response_model=BulkResponse)
@@ -52,7 +67,7 @@ def bulk_task_instances(
 
     def update(entity: models.TaskInstanceRef, mask: list[str] | None) -> None:
         dag, run, task, index = place(entity)
-        _patch(api, dag, run, (task,), index, entity, mask)
+        _patch(api, Chosen(dag, run, [task], index), entity, mask)
 
     def delete(entity: str | models.TaskInstanceRef) -> None:
         dag, run, task, index = place(entity)
@@ -92,30 +107,18 @@ def delete_task_instance(api: Api, place: TaskPlace) -> None:
 
 @router.patch(f"{TI}/dry_run", response_model=models.TaskInstancePage)
 def patch_task_instance_dry_run(
-    api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    body: models.TaskInstancePatch,
-    map_index: Annotated[int | None, Query(ge=-1)] = None,
-    update_mask: UpdateMask = None,
+    api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """List the changes that marking a task instance would make."""
-    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
+    return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
 @router.patch(TI, response_model=models.TaskInstancePage)
 def patch_task_instance(
-    api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    body: models.TaskInstancePatch,
-    map_index: Annotated[int | None, Query(ge=-1)] = None,
-    update_mask: UpdateMask = None,
+    api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """Mark a task instance, or all instances of a mapped task, or set their note."""
-    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask)
+    return _patch(api, chosen, body, update_mask)
 
 
 @router.patch(f"{GROUP}/dry_run", response_model=models.TaskInstancePage)
@@ -123,7 +126,8 @@ def patch_task_group_instances_dry_run(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """List the changes that marking the task instances of a group would make."""
-    return _patch(api, dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id), None, body, update_mask, dry_run=True)
+    chosen = Chosen(dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id))
+    return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
 @router.patch(GROUP, response_model=models.TaskInstancePage)
@@ -131,35 +135,24 @@ def patch_task_group_instances(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """Mark the task instances of a group."""
-    return _patch(api, dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id), None, body, update_mask)
+    chosen = Chosen(dag_id, dag_run_id, of_group(api, dag_id, dag_run_id, group_id))
+    return _patch(api, chosen, body, update_mask)
 
 
 @router.patch(f"{TI}/{{map_index}}/dry_run", response_model=models.TaskInstancePage)
 def patch_task_instance_dry_run_by_map_index(
-    api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    map_index: int,
-    body: models.TaskInstancePatch,
-    update_mask: UpdateMask = None,
+    api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """List the changes that marking one instance of a mapped task would make."""
-    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask, dry_run=True)
+    return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
 @router.patch(f"{TI}/{{map_index}}", response_model=models.TaskInstancePage)
 def patch_task_instance_by_map_index(
-    api: Api,
-    dag_id: str,
-    dag_run_id: str,
-    task_id: str,
-    map_index: int,
-    body: models.TaskInstancePatch,
-    update_mask: UpdateMask = None,
+    api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
     """Mark one instance of a mapped task, or set its note."""
-    return _patch(api, dag_id, dag_run_id, (task_id,), map_index, body, update_mask)
+    return _patch(api, chosen, body, update_mask)
 
 
 def _delete(api: Call, place: Place) -> None:
@@ -210,38 +203,26 @@ def _by_index(task_ids: list[Any] | None) -> list[tuple[tuple[str, ...], int | N
 
 
 def _patch(
-    api: Call,
-    dag_id: str,
-    run_id: str,
-    task_ids: tuple[str, ...] | list[str],
-    map_index: int | None,
-    body: models.TaskInstancePatch,
-    mask: list[str] | None,
-    *,
-    dry_run: bool = False,
+    api: Call, chosen: Chosen, body: models.TaskInstancePatch, mask: list[str] | None, *, dry_run: bool = False
 ) -> dict[str, Any]:
+    dag_id, run_id, task_ids, map_index = chosen
     run = api.read(runs.run, dag_id, run_id)
     _require_date(run, body)
     values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
     keys: list[int] = []
     if values.get("new_state") is not None:
-        if values["new_state"] not in MARKABLE:
+        if values["new_state"] not in mark.STATES:
             raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")
-        chosen = Runs(dag_id=dag_id, run_id=run_id, past=body.include_past, future=body.include_future)
+        of_runs = Runs(dag_id=dag_id, run_id=run_id, past=body.include_past, future=body.include_future)
         tasks = Tasks(
             task_ids=tuple(task_ids), map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream
         )
-        changes = mark.mark(api.engine, chosen, tasks, TaskState(values["new_state"]), dry_run=dry_run)
+        changes = mark.mark(api.engine, of_runs, tasks, TaskState(values["new_state"]), dry_run=dry_run)
         keys = api.read(instances.keys_of, changes)
         if not dry_run:
             api.wake_for(changes)
     if not keys or "note" in values:
-        own = (
-            instances.INSTANCES.filters()
-            .equals("run_key", run["id"])
-            .one_of("task_id", list(task_ids))
-            .equals("map_index", map_index)
-        )
+        own = instances.INSTANCES.filters().equals("run_key", run["id"]).one_of("task_id", task_ids).equals("map_index", map_index)
         named = [row["id"] for row in api.read(instances.INSTANCES.page, own, Page(limit=params.LONGEST_PAGE)).rows]
         if not named:
             raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no such task instance.")

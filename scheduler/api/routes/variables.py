@@ -30,10 +30,6 @@ def _patch(api: Call, key: str, body: models.VariableBody, mask: list[str] | Non
     api.write(store.set_variables, [(key, value, chosen.get("description"))], api.cipher())
 
 
-def _delete(api: Call, key: str) -> None:
-    api.write(store.delete_variable, key)
-
-
 def _shown(api: Call, row: dict[str, Any]) -> dict[str, Any]:
     try:
         value = api.cipher().decrypt(row["value"], "The value")
@@ -54,6 +50,6 @@ VARIABLES = Kind(
     show=_shown,
     create=_create,
     patch=_patch,
-    delete=_delete,
+    delete=store.delete_variable,
 )
 router = routes(VARIABLES, models.VariableBody, models.VariableBody)
