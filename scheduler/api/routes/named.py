@@ -52,8 +52,8 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         pattern: Annotated[str | None, Query(alias=f"{kind.parameter}_pattern")] = None,
         prefix: Annotated[str | None, Query(alias=f"{kind.parameter}_prefix_pattern")] = None,
     ) -> dict[str, Any]:
-        found = api.read(kind.listing.page, kind.listing.filters().like(kind.column, pattern, prefix), page)
-        return {f"{kind.noun}s": [kind.show(api, row) for row in found.rows], "total_entries": found.total}
+        entries = api.read(kind.listing.page, kind.listing.filters().like(kind.column, pattern, prefix), page)
+        return {f"{kind.noun}s": [kind.show(api, row) for row in entries.rows], "total_entries": entries.total}
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
     def create(api: Api, body: new) -> Row:
@@ -70,7 +70,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         return bulk.run(
             body.actions,
             name=name,
-            find=lambda entity: [str(row[kind.column]) for row in _found(api, kind, name(entity))],
+            find=lambda entity: [str(row[kind.column]) for row in found(api, kind, name(entity))],
             create=lambda entity: _create(api, kind, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
             delete=lambda entity: api.write(kind.delete, entity),
@@ -102,11 +102,12 @@ def _create(api: Call, kind: Kind, body: Any) -> None:
 
 def one(api: Call, kind: Kind, name: str) -> Row:
     """One thing as a response. NotFoundError."""
-    found = _found(api, kind, name)
-    if not found:
+    rows = found(api, kind, name)
+    if not rows:
         raise NotFoundError(f"There is no {kind.noun} {name!r}.")
-    return kind.show(api, found[0])
+    return kind.show(api, rows[0])
 
 
-def _found(api: Call, kind: Kind, name: str) -> list[Row]:
+def found(api: Call, kind: Kind, name: str) -> list[Row]:
+    """The thing of this name, or nothing."""
     return api.read(kind.listing.page, kind.listing.filters().equals(kind.column, name), params.page(1)).rows

@@ -3,32 +3,25 @@
 from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
-from scheduler.api.routes.named import Kind, routes
-from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.api.routes.named import Kind, found, one, routes
+from scheduler.exceptions import ConflictError
 from scheduler.store.actions import pools as actions
 from scheduler.store.lists import records
-from scheduler.store.lists.listing import Row
 
 FIELDS = {"slots", "description", "include_deferred"}
 
 
 def _create(api: Call, body: models.PoolBody) -> None:
-    if _pool(api, body.name) is not None:
+    if found(api, POOLS, body.name):
         raise ConflictError(f"There is a pool {body.name!r} already.")
     _set(api, body.name, body.slots, body.description, body.include_deferred)
 
 
 def _patch(api: Call, name: str, body: models.PoolBody | models.PoolPatch, mask: list[str] | None) -> None:
     chosen = params.masked(body.model_dump(include=FIELDS, exclude_unset=True), mask, {*FIELDS, "pool", "name"})
-    now = _pool(api, name)
-    if now is None:
-        raise NotFoundError(f"There is no pool {name!r}.")
+    now = one(api, POOLS, name)
     slots = chosen.get("slots")
     _set(api, name, now["slots"] if slots is None else slots, chosen.get("description"), chosen.get("include_deferred"))
-
-
-def _pool(api: Call, name: str) -> Row | None:
-    return api.read(records.POOLS.first, records.POOLS.filters().equals("name", name))
 
 
 def _set(api: Call, name: str, slots: int, description: str | None, include_deferred: bool | None) -> None:

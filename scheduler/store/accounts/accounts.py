@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.accounts import passwords
+from scheduler.store.db import rows
 
 #: From the least to the most. Each has the rights of those before it.
 ROLES = ("viewer", "operator", "admin")
@@ -31,16 +32,17 @@ class Account:
 
 def create(connection: Connection, name: str, password: str, *, role: str | None, tags: Mapping[str, str] | None = None) -> Account:
     """Create an account. ConflictError if the name is taken, PacelineError for a bad name, password or role."""
-    _check(name, role, tags or {})
+    tags = dict(tags or {})
+    _check(name, role, tags)
     account_id = connection.exec_driver_sql(
         "insert into account (name, password_hash, role) values (%s, %s, %s) on conflict do nothing returning id",
         (name, passwords.hashed(password), role),
     ).scalar_one_or_none()
     if account_id is None:
         raise ConflictError(f"There is an account {name!r} already: choose another name.")
-    for tag, of_tag in sorted((tags or {}).items()):
+    for tag, of_tag in sorted(tags.items()):
         connection.exec_driver_sql("insert into account_tag (account_id, tag, role) values (%s, %s, %s)", (account_id, tag, of_tag))
-    return Account(account_id, name, role, dict(tags or {}))
+    return Account(account_id, name, role, tags)
 
 
 def create_first(connection: Connection) -> str | None:
@@ -55,7 +57,7 @@ def create_first(connection: Connection) -> str | None:
 
 def accounts(connection: Connection) -> list[dict[str, Any]]:
     """Every account with its rights and its number of sessions and tokens, by name."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         """
         select a.name, a.role, a.created_at, a.password_at,
                coalesce((select jsonb_object_agg(t.tag, t.role) from account_tag t where t.account_id = a.id), '{}') as tags,
@@ -66,7 +68,7 @@ def accounts(connection: Connection) -> list[dict[str, Any]]:
           from account a order by lower(a.name)
         """
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def password_hash(connection: Connection, name: str) -> tuple[int, str] | None:
@@ -88,16 +90,16 @@ def set_password(connection: Connection, name: str, password: str) -> None:
 
 def delete(connection: Connection, name: str) -> None:
     """Delete an account with its sessions and tokens. NotFoundError; ConflictError for the last administrator."""
-    # Two deletions at once must not each spare the administrator whom the other deletes.
-    rows = connection.exec_driver_sql("select name from account where role = 'admin' order by id for update").scalars().all()
-    if [one.lower() for one in rows] == [name.lower()]:
+    # Two deletions at once must not each spare the administrator that the other deletes.
+    administrators = connection.exec_driver_sql("select name from account where role = 'admin' order by id for update").scalars()
+    if [administrator.lower() for administrator in administrators] == [name.lower()]:
         raise ConflictError(f"{name!r} is the last administrator: create another one first.")
     if connection.exec_driver_sql("delete from account where lower(name) = lower(%s) returning id", (name,)).first() is None:
         raise _missing(name)
 
 
 def account_id(connection: Connection, name: str) -> int:
-    """NotFoundError."""
+    """The number of an account. NotFoundError."""
     found: int | None = connection.exec_driver_sql(
         "select id from account where lower(name) = lower(%s)", (name,)
     ).scalar_one_or_none()
@@ -129,7 +131,7 @@ def of_subject(connection: Connection, subject: str, name: str, role: str | None
 
 
 def administrator(connection: Connection) -> int:
-    """The number of the first administrator."""
+    """The number of the oldest account with the role admin."""
     found: int = connection.exec_driver_sql("select id from account where role = 'admin' order by id limit 1").scalar_one()
     return found
 
@@ -137,9 +139,9 @@ def administrator(connection: Connection) -> int:
 def _check(name: str, role: str | None, tags: Mapping[str, str]) -> None:
     if not NAME.fullmatch(name):
         raise PacelineError("An account name has 1 to 100 characters, without slashes, colons and control characters.")
-    for one in (*([] if role is None else [role]), *tags.values()):
-        if one not in ROLES:
-            raise PacelineError(f"{one!r} is not a role: choose {', '.join(ROLES)}.")
+    for given in (*([] if role is None else [role]), *tags.values()):
+        if given not in ROLES:
+            raise PacelineError(f"{given!r} is not a role: choose {', '.join(ROLES)}.")
     if role is None and not tags:
         raise PacelineError("An account needs a role, or a right by tag.")
 

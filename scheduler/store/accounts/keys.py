@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError
 from scheduler.store.accounts.accounts import Account
+from scheduler.store.db import rows
 
 #: How an API token begins, so that it is recognized where it must not be.
 PREFIX = "pace_"
@@ -45,14 +46,13 @@ select k.digest, a.id, a.name, a.role,
 
 def account(connection: Connection, key: str, kind: str) -> Account | None:
     """The account of a key of this kind that has not ended."""
-    row = connection.exec_driver_sql(f"{VALID} and k.digest = %s and k.kind = %s", (digest(key), kind)).first()
-    return None if row is None else Account(row.id, row.name, row.role, row.tags)
+    return rows.first(Account, connection.exec_driver_sql(f"{VALID} and k.digest = %s and k.kind = %s", (digest(key), kind)))
 
 
 def accounts(connection: Connection, digests: Collection[bytes]) -> dict[bytes, Account]:
     """The accounts of those of these keys that have not ended, by digest."""
-    rows = connection.exec_driver_sql(f"{VALID} and k.digest = any(%s::bytea[])", (list(digests),))
-    return {bytes(row.digest): Account(row.id, row.name, row.role, row.tags) for row in rows}
+    found = connection.exec_driver_sql(f"{VALID} and k.digest = any(%s::bytea[])", (list(digests),))
+    return {bytes(row.digest): Account(row.id, row.name, row.role, row.tags) for row in found}
 
 
 def use_link(connection: Connection, key: str) -> int | None:
@@ -71,12 +71,12 @@ def end(connection: Connection, key: str) -> None:
 
 def tokens(connection: Connection, account_id: int) -> list[dict[str, Any]]:
     """The API tokens of an account that have not ended, by name."""
-    rows = connection.exec_driver_sql(
+    found = connection.exec_driver_sql(
         "select name, created_at, expires_at from account_key"
         " where account_id = %s and kind = 'token' and expires_at > clock_timestamp() order by name, created_at",
         (account_id,),
     )
-    return [dict(row) for row in rows.mappings()]
+    return rows.dicts(found)
 
 
 def revoke(connection: Connection, account_id: int, name: str) -> None:

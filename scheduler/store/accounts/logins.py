@@ -59,27 +59,25 @@ def succeeded(connection: Connection, name: str, address: str) -> None:
 
 
 def _keys(name: str, address: str) -> list[str]:
-    found = _parsed(address)
-    own = (
-        str(ipaddress.IPv6Network((int(found), IPV6_ADDRESS), strict=False))
-        if found and found.version == 6
-        else str(found or address)
-    )
+    parsed = _parsed(address)
+    own = str(parsed or address)
+    if parsed is not None and parsed.version == 6:
+        own = str(ipaddress.IPv6Network((int(parsed), IPV6_ADDRESS), strict=False))
     return [f"{own} {name.lower()[:250]}", own, _network(address)]
 
 
 def _network(address: str) -> str:
     """The key of the network; it is never that of an address."""
-    found = _parsed(address)
-    if found is None:
+    parsed = _parsed(address)
+    if parsed is None:
         return f"{address} network"
-    bits = IPV4_NETWORK if found.version == 4 else IPV6_NETWORK
-    return f"{ipaddress.ip_network((int(found), bits), strict=False)} network"
+    bits = IPV4_NETWORK if parsed.version == 4 else IPV6_NETWORK
+    return f"{ipaddress.ip_network((int(parsed), bits), strict=False)} network"
 
 
 def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return None
-    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+    return parsed.ipv4_mapped or parsed if isinstance(parsed, ipaddress.IPv6Address) else parsed

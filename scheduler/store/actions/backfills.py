@@ -298,10 +298,10 @@ def _lock_open(connection: Connection, backfill_id: int) -> bool:
 
 
 def _show(connection: Connection, backfill_id: int) -> Row:
-    row = connection.exec_driver_sql(f"{SELECT} where b.id = %s", (backfill_id,)).mappings().first()
+    row = rows.first_dict(connection.exec_driver_sql(f"{SELECT} where b.id = %s", (backfill_id,)))
     if row is None:
         raise _no_backfill(backfill_id)
-    return dict(row)
+    return row
 
 
 def _no_backfill(backfill_id: int) -> NotFoundError:

@@ -4,7 +4,6 @@ A running one is stopped by its worker first (shutdown); any other becomes undec
 task_try. A run that had ended is queued again.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -126,9 +125,8 @@ def clear_instances(
 def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance]) -> list[Change]:
     """The changes if `picked` is cleared, in the order of `instances`."""
     cleared, stopped = _split(picked)
-    kinds = [(one, "none") for one in cleared] + [(one, "shutdown") for one in stopped]
-    order = {one.id: place for place, one in enumerate(instances)}
-    return [one.change(run, becomes) for one, becomes in sorted(kinds, key=lambda kind: order[kind[0].id])]
+    becomes = {one.id: "none" for one in cleared} | {one.id: "shutdown" for one in stopped}
+    return [one.change(run, becomes[one.id]) for one in instances if one.id in becomes]
 
 
 def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]]:
@@ -252,5 +250,5 @@ def _retries(dag: SerializedDag, one: Instance) -> int:
 
 def _merged(fitted: Sequence[Change], cleared: Sequence[Change]) -> list[Change]:
     """Each task instance once, with the change by clearing if there is one."""
-    again = Counter((one.run_id, one.task_id, one.map_index) for one in cleared)
-    return [*(one for one in fitted if not again[one.run_id, one.task_id, one.map_index]), *cleared]
+    again = {(change.run_id, change.task_id, change.map_index) for change in cleared}
+    return [*(change for change in fitted if (change.run_id, change.task_id, change.map_index) not in again), *cleared]

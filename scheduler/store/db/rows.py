@@ -33,6 +33,12 @@ def dicts(result: CursorResult[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in result.mappings()]
 
 
+def first_dict(result: CursorResult[Any]) -> dict[str, Any] | None:
+    """The first row of an SQLAlchemy result as a dict; None if it has none."""
+    row = result.mappings().first()
+    return None if row is None else dict(row)
+
+
 def objects(kind: type[T], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[T]:
     """Each row as an object of `kind`. TypeError if a field has no column or several.
 

@@ -36,87 +36,81 @@ def open_runs(connection: Connection, filters: Filters) -> list[Row]:
 def open_instances(connection: Connection, filters: Filters) -> list[Row]:
     """The number of open task instances by state."""
     join, where = _joined(filters, f"t.state in {OPEN.sql}")
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"select t.state, count(*) as count from task_instance t {join} {where} group by 1", filters.parameters
-        )
+    found = connection.exec_driver_sql(
+        f"select t.state, count(*) as count from task_instance t {join} {where} group by 1", filters.parameters
     )
+    return rows.dicts(found)
 
 
 def last_day(connection: Connection, filters: Filters) -> list[Row]:
     """The number of runs that ended in each of the last 24 hours, by state."""
     where = _and(filters, "r.ended_at > date_trunc('hour', statement_timestamp()) - interval '23 hours'")
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"select date_trunc('hour', r.ended_at) as hour, r.state, count(*) as count"
-            f" from dag_run r {where} group by 1, 2 order by 1",
-            filters.parameters,
-        )
+    found = connection.exec_driver_sql(
+        f"select date_trunc('hour', r.ended_at) as hour, r.state, count(*) as count"
+        f" from dag_run r {where} group by 1, 2 order by 1",
+        filters.parameters,
     )
+    return rows.dicts(found)
 
 
 def failed_runs(connection: Connection, filters: Filters) -> list[Row]:
     """The runs that failed last, within 24 hours, with their first failed task."""
     where = _and(filters, "r.ended_at > statement_timestamp() - interval '1 day' and r.state = 'failed'")
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"""
-            select {RUN_COLUMNS}, f.task_id, f.map_index, f.reason from dag_run r
-              left join lateral (select t.task_id, t.map_index, t.reason from task_instance t
-                                  where t.dag_run_id = r.id and t.state = 'failed' order by t.ended_at limit 1) f on true
-             {where} order by r.ended_at desc limit {MOST}
-            """,
-            filters.parameters,
-        )
+    found = connection.exec_driver_sql(
+        f"""
+        select {RUN_COLUMNS}, f.task_id, f.map_index, f.reason from dag_run r
+          left join lateral (select t.task_id, t.map_index, t.reason from task_instance t
+                              where t.dag_run_id = r.id and t.state = 'failed' order by t.ended_at limit 1) f on true
+         {where} order by r.ended_at desc limit {MOST}
+        """,
+        filters.parameters,
     )
+    return rows.dicts(found)
 
 
 def running_runs(connection: Connection, filters: Filters) -> list[Row]:
     """Running runs, the longest first, with the number of their task instances that ended and of all."""
     where = _and(filters, "r.state = 'running'")
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"""
-            select {RUN_COLUMNS}, c.ended, c.total from (
-                   select r.* from dag_run r {where} order by r.started_at limit {MOST}) r
-              cross join lateral (select count(t.ended_at) as ended, count(*) as total
-                                    from task_instance t where t.dag_run_id = r.id) c
-             order by r.started_at
-            """,
-            filters.parameters,
-        )
+    found = connection.exec_driver_sql(
+        f"""
+        select {RUN_COLUMNS}, c.ended, c.total from (
+               select r.* from dag_run r {where} order by r.started_at limit {MOST}) r
+          cross join lateral (select count(t.ended_at) as ended, count(*) as total
+                                from task_instance t where t.dag_run_id = r.id) c
+         order by r.started_at
+        """,
+        filters.parameters,
     )
+    return rows.dicts(found)
 
 
 def deadlines(connection: Connection, filters: Filters) -> list[Row]:
     """Deadlines of unfinished runs that are due soon or were missed, the most urgent first."""
     soon = filters.parameter(SOON_S)
     where = _and(filters, f"r.state in {RUN_UNFINISHED.sql} and d.due_at < statement_timestamp() + make_interval(secs => {soon})")
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"""
-            select r.dag_id, r.run_id, r.state, d.kind, d.due_at, d.missed_at, t.task_id
-              from dag_run r join deadline d on d.dag_run_id = r.id
-              left join task_instance t on t.dag_run_id = r.id and t.task_no = d.task_no and d.task_no >= 0 and t.map_index <= 0
-             {where} order by d.due_at limit {MOST}
-            """,
-            filters.parameters,
-        )
+    found = connection.exec_driver_sql(
+        f"""
+        select r.dag_id, r.run_id, r.state, d.kind, d.due_at, d.missed_at, t.task_id
+          from dag_run r join deadline d on d.dag_run_id = r.id
+          left join task_instance t on t.dag_run_id = r.id and t.task_no = d.task_no and d.task_no >= 0 and t.map_index <= 0
+         {where} order by d.due_at limit {MOST}
+        """,
+        filters.parameters,
     )
+    return rows.dicts(found)
 
 
 def waiting(connection: Connection, filters: Filters) -> list[Row]:
     """Scheduled task instances by pool and queue, with whether the DAG is paused."""
     join, where = _joined(filters, "t.state = 'scheduled'", always=True)
-    return rows.dicts(
-        connection.exec_driver_sql(
-            f"""
-            select t.pool, t.queue, coalesce(s.is_paused, false) as is_paused, count(*) as count, min(t.scheduled_at) as oldest_at
-              from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where} group by 1, 2, 3 order by 4 desc
-            """,
-            filters.parameters,
-        )
+    found = connection.exec_driver_sql(
+        f"""
+        select t.pool, t.queue, coalesce(s.is_paused, false) as is_paused, count(*) as count, min(t.scheduled_at) as oldest_at
+          from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where} group by 1, 2, 3 order by 4 desc
+        """,
+        filters.parameters,
     )
+    return rows.dicts(found)
 
 
 def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:

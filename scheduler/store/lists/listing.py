@@ -194,7 +194,7 @@ class Listing:
     def first(self, connection: Connection, filters: Filters) -> Row | None:
         """The only row, or None."""
         statement = f"select {self.columns} from {self.source} {filters.sql} limit 1"
-        return next(iter(rows.dicts(connection.exec_driver_sql(statement, filters.parameters))), None)
+        return rows.first_dict(connection.exec_driver_sql(statement, filters.parameters))
 
     def one(self, connection: Connection, filters: Filters, missing: str) -> Row:
         """The only row. NotFoundError with the message `missing`."""

@@ -60,7 +60,7 @@ def line(connection: Connection, pool: str) -> Row:
         """,
         (pool,),
     )
-    own = found.mappings().first()
+    own = rows.first_dict(found)
     if own is None:
         raise NotFoundError(f"There is no pool {pool!r}.")
     holders = rows.dicts(

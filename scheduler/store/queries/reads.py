@@ -7,7 +7,7 @@ import difflib
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection
 
 from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
@@ -61,7 +61,7 @@ def dags(connection: Connection, *, inactive: bool = False) -> list[Row]:
 
 def dag(connection: Connection, dag_id: str) -> Row:
     """One DAG with its tasks and versions, newest first; also when its file is gone. NotFoundError."""
-    row = _first(
+    row = rows.first_dict(
         connection.exec_driver_sql(
             """
             select d.dag_id, d.file, d.is_active, coalesce(s.is_paused, false) as is_paused, v.number as version,
@@ -127,7 +127,7 @@ def task_instances(connection: Connection, dag_id: str, run_id: str) -> list[Row
 def task_instance(connection: Connection, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Row:
     """One task instance. NotFoundError names what is missing: DAG, run or task."""
     found = run_alone(connection, dag_id, run_id)
-    row = _first(
+    row = rows.first_dict(
         connection.exec_driver_sql(
             f"""
             select {TASK_COLUMNS} from task_instance t join dag_run r on r.id = t.dag_run_id
@@ -217,7 +217,7 @@ def import_errors(connection: Connection) -> list[Row]:
 
 def run_alone(connection: Connection, dag_id: str, run_id: str) -> Row:
     """One run without its task instances. NotFoundError."""
-    found = _first(
+    found = rows.first_dict(
         connection.exec_driver_sql(
             f"""
             select {RUN_COLUMNS} from dag_run r join dag_version v on v.id = r.version_id
@@ -284,8 +284,3 @@ def _near(name: str, known: list[str], otherwise: str) -> str:
 
 def _with_summary(row: Row) -> Row:
     return row | {"schedule": timetable.summary(row["schedule"])}
-
-
-def _first(rows: CursorResult[Any]) -> Row | None:
-    row = rows.mappings().first()
-    return None if row is None else dict(row)

@@ -55,7 +55,7 @@ def _steps(connection: Connection, settings: Settings, run: int) -> Iterator[Row
     found: list[tuple[Row, Step | None, Step]] = []
     for event in events.of_run(connection, run):
         key = event["task_id"], event["map_index"]
-        step = Step(**{name: event[name] for name in ("at", "from_state", "to_state", "actor", "reason", "try_number")})
+        step = why_history.step_of(event)
         found.append((event, last.get(key), step))
         last[key] = step
     explained = why_history.longest_waits([(before, step) for _, before, step in found])

@@ -15,6 +15,7 @@ from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContenti
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
+from scheduler.store.db import rows
 from scheduler.store.queries import events, holders, reads
 from scheduler.store.queries.holders import Asker
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
@@ -65,7 +66,7 @@ select r.run_after, {MOST_RUNS} as "limit", (
 
 def of_instance(connection: Connection, settings: Settings, ti_id: int, *, asker: Asker | None = None) -> list[Row]:
     """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
-    own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+    own = _own(connection, ti_id)
     steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
     asker = asker or Asker()
     upstream = _upstream(connection, own, asker)
@@ -95,7 +96,7 @@ def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, 
     """What held up a task instance, by its run, task and map index, between two of its steps. Names all DAGs: not for accounts."""
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
-    own = dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+    own = _own(connection, ti_id)
     return _contention(connection, settings, own, _middle(before, step), Asker())
 
 
@@ -115,18 +116,13 @@ def longest_waits(pairs: Sequence[tuple[Step | None, Step]], awaited: Collection
     return set(found[:MOST_CAUSES])
 
 
+def step_of(event: Row) -> Step:
+    """An event of `events.of_run` as a step."""
+    return Step(**{name: event[name] for name in ("at", "from_state", "to_state", "actor", "reason", "try_number")})
+
+
 def _steps(found: Sequence[Row]) -> list[Step]:
-    return [
-        Step(
-            at=event["at"],
-            from_state=event["from_state"],
-            to_state=event["to_state"],
-            actor=event["actor"],
-            reason=event["reason"],
-            try_number=event["try_number"],
-        )
-        for event in found[-MOST_STEPS:]
-    ]
+    return [step_of(event) for event in found[-MOST_STEPS:]]
 
 
 def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str]) -> list[Row]:
@@ -145,13 +141,17 @@ def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str])
     ]
 
 
+def _own(connection: Connection, ti_id: int) -> Row:
+    return dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+
+
 def _middle(before: Step | None, step: Step) -> datetime:
     return step.at if before is None else before.at + (step.at - before.at) / 2
 
 
 def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, asker: Asker) -> Contention:
     parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
-    held = [dict(row) for row in connection.exec_driver_sql(DISPATCHES, parameters).mappings()]
+    held = rows.dicts(connection.exec_driver_sql(DISPATCHES, parameters))
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
     workers = connection.exec_driver_sql(WORKERS, parameters).one()
     of_queue = [one for one in held if one["queue"] == own["queue"]]
