@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 import anyio.to_thread
@@ -38,7 +39,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     app = FastAPI(
         title=TITLE,
         description=DESCRIPTION,
-        version=routes.version(),
+        version=version("paceline"),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

@@ -22,6 +22,7 @@ from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.lists import dags
+from scheduler.store.lists.listing import Filters, Listing, Page
 from scheduler.store.runs.selection import Change
 from scheduler.store.secrets.cipher import Cipher
 
@@ -95,6 +96,17 @@ class Call:
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`."""
         return database.read(self.service.engine, work, *args, **kwargs)
+
+    def page(self, name: str, listing: Listing, filters: Filters, page: Page) -> dict[str, Any]:
+        """One page of a list, whose rows are the field `name`."""
+        entries = self.read(listing.page, filters, page)
+        return {
+            name: entries.rows,
+            "total_entries": entries.total,
+            "total_entries_limit": entries.total_limit,
+            "next_cursor": entries.next_cursor,
+            "previous_cursor": entries.previous_cursor,
+        }
 
     def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`, whose state changes name the account."""

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 #: Seconds for which a request waits for a server that accepts no writes, as during a failover.
 PATIENCE_S = 5.0
-#: A connection that was used less than this many seconds ago is not asked again whether it works.
+#: A connection that was used less than this many seconds ago is not tested again.
 FRESH_S = 1.0
 USED_AT = "paceline_used_at"
 #: The execution option with the actor of a request. See database.ACTOR, which is that of the whole process.

@@ -104,8 +104,8 @@ class Logins:
         key, kind = self.key(request)
         found = database.read(self._engine, keys.account, key, kind)
         if found is None:
-            again = "log in again" if kind == "session" else "get one from POST /auth/token"
-            raise UnauthenticatedError(f"The {'session' if kind == 'session' else 'token'} has ended: {again}.")
+            hint = "session has ended: log in again" if kind == "session" else "token has ended: get one from POST /auth/token"
+            raise UnauthenticatedError(f"The {hint}.")
         if kind == "session" and request.method not in SAFE and not self.same_origin(request, key):
             raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
         return found

@@ -33,7 +33,7 @@ REMEMBERED_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the provider who proved itself. `role` is None to keep the role of the account."""
+    """An authenticated user of the provider. `role` is None to keep the role of the account."""
 
     subject: str
     name: str

@@ -1,4 +1,4 @@
-"""Parameters that many routes share: pages, ranges, and how a list is asked for."""
+"""Parameters that many routes share: pages, ranges, and the names of a task instance."""
 
 import inspect
 from collections.abc import Callable, Coroutine
@@ -25,11 +25,11 @@ Ranges = dict[str, dict[str, Any]]
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
-def page(limit: int = 50, offset: int = 0, order_by: list[str] | None = None) -> listing.Page:
-    """A page by limit and offset. UsageError for too many columns of an order."""
+def page(limit: int = 50, offset: int = 0, order_by: list[str] | None = None, cursor: str | None = None) -> listing.Page:
+    """A page by limit and offset, or by cursor. UsageError for too many columns of an order."""
     if order_by and len(order_by) > MOST_ORDERS:
         raise UsageError(f"order_by has {len(order_by)} columns: {MOST_ORDERS} are allowed.")
-    return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()))
+    return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()), cursor)
 
 
 # The dependencies below only compute, so they are coroutines: FastAPI runs each function that is none in a thread of its own.
@@ -49,8 +49,7 @@ async def _cursor_page(
     cursor: Annotated[str | None, Query()] = None,
 ) -> listing.Page:
     """A page by limit and offset, or by cursor, which costs the same however far it is."""
-    at = page(limit, offset, order_by)
-    return listing.Page(at.limit, at.offset, at.order_by, cursor)
+    return page(limit, offset, order_by, cursor)
 
 
 class Place(NamedTuple):

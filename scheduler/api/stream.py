@@ -42,7 +42,7 @@ MOST_TASKS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Scope:
     """The scope of a page: everything, a DAG or a run. Task instances are sent with a DAG only. `tags`: None means all DAGs."""
 
     dag_id: str | None = None
@@ -68,14 +68,14 @@ class Session(NamedTuple):
 class _Page:
     """An open stream."""
 
-    wanted: Wanted
+    scope: Scope
     session: Session
     messages: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(MOST_BEHIND))
     is_behind: bool = False
     has_ended: bool = False
 
     def end(self) -> None:
-        """Send nothing more. The message wakes its reader, who looks at `has_ended` first."""
+        """Send nothing more. The message wakes its reader, which checks `has_ended` first."""
         self.has_ended = True
         with contextlib.suppress(asyncio.QueueFull):
             self.messages.put_nowait("")
@@ -109,9 +109,9 @@ class Stream:
         if len(self._pages) >= MOST_STREAMS:
             raise UnreachableError("This web process has too many open event streams: start another one, or close pages.")
 
-    async def follow(self, wanted: Wanted, session: Session) -> AsyncIterator[str]:
+    async def follow(self, scope: Scope, session: Session) -> AsyncIterator[str]:
         """The messages for a page, until its login ends, the process shuts down, or the stream is too old."""
-        page = _Page(wanted, session)
+        page = _Page(scope, session)
         self._pages.add(page)
         if self._looking is None or self._looking.done():
             self._sees.clear()
@@ -122,20 +122,20 @@ class Stream:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sees.wait(), READY_S)
             yield "retry: 2000\n" + event("ready", {})
-            said_at = time.monotonic()
+            sent_at = time.monotonic()
             while not (page.has_ended or self._stopping.is_set()) and time.monotonic() < ends_at:
                 try:
                     message = await asyncio.wait_for(page.messages.get(), 1.0)
                     if page.has_ended:
                         break
                     yield message
-                    said_at = time.monotonic()
+                    sent_at = time.monotonic()
                 except TimeoutError:
                     if page.is_behind:  # and no change followed those that it missed
                         page.is_behind = False
                         yield event("reset", {})
-                    if time.monotonic() - said_at >= KEEP_ALIVE_S:
-                        said_at = time.monotonic()
+                    if time.monotonic() - sent_at >= KEEP_ALIVE_S:
+                        sent_at = time.monotonic()
                         yield ": alive\n\n"
         finally:
             self._pages.discard(page)
@@ -149,7 +149,7 @@ class Stream:
                 is_due = started - checked_at >= LOGINS_S
                 opened = {page.session.digest for page in self._pages}
                 # A page of a DAG that opens during this look gets `more` instead of task instances.
-                of_dags = any(page.wanted.dag_id is not None for page in self._pages)
+                of_dags = any(page.scope.dag_id is not None for page in self._pages)
                 read = functools.partial(_read, with_instances=of_dags, digests=opened, is_due=is_due)
                 changes, logins = await anyio.to_thread.run_sync(database.read, self._engine, read, watch)
                 if logins is not None:
@@ -158,14 +158,14 @@ class Stream:
             except (DBAPIError, PoolTimeoutError, UnreachableError):
                 if not is_away:
                     log.warning("The event stream cannot read the database")
-                    self._tell(event("away", {"detail": "PostgreSQL does not answer."}))
+                    self._broadcast(event("away", {"detail": "PostgreSQL does not answer."}))
                 is_away = True
             except Exception:
                 log.exception("The event stream failed")
                 is_away = True
             else:
                 if is_away:
-                    self._tell(event("reset", {}))
+                    self._broadcast(event("reset", {}))
                 is_away = False
                 self._sees.set()
                 if changes is not None:
@@ -178,19 +178,19 @@ class Stream:
             if page.session.digest in opened and logins.get(page.session.digest) != page.session.account:
                 page.end()
 
-    def _tell(self, message: str) -> None:
+    def _broadcast(self, message: str) -> None:
         for page in self._pages:
             page.put(message)
 
     def _send(self, changes: Changes) -> None:
         """Each message is built once for all pages with the same scope."""
-        made: dict[Wanted, str | None] = {}
+        messages: dict[Scope, str | None] = {}
         for page in self._pages:
             if page.has_ended:
                 continue
-            if page.wanted not in made:
-                made[page.wanted] = _message(changes, page.wanted)
-            message = made[page.wanted]
+            if page.scope not in messages:
+                messages[page.scope] = _message(changes, page.scope)
+            message = messages[page.scope]
             if message is not None:
                 page.put(message)
 
@@ -210,18 +210,18 @@ def event(name: str, data: dict[str, Any]) -> str:
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
 
 
-def _message(changes: Changes, wanted: Wanted) -> str | None:
-    runs = {number: run for number, run in changes.runs.items() if wanted.sees(run)}
+def _message(changes: Changes, scope: Scope) -> str | None:
+    runs = {number: run for number, run in changes.runs.items() if scope.sees(run)}
     if not runs and not changes.dags:
         return None
     tasks: list[dict[str, Any]] = []
-    if wanted.dag_id is not None:
+    if scope.dag_id is not None:
         tasks = [
             {"dag_id": run["dag_id"], "dag_run_id": run["dag_run_id"], **task}
             for number, run in runs.items()
             for task in changes.instances.get(number, ())
         ]
-    is_long = wanted.dag_id is not None and (changes.more or len(tasks) > MOST_TASKS)
+    is_long = scope.dag_id is not None and (changes.more or len(tasks) > MOST_TASKS)
     shown = [{name: run[name] for name in ("dag_id", "dag_run_id", "state")} for run in runs.values()]
     data = {"at": changes.at.isoformat(), "runs": shown[:MOST_TASKS], "tasks": [] if is_long else tasks,
             "more": is_long or len(shown) > MOST_TASKS, "dags": changes.dags}  # fmt: skip

@@ -1,7 +1,5 @@
 """The routes, one file for each noun."""
 
-from importlib.metadata import version as _version
-
 from scheduler.api.routes import (
     assets,
     auth,
@@ -38,8 +36,3 @@ ROUTERS = (
     backfills.router, hitl.router, states.router, assets.router, event_logs.router, pools.router, variables.router,
     connections.router, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip
-
-
-def version() -> str:
-    """The version of Paceline."""
-    return _version("paceline")

@@ -77,8 +77,7 @@ def get_asset_events(
     filters = records.ASSET_EVENTS.filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
     filters.equals("source_task_id", source_task_id).equals("source_run_id", source_run_id)
     filters.equals("source_map_index", source_map_index).like("name", name_pattern, name_prefix_pattern)
-    found = api.read(records.ASSET_EVENTS.page, filters.in_ranges(ranges_), page)
-    return {"asset_events": found.rows, "total_entries": found.total}
+    return api.page("asset_events", records.ASSET_EVENTS, filters.in_ranges(ranges_), page)
 
 
 @router.post("/assets/events", response_model=models.AssetEvent)
@@ -169,7 +168,7 @@ def known(api: Call, asset_id: Number) -> dict[str, Any]:
 
 
 def _all(api: Call) -> list[dict[str, Any]]:
-    """Every asset with who updates it and who waits for it."""
+    """Every asset, with the tasks that update it and the DAGs that wait for it."""
     rows = api.read(store.assets)
     numbers = api.read(records.asset_numbers, [row["uri"] for row in rows])
     facts = api.read(records.asset_facts)

@@ -18,8 +18,7 @@ def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str,
     if dag_id is not None:
         api.require(dag_id, "viewer")
     filters = records.BACKFILLS.filters().visible(api.tags()).equals("dag_id", dag_id)
-    found = api.read(records.BACKFILLS.page, filters, page)
-    return {"backfills": found.rows, "total_entries": found.total}
+    return api.page("backfills", records.BACKFILLS, filters, page)
 
 
 @router.post("", response_model=models.Backfill)

@@ -72,7 +72,7 @@ def get_dag_runs(
         filters.nothing()
     runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)
     runs.consumed(filters, consuming_asset_pattern)
-    return _page(api, filters, page)
+    return api.page("dag_runs", runs.RUNS, filters, page)
 
 
 @router.post("/dags/{dag_id}/dagRuns/list", response_model=models.DagRunPage)
@@ -82,7 +82,8 @@ def get_list_dag_runs_batch(api: Api, dag_id: str, body: models.DagRunsFilter) -
         raise UsageError("The DAG in the path must be ~: name DAGs in dag_ids.")
     filters = _of_dag(api, "~").one_of("dag_id", body.dag_ids).one_of("state", body.states).matches("conf", body.conf_contains)
     filters.in_ranges(params.bounds_in(body, "run_after", "logical_date", "start_date", "end_date", "duration"))
-    return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
+    page = params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None)
+    return api.page("dag_runs", runs.RUNS, filters, page)
 
 
 @router.get(RUN, response_model=models.DagRun)
@@ -193,8 +194,8 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
 def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """List the updates of assets that created a run. Tasks and runs of DAGs that the account may not see are left out."""
     row = api.read(runs.run, dag_id, dag_run_id)
-    found = api.read(records.ASSET_EVENTS.page, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
-    return {"asset_events": other_dags.in_asset_events(api, found.rows), "total_entries": found.total}
+    page = api.page("asset_events", records.ASSET_EVENTS, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
+    return page | {"asset_events": other_dags.in_asset_events(api, page["asset_events"])}
 
 
 @router.get(f"{RUN}/wait", tags=["experimental"], response_class=StreamingResponse)
@@ -354,14 +355,3 @@ def _dag_of(api: Call, path: str, named: str | None) -> str:
         raise UsageError("With ~ in the path, each entry needs its dag_id.")
     api.require(named, "operator")
     return named
-
-
-def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
-    found = api.read(runs.RUNS.page, filters, page)
-    return {
-        "dag_runs": found.rows,
-        "total_entries": found.total,
-        "total_entries_limit": found.total_limit,
-        "next_cursor": found.next_cursor,
-        "previous_cursor": found.previous_cursor,
-    }

@@ -182,8 +182,7 @@ def get_dag_versions(
         filters.equals("dag_id", dag_id)
     if bundle_name not in {None, BUNDLE} or bundle_version is not None:
         filters.nothing()
-    found = api.read(lists.VERSIONS.page, filters, page)
-    return {"dag_versions": found.rows, "total_entries": found.total}
+    return api.page("dag_versions", lists.VERSIONS, filters, page)
 
 
 @router.get("/dags/{dag_id}/dagVersions/{version_number}", response_model=Version, tags=["DagVersion"])
@@ -291,8 +290,7 @@ def get_import_errors(
     filters.equals("filename", filename)
     if bundle_name not in {None, BUNDLE}:
         filters.nothing()
-    found = api.read(records.IMPORT_ERRORS.page, filters, page)
-    return {"import_errors": found.rows, "total_entries": found.total}
+    return api.page("import_errors", records.IMPORT_ERRORS, filters, page)
 
 
 @router.get("/importErrors/{import_error_id}", response_model=models.ImportError_, tags=["Import Error"])

@@ -1,4 +1,4 @@
-"""The audit log: each change that somebody asked for."""
+"""The audit log: each requested change."""
 
 from typing import Annotated, Any
 
@@ -50,8 +50,8 @@ def get_event_logs(
     filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("owner", owner_pattern, owner_prefix_pattern)
     filters.like("event", event_pattern, event_prefix_pattern)
-    found = api.read(records.AUDIT.page, filters, page)
-    return {"event_logs": other_dags.in_audit(api, found.rows), "total_entries": found.total}
+    entries = api.page("event_logs", records.AUDIT, filters, page)
+    return entries | {"event_logs": other_dags.in_audit(api, entries["event_logs"])}
 
 
 @router.get("/{event_log_id}", response_model=models.EventLog)

@@ -6,7 +6,7 @@ from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
 from scheduler.api.call import Api, new_router
-from scheduler.api.stream import Session, Wanted
+from scheduler.api.stream import Scope, Session
 from scheduler.store.accounts import keys
 
 router = new_router(tags=["Paceline"])
@@ -30,6 +30,6 @@ def get_events(
     if dag_id is not None:
         api.require(dag_id, "viewer")
     tags = api.tags()
-    wanted = Wanted(dag_id, dag_run_id, None if tags is None else tuple(tags))
+    scope = Scope(dag_id, dag_run_id, None if tags is None else tuple(tags))
     session = Session(keys.digest(api.service.logins.key(request)[0]), api.account)
-    return StreamingResponse(api.service.stream.follow(wanted, session), media_type=TYPE, headers=HEADERS)
+    return StreamingResponse(api.service.stream.follow(scope, session), media_type=TYPE, headers=HEADERS)

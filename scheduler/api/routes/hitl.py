@@ -28,6 +28,7 @@ PATH = f"{TI}/{{map_index}}/hitlDetails"
 
 
 async def _filters(
+    ranges_: Annotated[params.Ranges, Depends(params.ranges("created_at"))],
     dag_id_pattern: str | None = None,
     dag_id_prefix_pattern: str | None = None,
     task_id: str | None = None,
@@ -37,31 +38,25 @@ async def _filters(
     state: params.TaskStates = None,
     subject_search: str | None = None,
     body_search: str | None = None,
-) -> Filters:
-    found = requests.REQUESTS.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
-    found.like("task_id", task_id_pattern, task_id_prefix_pattern).equals("map_index", map_index).one_of("state", ours(state))
-    return found.matches("subject", subject_search).matches("body", body_search)
-
-
-async def _answers(
-    filters: Annotated[Filters, Depends(_filters)],
-    ranges_: Annotated[params.Ranges, Depends(params.ranges("created_at"))],
     response_received: bool | None = None,
     responded_by_user_id: params.Strings = None,
     responded_by_user_name: params.Strings = None,
 ) -> Filters:
-    filters.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
-    return requests.is_answered(filters.in_ranges(ranges_), response_received)
+    found = requests.REQUESTS.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
+    found.like("task_id", task_id_pattern, task_id_prefix_pattern).equals("map_index", map_index).one_of("state", ours(state))
+    found.matches("subject", subject_search).matches("body", body_search).in_ranges(ranges_)
+    found.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
+    return requests.is_answered(found, response_received)
 
 
 @router.get(f"{RUN}/hitlDetails", response_model=models.HitlDetailPage)
 def get_hitl_details(
-    api: Api, dag_id: str, dag_run_id: str, filters: Annotated[Filters, Depends(_answers)], page: params.Page
+    api: Api, dag_id: str, dag_run_id: str, filters: Annotated[Filters, Depends(_filters)], page: params.Page
 ) -> dict[str, Any]:
     """List the questions that task instances of a run ask people, with the answers; ~ stands for any DAG or any run."""
     of_run(api, filters, dag_id, dag_run_id)
-    found = api.read(requests.REQUESTS.page, filters, page)
-    return {"hitl_details": [_detail(row) for row in with_operators(api, found.rows)], "total_entries": found.total}
+    found = api.page("hitl_details", requests.REQUESTS, filters, page)
+    return found | {"hitl_details": [_read(models.HitlDetail, row) for row in with_operators(api, found["hitl_details"])]}
 
 
 @router.get(PATH, response_model=models.HitlDetail)
@@ -69,7 +64,7 @@ def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
     """Show the question that a task instance asks a person, and the answer if there is one."""
     request, answer = _asked(api, place), _value(api, place, RESPONSE)
     own = {"request": request["value"], "created_at": request["updated_at"], "answer": answer and answer["value"]}
-    return _detail(shown(api, place) | own)
+    return _read(models.HitlDetail, shown(api, place) | own)
 
 
 @router.get(f"{PATH}/tries/{{try_number}}", response_model=models.HitlTryDetail)
@@ -111,10 +106,6 @@ def update_hitl_detail(api: Api, place: MappedPlace, body: models.HitlAnswer) ->
     if is_answered or not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
         raise ConflictError(f"Task {place.task_id!r} has been answered already.")
     return {**answer, "responded_by": answer["responded_by_user"]}
-
-
-def _detail(row: Row) -> models.HitlDetail:
-    return _read(models.HitlDetail, row)
 
 
 def _read(model: type[D], row: Row) -> D:

@@ -71,14 +71,12 @@ def get_jobs(
     executor_class: str | None = None,
 ) -> dict[str, Any]:
     """List schedulers, workers and waiters."""
-    filters = records.process_filters(alive=is_alive, state=job_state).equals("host", hostname)
-    filters.equals("kind", job_type and KINDS.get(job_type, job_type))
-    filters.in_ranges(ranges_)
+    silent_s = api.settings.scheduler.scheduler_health_check_threshold
+    filters = records.process_filters(silent_s, alive=is_alive, state=job_state).equals("host", hostname)
+    filters.equals("kind", job_type and KINDS.get(job_type, job_type)).in_ranges(ranges_)
     if executor_class not in {None, "CeleryExecutor"}:
         filters.nothing()
-    silent_s = api.settings.scheduler.scheduler_health_check_threshold
-    found = api.read(records.processes, filters, page, silent_after_s=silent_s)
-    return {"jobs": found.rows, "total_entries": found.total}
+    return api.page("jobs", records.PROCESSES, filters, page)
 
 
 @router.get("/plugins", tags=["Plugin"])

@@ -52,8 +52,9 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         pattern: Annotated[str | None, Query(alias=f"{kind.parameter}_pattern")] = None,
         prefix: Annotated[str | None, Query(alias=f"{kind.parameter}_prefix_pattern")] = None,
     ) -> dict[str, Any]:
-        entries = api.read(kind.listing.page, kind.listing.filters().like(kind.column, pattern, prefix), page)
-        return {f"{kind.noun}s": [kind.show(api, row) for row in entries.rows], "total_entries": entries.total}
+        name = f"{kind.noun}s"
+        entries = api.page(name, kind.listing, kind.listing.filters().like(kind.column, pattern, prefix), page)
+        return entries | {name: [kind.show(api, row) for row in entries[name]]}
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
     def create(api: Api, body: new) -> Row:

@@ -10,7 +10,7 @@ from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
-from scheduler.api.routes.task_instances import asker
+from scheduler.api.routes.task_instances import reader
 from scheduler.exceptions import UnreachableError
 from scheduler.store.actions import pools
 from scheduler.store.db import clock
@@ -26,7 +26,7 @@ MOST_POINTS = 400
 @router.get(f"{RUN}/why", response_model=models.Why)
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
-    now = api.read(why.why_run, api.settings, dag_id, dag_run_id, asker=asker(api))
+    now = api.read(why.why_run, api.settings, dag_id, dag_run_id, reader=reader(api))
     return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
 
 
@@ -34,9 +34,9 @@ def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
 def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Explain what a task instance waits for, and what it waited for before each step."""
     ti = api.read(instances.instance, *place)
-    person = asker(api)
-    now = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, asker=person)
-    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], asker=person)}
+    account = reader(api)
+    now = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, reader=account)
+    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], reader=account)}
 
 
 @router.get("/queues", response_model=models.QueueList)

@@ -22,8 +22,7 @@ Key = Annotated[str, Path(min_length=1, max_length=512)]
 @router.get(TASK, response_model=models.TaskStates, tags=["Task State Store"])
 def list_task_state_store(api: Api, place: TaskPlace, page: Page) -> dict[str, Any]:
     """List the values that a task instance keeps."""
-    found = api.read(states.TASKS.page, states.task_filters(*place), page)
-    return {"task_state_store": found.rows, "total_entries": found.total}
+    return api.page("task_state_store", states.TASKS, states.task_filters(*place), page)
 
 
 @router.get(f"{TASK}/{{key:path}}", response_model=models.TaskState, tags=["Task State Store"])
@@ -69,8 +68,7 @@ def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = F
 @router.get(ASSET, response_model=models.AssetStates, tags=["Asset State Store"])
 def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, Any]:
     """List the values that tasks keep for an asset."""
-    found = api.read(states.ASSETS.page, states.asset_filters(known(api, asset_id)["uri"]), page)
-    return {"asset_state_store": found.rows, "total_entries": found.total}
+    return api.page("asset_state_store", states.ASSETS, states.asset_filters(known(api, asset_id)["uri"]), page)
 
 
 @router.get(f"{ASSET}/{{key:path}}", response_model=models.AssetState, tags=["Asset State Store"])

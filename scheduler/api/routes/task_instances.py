@@ -14,7 +14,7 @@ from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageErr
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.queries import why
-from scheduler.store.queries.holders import Asker
+from scheduler.store.queries.holders import Reader
 
 router = new_router(tags=["Task Instance"])
 
@@ -187,18 +187,13 @@ def ours(names: Iterable[str | None] | None) -> list[str | None] | None:
 
 
 def _page(api: Call, filters: Filters, page: Page) -> dict[str, Any]:
-    found = api.read(instances.INSTANCES.page, filters, page)
-    return {
-        "task_instances": with_operators(api, found.rows),
-        "total_entries": found.total,
-        "total_entries_limit": found.total_limit,
-        "next_cursor": found.next_cursor,
-        "previous_cursor": found.previous_cursor,
-    }
+    found = api.page("task_instances", instances.INSTANCES, filters, page)
+    with_operators(api, found["task_instances"])
+    return found
 
 
 def with_operators(api: Call, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operator stands in the version of the DAG, which is read once."""
+    """Add the operators to rows of task instances: they stand in the versions of the DAG, each of which is read once."""
     operators = {version_id: _operators(api, version_id) for version_id in {row["version_id"] for row in rows}}
     for row in rows:
         row["operator"] = row["operator_name"] = operators[row["version_id"]].get(row["task_id"])
@@ -235,13 +230,13 @@ def of_try(api: Call, place: Place, number: int) -> dict[str, Any]:
 
 def _dependencies(api: Call, place: Place) -> dict[str, Any]:
     api.read(instances.instance, *place)
-    answer = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, asker=asker(api))
+    answer = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, reader=reader(api))
     return {"dependencies": [{"name": answer["state"] or "none", "reason": reason} for reason in answer["waiting_for"]]}
 
 
-def asker(api: Call) -> Asker:
-    """The account of a request, as one that asks why something waits."""
-    return Asker(api.tags(), api.service.versions)
+def reader(api: Call) -> Reader:
+    """The account of a request, as the reader of explanations."""
+    return Reader(api.tags(), api.service.versions)
 
 
 def of_group(api: Call, dag_id: str, run_id: str, group_id: str) -> list[str]:

@@ -48,9 +48,7 @@ def get_xcom_entries(
     filters.like("key", xcom_key_pattern, xcom_key_prefix_pattern)
     filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern)
     filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
-    filters.in_ranges(ranges_)
-    found = api.read(records.XCOMS.page, filters, page)
-    return {"xcom_entries": found.rows, "total_entries": found.total}
+    return api.page("xcom_entries", records.XCOMS, filters.in_ranges(ranges_), page)
 
 
 @router.get(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.db import rows
-from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row
+from scheduler.store.lists.listing import Filters, Listing, Row
 from scheduler.store.queueing.limits import USED_SLOTS
 
 
@@ -270,18 +270,13 @@ ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_int
 JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
 
 
-def process_filters(*, alive: bool | None = None, state: str | None = None) -> Filters:
-    """Processes that are alive or not, or in one of Airflow's job states."""
+def process_filters(silent_after_s: float, *, alive: bool | None = None, state: str | None = None) -> Filters:
+    """Schedulers, workers and waiters that are alive or not, or in one of Airflow's job states."""
     filters = PROCESSES.filters()
+    filters.parameters["silent"] = silent_after_s
     if alive is not None:
         filters.where(ALIVE if alive else f"not ({ALIVE})")
     return filters if state is None else filters.where(JOB_STATES.get(state, "false"))
-
-
-def processes(connection: Connection, filters: Filters, page: Page, *, silent_after_s: float) -> Entries:
-    """One page of schedulers, workers and waiters, by default in the order of their start."""
-    filters.parameters["silent"] = silent_after_s
-    return PROCESSES.page(connection, filters, page)
 
 
 def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict[str, Row]:

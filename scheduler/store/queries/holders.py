@@ -1,4 +1,4 @@
-"""Who asks why something waits, and the task instances that hold slots of a pool, named for that person."""
+"""The reader of an explanation, and the task instances that hold slots of a pool, as this reader may see them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """Who asks. Of other DAGs, only those that have one of `tags` are named; None names all.
+class Reader:
+    """The reader of an explanation. Of other DAGs, only those that have one of `tags` are named; None names all.
 
-    `versions` are those of its process, which need not be read again.
+    `versions` are those that its process has read already.
     """
 
     tags: Collection[str] | None = None
     versions: Versions = field(default_factory=Versions)
 
 
-def named(connection: Connection, rows: Sequence[Row], asker: Asker) -> tuple[Holder, ...]:
+def named(connection: Connection, rows: Sequence[Row], reader: Reader) -> tuple[Holder, ...]:
     """These task instances (dag_id, run_id, task_id, map_index, pool_slots) as holders."""
     found = {row["dag_id"] for row in rows}
-    seen = found if asker.tags is None else set(dags.visible(connection, found, asker.tags))
+    seen = found if reader.tags is None else set(dags.visible(connection, found, reader.tags))
     return tuple(_holder(row) if row["dag_id"] in seen else Holder(name=None, run_id=None, slots=row["pool_slots"]) for row in rows)
 
 

@@ -27,7 +27,7 @@ from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.db import rows
 from scheduler.store.queries import holders, reads
-from scheduler.store.queries.holders import Asker
+from scheduler.store.queries.holders import Reader
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
@@ -51,18 +51,18 @@ def why(
     task_id: str,
     *,
     map_index: int | None = None,
-    asker: Asker | None = None,
+    reader: Reader | None = None,
 ) -> Row:
     """`{state, waiting_for: [sentence, ...]}`. Without `map_index`, the first unfinished instance of a mapped task is meant."""
     known = _instances(connection, dag_id, run_id, task_id)
     index = map_index if map_index is not None else _first_open(known)
     ti = reads.task_instance(connection, dag_id, run_id, task_id, map_index=index)
     counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
-    situation = _situation(connection, settings, ti["id"], counts, asker or Asker())
+    situation = _situation(connection, settings, ti["id"], counts, reader or Reader())
     return {"state": ti["state"], "map_index": index, "waiting_for": explain(situation)}
 
 
-def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str, *, asker: Asker | None = None) -> Row:
+def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str, *, reader: Reader | None = None) -> Row:
     """`{state, waiting_for: [sentence, ...]}` of a run: why it has not started, or what its first open task instances wait for."""
     run = reads.run_alone(connection, dag_id, run_id)
     if run["state"] in RUN_FINISHED:
@@ -70,7 +70,7 @@ def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str
     found = rows.dicts(connection.exec_driver_sql(FIRST_OPEN, {"run": run["id"]}))
     sentences = []
     for row in found[:1] if run["state"] == RunState.QUEUED else found:
-        reasons = explain(_situation(connection, settings, row["id"], {}, asker or Asker()))
+        reasons = explain(_situation(connection, settings, row["id"], {}, reader or Reader()))
         name = row["task_id"] if row["map_index"] < 0 else f"{row['task_id']}[{row['map_index']}]"
         sentences += reasons if run["state"] == RunState.QUEUED else [f"{name}: {reason}" for reason in reasons]
     return {"state": run["state"], "waiting_for": sentences or ["All its task instances have ended: a scheduler closes it soon."]}
@@ -93,11 +93,11 @@ def _first_open(instances: list[Row]) -> int:
     return min(still_open or [row["first"] for row in instances], default=-1)
 
 
-def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int], asker: Asker) -> Situation:
+def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int], reader: Reader) -> Situation:
     worker_s, silent_s = settings.worker.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     ti = _instance(connection, ti_id, silent_after_s=worker_s)
     try:
-        dag = asker.versions.dag(connection, ti["version_id"])
+        dag = reader.versions.dag(connection, ti["version_id"])
     except UnreadableVersionError as error:
         waits, ti["scheduling_error"] = {}, ti["scheduling_error"] or str(error)
     else:
@@ -110,7 +110,7 @@ def _situation(connection: Connection, settings: Settings, ti_id: int, counts: d
         state=S(ti["state"] or "none"),
         schedulers=_alive(connection, "scheduler", silent_after_s=silent_s),
         pool_name=ti["pool"],
-        pool=_pool(connection, settings, ti, asker),
+        pool=_pool(connection, settings, ti, reader),
         limits=_limits(connection, settings, ti),
         queue=_queue(connection, settings, ti),
         deferral=_deferral(connection, ti, silent_s),
@@ -211,7 +211,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
     return RunFacts(state=RunState(ti["run_state"]), running_runs=limit, backfill=backfill, **same, **row)
 
 
-def _pool(connection: Connection, settings: Settings, ti: Row, asker: Asker) -> PoolFacts | None:
+def _pool(connection: Connection, settings: Settings, ti: Row, reader: Reader) -> PoolFacts | None:
     """The pool of a task instance and, with reservation, the task instance that it is reserved for; None if it does not exist."""
     aging_s = settings.scheduler.priority_aging
     rank = BY_AGED_RANK if aging_s else BY_RANK
@@ -235,8 +235,8 @@ def _pool(connection: Connection, settings: Settings, ti: Row, asker: Asker) -> 
         return None
     key |= {"free": pool["slots"] - pool["used"], "slots": pool["slots"]}
     first = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else []
-    reserved_for = next(iter(holders.named(connection, first, asker)), None)
-    return PoolFacts(**pool, holders=holders.named(connection, _holders(connection, ti["pool"]), asker), reserved_for=reserved_for)
+    reserved_for = next(iter(holders.named(connection, first, reader)), None)
+    return PoolFacts(**pool, holders=holders.named(connection, _holders(connection, ti["pool"]), reader), reserved_for=reserved_for)
 
 
 def _holders(connection: Connection, name: str) -> list[Row]:

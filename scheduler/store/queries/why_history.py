@@ -17,7 +17,7 @@ from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS
 from scheduler.store.db import rows
 from scheduler.store.queries import events, holders, reads
-from scheduler.store.queries.holders import Asker
+from scheduler.store.queries.holders import Reader
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]
@@ -64,16 +64,16 @@ select r.run_after, {MOST_RUNS} as "limit", (
 """
 
 
-def of_instance(connection: Connection, settings: Settings, ti_id: int, *, asker: Asker | None = None) -> list[Row]:
+def of_instance(connection: Connection, settings: Settings, ti_id: int, *, reader: Reader | None = None) -> list[Row]:
     """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
     own = _own(connection, ti_id)
     steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
-    asker = asker or Asker()
-    upstream = _upstream(connection, own, asker)
+    reader = reader or Reader()
+    upstream = _upstream(connection, own, reader)
 
     def text(step: Step, before: Step | None, *, is_long: bool) -> str:
         contention = (
-            _contention(connection, settings, own, _middle(before, step), asker) if is_long and before is not None else None
+            _contention(connection, settings, own, _middle(before, step), reader) if is_long and before is not None else None
         )
         last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
         return sentence(step, before, contention, last)
@@ -97,7 +97,7 @@ def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, 
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
     own = _own(connection, ti_id)
-    return _contention(connection, settings, own, _middle(before, step), Asker())
+    return _contention(connection, settings, own, _middle(before, step), Reader())
 
 
 def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> RunContention:
@@ -149,7 +149,7 @@ def _middle(before: Step | None, step: Step) -> datetime:
     return step.at if before is None else before.at + (step.at - before.at) / 2
 
 
-def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, asker: Asker) -> Contention:
+def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, reader: Reader) -> Contention:
     parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
     held = rows.dicts(connection.exec_driver_sql(DISPATCHES, parameters))
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
@@ -158,7 +158,7 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
     running = sum(one["is_running"] for one in of_queue)
     return Contention(
         pool_name=own["pool"],
-        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], asker),
+        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], reader),
         pool_slots=own["pool_slots"],
         limits=_limits(own, held, settings),
         queue=own["queue"],
@@ -170,8 +170,8 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
     )
 
 
-def _pool(connection: Connection, own: Row, held: list[Row], asker: Asker) -> PoolFacts:
-    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), asker)
+def _pool(connection: Connection, own: Row, held: list[Row], reader: Reader) -> PoolFacts:
+    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), reader)
     used = sum(one.slots for one in found)
     return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=found, holder_count=len(found))
 
@@ -188,9 +188,9 @@ def _limits(own: Row, held: list[Row], settings: Settings) -> tuple[LimitFacts, 
     return tuple(LimitFacts(name=name, limit=limit, active=active) for name, limit, active in counted if limit is not None)
 
 
-def _upstream(connection: Connection, own: Row, asker: Asker) -> list[str]:
+def _upstream(connection: Connection, own: Row, reader: Reader) -> list[str]:
     try:
-        dag = asker.versions.dag(connection, own["version_id"])
+        dag = reader.versions.dag(connection, own["version_id"])
     except UnreadableVersionError:
         return []
     return list(dag.tasks[dag.number[own["task_id"]]].upstream) if own["task_id"] in dag.number else []

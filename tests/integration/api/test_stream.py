@@ -176,7 +176,7 @@ def test_a_page_of_a_dag_that_opened_during_a_look_reads_again() -> None:
     run = {"dag_id": "etl", "dag_run_id": "new", "state": "running", "tags": []}
     seen = Changes(datetime.now(UTC), {1: run}, {}, more=True, dags=False)
 
-    messages = {dag_id: stream._message(seen, stream.Wanted(dag_id)) or "" for dag_id in (None, "etl")}
+    messages = {dag_id: stream._message(seen, stream.Scope(dag_id)) or "" for dag_id in (None, "etl")}
 
     assert '"more":false' in messages[None]
     assert '"more":true' in messages["etl"]
@@ -189,7 +189,7 @@ def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web:
     assert account is not None
 
     async def listen() -> list[str]:
-        messages = followed.follow(stream.Wanted(), stream.Session(keys.digest(token), account))
+        messages = followed.follow(stream.Scope(), stream.Session(keys.digest(token), account))
         await anext(messages)
         for number in range(stream.MOST_BEHIND + 1):
             followed._tell(stream.event("changes", {"number": number}))
