@@ -4,10 +4,10 @@ A log is read in blocks. The number of lines in each block is remembered for as 
 found by reading one block.
 """
 
+import functools
 import os
 import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,8 +33,10 @@ class _Index:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_indexes: OrderedDict[tuple[str, int, int], _Index] = OrderedDict()
-_lock = threading.Lock()
+@functools.lru_cache(MOST_FILES)
+def _index(path: str, device: int, inode: int) -> _Index:
+    """The index of a file, which is empty until it is counted."""
+    return _Index()
 
 
 def lines(file: Path, *, first: int, limit: int) -> dict[str, Any]:
@@ -181,11 +183,7 @@ def _skip(stream: BinaryIO, offset: int, lines_: int) -> int:
 def _counted(file: Path, stream: BinaryIO) -> list[int]:
     """The line ends in each whole block; blocks that came since the last time are read."""
     stat = os.fstat(stream.fileno())
-    with _lock:
-        index = _indexes.setdefault((str(file), stat.st_dev, stat.st_ino), _Index())
-        _indexes.move_to_end((str(file), stat.st_dev, stat.st_ino))
-        if len(_indexes) > MOST_FILES:
-            _indexes.popitem(last=False)
+    index = _index(str(file), stat.st_dev, stat.st_ino)
     with index.lock:
         whole = stat.st_size // BLOCK
         del index.ends[whole:]  # the file was made shorter
@@ -197,8 +195,8 @@ def _counted(file: Path, stream: BinaryIO) -> list[int]:
 
 def _is_counted(file: Path) -> bool:
     stat = file.stat()
-    index = _indexes.get((str(file), stat.st_dev, stat.st_ino))
-    return index is not None and len(index.ends) >= (stat.st_size - SMALL) // BLOCK
+    ends = _index(str(file), stat.st_dev, stat.st_ino).ends
+    return bool(ends) and len(ends) >= (stat.st_size - SMALL) // BLOCK
 
 
 def _total(stream: BinaryIO, ends: list[int]) -> int:

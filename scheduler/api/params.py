@@ -1,8 +1,8 @@
 """Parameters that many routes share: pages, ranges, and the names of a task instance."""
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import Field
@@ -11,6 +11,8 @@ from scheduler.api.models import known
 from scheduler.api.models.base import Moment
 from scheduler.exceptions import UsageError
 from scheduler.store.lists import listing
+
+T = TypeVar("T")
 
 #: The longest page. A larger limit gives a page of this length, as in Airflow.
 LONGEST_PAGE = 1000
@@ -22,6 +24,8 @@ SIGNS = ("gte", "gt", "lte", "lt")
 
 #: The bounds of range filters, by name and comparison.
 Ranges = dict[str, dict[str, Any]]
+#: A column, a pattern, and a prefix, as `Filters.like` takes them.
+Patterns = list[tuple[str, str | None, str | None]]
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
@@ -86,19 +90,27 @@ def ranges(*names: str) -> Callable[..., Coroutine[Any, Any, Ranges]]:
     async def bounds(**given: Any) -> Ranges:
         return {name: {sign: given[f"{name}_{sign}"] for sign in SIGNS} for name in names}
 
-    bounds.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    return _with_parameters(bounds, {f"{name}_{sign}": float if name == "duration" else Moment for name in names for sign in SIGNS})
+
+
+def patterns(**columns: str) -> Callable[..., Coroutine[Any, Any, Patterns]]:
+    """A dependency with the parameters `<name>_pattern` and `<name>_prefix_pattern` for each of these names, with their columns."""
+
+    async def given_patterns(**given: Any) -> Patterns:
+        return [(column, given[f"{name}_pattern"], given[f"{name}_prefix_pattern"]) for name, column in columns.items()]
+
+    return _with_parameters(given_patterns, {f"{name}{end}": str for name in columns for end in ("_pattern", "_prefix_pattern")})
+
+
+def _with_parameters(function: T, kinds: Mapping[str, Any]) -> T:
+    """Give a function of keyword arguments these query parameters, all of which are optional."""
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(f"{name}_{sign}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_bound(name))
-            for name in names
-            for sign in SIGNS
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, Query()])
+            for name, kind in kinds.items()
         ]
     )
-    return bounds
-
-
-def _bound(name: str) -> Any:
-    kind: Any = float if name == "duration" else Moment
-    return Annotated[kind | None, Query()]
+    return function
 
 
 Page = Annotated[listing.Page, Depends(_page)]

@@ -9,7 +9,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
 from scheduler.api.models.dag_runs import DagRun, TriggerBody
-from scheduler.api.params import Number, Page, Strings, ranges
+from scheduler.api.params import Number, Page, Strings, patterns, ranges
 from scheduler.api.routes.dag_runs import trigger
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.dags import assets as store
@@ -26,10 +26,7 @@ BeforeParam = Annotated[Moment | None, Query()]
 def get_assets(
     api: Api,
     page: Page,
-    name_pattern: str | None = None,
-    name_prefix_pattern: str | None = None,
-    uri_pattern: str | None = None,
-    uri_prefix_pattern: str | None = None,
+    patterns_: Annotated[params.Patterns, Depends(patterns(name="name", uri="uri"))],
     dag_ids: Strings = None,
     only_active: bool = True,
 ) -> dict[str, Any]:
@@ -37,8 +34,7 @@ def get_assets(
     rows = [
         row
         for row in _all(api)
-        if _matches(row["name"], name_pattern, name_prefix_pattern)
-        and _matches(row["uri"], uri_pattern, uri_prefix_pattern)
+        if all(_matches(row[name], pattern, prefix) for name, pattern, prefix in patterns_)
         and (not only_active or row["scheduled_dags"] or row["producing_tasks"])
         and (not dag_ids or {one["dag_id"] for one in (*row["scheduled_dags"], *row["producing_tasks"])} & set(dag_ids))
     ]
@@ -48,7 +44,7 @@ def get_assets(
 
 @router.get("/assets/aliases", response_model=models.AssetAliasPage)
 def get_asset_aliases(
-    api: Api, page: Page, name_pattern: str | None = None, name_prefix_pattern: str | None = None
+    api: Api, page: Page, patterns_: Annotated[params.Patterns, Depends(patterns(name="name"))]
 ) -> dict[str, Any]:
     """Always empty: Paceline has no asset aliases."""
     return {"asset_aliases": [], "total_entries": 0}
@@ -65,18 +61,17 @@ def get_asset_events(
     api: Api,
     page: Page,
     ranges_: Annotated[params.Ranges, Depends(ranges("timestamp"))],
+    patterns_: Annotated[params.Patterns, Depends(patterns(name="name"))],
     asset_id: int | None = None,
     source_dag_id: str | None = None,
     source_task_id: str | None = None,
     source_run_id: str | None = None,
     source_map_index: int | None = None,
-    name_pattern: str | None = None,
-    name_prefix_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List updates of assets."""
     filters = records.ASSET_EVENTS.filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
     filters.equals("source_task_id", source_task_id).equals("source_run_id", source_run_id)
-    filters.equals("source_map_index", source_map_index).like("name", name_pattern, name_prefix_pattern)
+    filters.equals("source_map_index", source_map_index).like_each(patterns_)
     return api.page("asset_events", records.ASSET_EVENTS, filters.in_ranges(ranges_), page)
 
 

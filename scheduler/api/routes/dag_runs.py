@@ -22,7 +22,7 @@ from scheduler.api.models import dag_runs as models
 from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
-from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, ranges
+from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
 from scheduler.settings import data_folder
 from scheduler.states import RunState
@@ -47,27 +47,19 @@ def get_dag_runs(
     dag_id: str,
     page: CursorPage,
     ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
+    patterns_: Annotated[params.Patterns, Depends(patterns(run_id="run_id", dag_id="dag_id", partition_key="partition_key"))],
     run_type: RunTypes = None,
     state: RunStates = None,
     dag_version: Annotated[list[int] | None, Query()] = None,
     bundle_version: str | None = None,
     conf_contains: str | None = None,
-    run_id_pattern: str | None = None,
-    run_id_prefix_pattern: str | None = None,
     triggering_user_name_pattern: str | None = None,
     triggering_user_name_prefix_pattern: str | None = None,
-    dag_id_pattern: str | None = None,
-    dag_id_prefix_pattern: str | None = None,
-    partition_key_pattern: str | None = None,
-    partition_key_prefix_pattern: str | None = None,
     consuming_asset_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List runs of a DAG, or of all DAGs with ~."""
     filters = _of_dag(api, dag_id).one_of("run_type", run_type).one_of("state", state).one_of("version_number", dag_version)
-    filters.in_ranges(ranges_)
-    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("dag_id", dag_id_pattern, dag_id_prefix_pattern)
-    filters.matches("conf", conf_contains)
-    filters.like("partition_key", partition_key_pattern, partition_key_prefix_pattern)
+    filters.in_ranges(ranges_).like_each(patterns_).matches("conf", conf_contains)
     if bundle_version:
         filters.nothing()
     runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)

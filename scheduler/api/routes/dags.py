@@ -12,7 +12,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import dags as models
 from scheduler.api.models import known
 from scheduler.api.models.base import Version
-from scheduler.api.params import Page, RunStates, Strings, UpdateMask, ranges
+from scheduler.api.params import Page, RunStates, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import data_folder
 from scheduler.states import RunState
@@ -25,22 +25,20 @@ from scheduler.store.lists.listing import Filters, in_memory
 router = new_router(tags=["DAG"])
 #: The name of the only bundle, which is the DAGs folder.
 BUNDLE = "dags-folder"
-RANGES = ("dag_run_start_date", "dag_run_end_date")
+RANGES = ranges("dag_run_start_date", "dag_run_end_date")
+PATTERNS = patterns(dag_id="dag_id", dag_display_name="dag_id")
 TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "queue", "retries", "trigger_rule", "operator_name"}
 
 
 async def _filters(
     api: Api,
-    ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
+    ranges_: Annotated[params.Ranges, Depends(RANGES)],
+    patterns_: Annotated[params.Patterns, Depends(PATTERNS)],
     tags: Strings = None,
     tags_match_mode: Literal["any", "all"] | None = None,
     owners: Strings = None,
-    dag_id_pattern: str | None = None,
-    dag_id_prefix_pattern: str | None = None,
     exclude_stale: bool = True,
     paused: bool | None = None,
-    dag_display_name_pattern: str | None = None,
-    dag_display_name_prefix_pattern: str | None = None,
     has_import_errors: bool | None = None,
     last_dag_run_state: Annotated[str | None, known.OneRunState] = None,
     dag_run_state: RunStates = None,
@@ -52,13 +50,11 @@ async def _filters(
     timetable_type: Strings = None,
 ) -> Filters:
     """The filters of lists and of bulk changes."""
-    filters = (
-        lists.DAGS.filters().visible(api.tags()).like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("is_paused", paused)
-    )
+    filters = lists.DAGS.filters().visible(api.tags()).like_each(patterns_).equals("is_paused", paused)
     if exclude_stale:
         filters.equals("is_active", True)
     lists.tagged(lists.owned(filters, owners), tags, with_all=tags_match_mode == "all")
-    filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern).equals("last_run_state", last_dag_run_state)
+    filters.equals("last_run_state", last_dag_run_state)
     filters.equals("has_import_errors", has_import_errors).equals("has_asset_schedule", has_asset_schedule)
     filters.matches("asset_uris", asset_dependency).one_of("timetable", timetable_type)
     if bundle_name not in {None, BUNDLE} or bundle_version is not None:
@@ -69,9 +65,11 @@ async def _filters(
 
 Chosen = Annotated[Filters, Depends(_filters)]
 #: The parameters that choose DAGs. `exclude_stale` alone chooses none.
-CHOOSING = {
-    *(name for name in inspect.signature(_filters).parameters if name not in {"api", "ranges_", "exclude_stale"}),
-    *(f"{name}_{sign}" for name in RANGES for sign in ("gte", "gt", "lte", "lt")),
+CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters} - {
+    "api",
+    "ranges_",
+    "patterns_",
+    "exclude_stale",
 }
 
 
@@ -232,11 +230,9 @@ def reparse_dag_file(api: Api, file_token: str) -> None:
 
 
 @router.get("/dagTags", response_model=models.TagPage)
-def get_dag_tags(
-    api: Api, page: Page, tag_name_pattern: str | None = None, tag_name_prefix_pattern: str | None = None
-) -> dict[str, Any]:
+def get_dag_tags(api: Api, page: Page, patterns_: Annotated[params.Patterns, Depends(patterns(tag_name="tag"))]) -> dict[str, Any]:
     """List the tags of DAGs."""
-    filters = lists.tag_filters().visible(api.tags()).like("tag", tag_name_pattern, tag_name_prefix_pattern)
+    filters = lists.tag_filters().visible(api.tags()).like_each(patterns_)
     tags = api.read(lists.tags, filters)
     found = in_memory([{"name": tag} for tag in tags], page, orders={"name"}, default=("name",))
     return {"tags": [row["name"] for row in found.rows], "total_entries": found.total}
@@ -280,14 +276,12 @@ def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_t
 def get_import_errors(
     api: Api,
     page: Page,
-    filename_pattern: str | None = None,
-    filename_prefix_pattern: str | None = None,
+    patterns_: Annotated[params.Patterns, Depends(patterns(filename="filename"))],
     filename: str | None = None,
     bundle_name: str | None = None,
 ) -> dict[str, Any]:
     """List DAG files that cannot be read."""
-    filters = records.error_filters(api.tags()).like("filename", filename_pattern, filename_prefix_pattern)
-    filters.equals("filename", filename)
+    filters = records.error_filters(api.tags()).like_each(patterns_).equals("filename", filename)
     if bundle_name not in {None, BUNDLE}:
         filters.nothing()
     return api.page("import_errors", records.IMPORT_ERRORS, filters, page)

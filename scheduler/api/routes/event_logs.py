@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Depends, Query
 
-from scheduler.api import other_dags
+from scheduler.api import other_dags, params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
-from scheduler.api.params import Number, Page, Strings
+from scheduler.api.params import Number, Page, Strings, patterns
 from scheduler.store.lists import records
 from scheduler.store.lists.listing import Filters
 
@@ -19,6 +19,9 @@ router = new_router(prefix="/eventLogs", tags=["Event Log"])
 def get_event_logs(
     api: Api,
     page: Page,
+    patterns_: Annotated[
+        params.Patterns, Depends(patterns(dag_id="dag_id", task_id="task_id", run_id="run_id", owner="owner", event="event"))
+    ],
     dag_id: str | None = None,
     task_id: str | None = None,
     run_id: str | None = None,
@@ -30,26 +33,13 @@ def get_event_logs(
     included_events: Strings = None,
     before: Annotated[Moment | None, Query()] = None,
     after: Annotated[Moment | None, Query()] = None,
-    dag_id_pattern: str | None = None,
-    task_id_pattern: str | None = None,
-    run_id_pattern: str | None = None,
-    owner_pattern: str | None = None,
-    event_pattern: str | None = None,
-    dag_id_prefix_pattern: str | None = None,
-    task_id_prefix_pattern: str | None = None,
-    run_id_prefix_pattern: str | None = None,
-    owner_prefix_pattern: str | None = None,
-    event_prefix_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List entries of the audit log. Without the role admin, only those about DAGs."""
-    filters = _visible(api).equals("dag_id", dag_id).equals("task_id", task_id).equals("run_id", run_id)
+    filters = _visible(api).like_each(patterns_).equals("dag_id", dag_id).equals("task_id", task_id).equals("run_id", run_id)
     filters.equals("map_index", map_index).equals("owner", owner).equals("event", event)
     filters.one_of("event", included_events).none_of("event", excluded_events).between("at", {"lt": before, "gt": after})
     if try_number is not None:
         filters.nothing()
-    filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
-    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("owner", owner_pattern, owner_prefix_pattern)
-    filters.like("event", event_pattern, event_prefix_pattern)
     entries = api.page("event_logs", records.AUDIT, filters, page)
     return entries | {"event_logs": other_dags.in_audit(api, entries["event_logs"])}
 

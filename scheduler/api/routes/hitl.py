@@ -29,11 +29,8 @@ PATH = f"{TI}/{{map_index}}/hitlDetails"
 
 async def _filters(
     ranges_: Annotated[params.Ranges, Depends(params.ranges("created_at"))],
-    dag_id_pattern: str | None = None,
-    dag_id_prefix_pattern: str | None = None,
+    patterns_: Annotated[params.Patterns, Depends(params.patterns(dag_id="dag_id", task_id="task_id"))],
     task_id: str | None = None,
-    task_id_pattern: str | None = None,
-    task_id_prefix_pattern: str | None = None,
     map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
     state: params.TaskStates = None,
     subject_search: str | None = None,
@@ -42,8 +39,8 @@ async def _filters(
     responded_by_user_id: params.Strings = None,
     responded_by_user_name: params.Strings = None,
 ) -> Filters:
-    found = requests.REQUESTS.filters().like("dag_id", dag_id_pattern, dag_id_prefix_pattern).equals("task_id", task_id)
-    found.like("task_id", task_id_pattern, task_id_prefix_pattern).equals("map_index", map_index).one_of("state", ours(state))
+    found = requests.REQUESTS.filters().like_each(patterns_).equals("task_id", task_id).equals("map_index", map_index)
+    found.one_of("state", ours(state))
     found.matches("subject", subject_search).matches("body", body_search).in_ranges(ranges_)
     found.one_of("responded_by_user_id", responded_by_user_id).one_of("responded_by_user_name", responded_by_user_name)
     return requests.is_answered(found, response_received)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path
 from sqlalchemy import Connection
 
 from scheduler.api import bulk, params
@@ -49,11 +49,10 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
     def find(
         api: Api,
         page: Page,
-        pattern: Annotated[str | None, Query(alias=f"{kind.parameter}_pattern")] = None,
-        prefix: Annotated[str | None, Query(alias=f"{kind.parameter}_prefix_pattern")] = None,
+        patterns: Annotated[params.Patterns, Depends(params.patterns(**{kind.parameter: kind.column}))],
     ) -> dict[str, Any]:
         name = f"{kind.noun}s"
-        entries = api.page(name, kind.listing, kind.listing.filters().like(kind.column, pattern, prefix), page)
+        entries = api.page(name, kind.listing, kind.listing.filters().like_each(patterns), page)
         return entries | {name: [kind.show(api, row) for row in entries[name]]}
 
     @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")

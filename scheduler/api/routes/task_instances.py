@@ -9,7 +9,7 @@ from scheduler.api import logs, params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
-from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, ranges
+from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, patterns, ranges
 from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
@@ -19,6 +19,7 @@ from scheduler.store.queries.holders import Reader
 router = new_router(tags=["Task Instance"])
 
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "updated_at", "duration")
+PATTERNS = patterns(pool_name="pool", queue_name="queue", operator_name="operator", rendered_map_index="rendered_map_index")
 #: Airflow's names of states that have another one here.
 OURS = {"restarting": "shutdown", "no_status": "none"}
 Numbers = Annotated[list[int] | None, Query()]
@@ -26,29 +27,20 @@ Numbers = Annotated[list[int] | None, Query()]
 
 async def _filters(
     ranges_: Annotated[params.Ranges, Depends(ranges(*RANGES))],
+    patterns_: Annotated[params.Patterns, Depends(PATTERNS)],
     state: TaskStates = None,
     pool: Strings = None,
-    pool_name_pattern: str | None = None,
-    pool_name_prefix_pattern: str | None = None,
     queue: Strings = None,
-    queue_name_pattern: str | None = None,
-    queue_name_prefix_pattern: str | None = None,
     executor: Strings = None,
     version_number: Numbers = None,
     try_number: Numbers = None,
     operator: Strings = None,
-    operator_name_pattern: str | None = None,
-    operator_name_prefix_pattern: str | None = None,
     map_index: Numbers = None,
-    rendered_map_index_pattern: str | None = None,
-    rendered_map_index_prefix_pattern: str | None = None,
 ) -> Filters:
     filters = instances.INSTANCES.filters().one_of("state", ours(state), null="none").one_of("pool", pool).one_of("queue", queue)
     filters.in_ranges(ranges_)
-    filters.like("pool", pool_name_pattern, pool_name_prefix_pattern).like("queue", queue_name_pattern, queue_name_prefix_pattern)
     filters.one_of("version_number", version_number).one_of("try_number", try_number).one_of("map_index", map_index)
-    filters.like("rendered_map_index", rendered_map_index_pattern, rendered_map_index_prefix_pattern)
-    filters.one_of("operator", operator).like("operator", operator_name_pattern, operator_name_prefix_pattern)
+    filters.one_of("operator", operator).like_each(patterns_)
     if executor and "~" not in executor:
         filters.nothing()
     return filters
@@ -64,19 +56,13 @@ def get_task_instances(
     dag_run_id: str,
     filters: Chosen,
     page: CursorPage,
+    patterns_: Annotated[params.Patterns, Depends(patterns(task_display_name="task_id", dag_id="dag_id", run_id="run_id"))],
     task_id: str | None = None,
-    task_display_name_pattern: str | None = None,
-    task_display_name_prefix_pattern: str | None = None,
     task_group_id: str | None = None,
-    dag_id_pattern: str | None = None,
-    dag_id_prefix_pattern: str | None = None,
-    run_id_pattern: str | None = None,
-    run_id_prefix_pattern: str | None = None,
 ) -> dict[str, Any]:
     """List task instances of a run; ~ stands for any DAG or any run."""
     of_run(api, filters, dag_id, dag_run_id)
-    filters.equals("task_id", task_id).like("task_id", task_display_name_pattern, task_display_name_prefix_pattern)
-    filters.like("dag_id", dag_id_pattern, dag_id_prefix_pattern).like("run_id", run_id_pattern, run_id_prefix_pattern)
+    filters.equals("task_id", task_id).like_each(patterns_)
     if task_group_id is not None:
         if "~" in {dag_id, dag_run_id}:
             raise UsageError("task_group_id needs a DAG and a run in the path.")

@@ -9,7 +9,7 @@ from scheduler.api import params
 from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
-from scheduler.api.params import Page, Place, TaskPlace, ranges
+from scheduler.api.params import Page, Place, TaskPlace, patterns, ranges
 from scheduler.store.lists import instances, records, runs
 
 router = new_router(tags=["XCom"])
@@ -26,16 +26,11 @@ def get_xcom_entries(
     task_id: str,
     page: Page,
     ranges_: Annotated[params.Ranges, Depends(ranges("logical_date", "run_after"))],
+    patterns_: Annotated[
+        params.Patterns, Depends(patterns(xcom_key="key", dag_display_name="dag_id", run_id="run_id", task_id="task_id"))
+    ],
     xcom_key: str | None = None,
     map_index: Annotated[int | None, Query(ge=-1)] = None,
-    xcom_key_pattern: str | None = None,
-    xcom_key_prefix_pattern: str | None = None,
-    dag_display_name_pattern: str | None = None,
-    dag_display_name_prefix_pattern: str | None = None,
-    run_id_pattern: str | None = None,
-    run_id_prefix_pattern: str | None = None,
-    task_id_pattern: str | None = None,
-    task_id_prefix_pattern: str | None = None,
     map_index_filter: int | None = None,
 ) -> dict[str, Any]:
     """List XComs without their values; ~ stands for any DAG, run or task."""
@@ -45,10 +40,7 @@ def get_xcom_entries(
     if "~" not in {dag_id, dag_run_id}:
         api.read(runs.run, dag_id, dag_run_id)
     filters.equals("key", xcom_key).equals("map_index", map_index).equals("map_index", map_index_filter)
-    filters.like("key", xcom_key_pattern, xcom_key_prefix_pattern)
-    filters.like("dag_id", dag_display_name_pattern, dag_display_name_prefix_pattern)
-    filters.like("run_id", run_id_pattern, run_id_prefix_pattern).like("task_id", task_id_pattern, task_id_prefix_pattern)
-    return api.page("xcom_entries", records.XCOMS, filters.in_ranges(ranges_), page)
+    return api.page("xcom_entries", records.XCOMS, filters.in_ranges(ranges_).like_each(patterns_), page)
 
 
 @router.get(f"{TI}/xcomEntries/{{xcom_key:path}}", response_model=models.XComValue)

@@ -90,6 +90,12 @@ class Filters:
         """Both `matches` and `starts_with`."""
         return self.matches(name, pattern).starts_with(name, prefix)
 
+    def like_each(self, patterns: Iterable[tuple[str, str | None, str | None]]) -> "Filters":
+        """`like` for each name, pattern and prefix."""
+        for name, pattern, prefix in patterns:
+            self.like(name, pattern, prefix)
+        return self
+
     def between(self, name: str, bounds: Mapping[str, Any]) -> "Filters":
         """`bounds` by the name of their comparison: gte, gt, lte, lt."""
         for comparison, sign in (("gte", ">="), ("gt", ">"), ("lte", "<="), ("lt", "<")):
