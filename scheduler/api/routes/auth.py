@@ -67,7 +67,7 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
     """Begin a session in a cookie, for pages."""
     service = service_of(request)
     login = service.logins.log_in(credentials.username, credentials.password, address_of(request), "session")
-    csrf = remember(request, response, login)
+    csrf = _remember(request, response, login)
     account = login.account
     return Session(username=account.name, role=account.role, tags=dict(account.tags), csrf_token=csrf)
 
@@ -77,9 +77,7 @@ def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)])
     """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the pages."""
     service = service_of(request)
     login = service.logins.log_in_by_link(key, address_of(request))
-    response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
-    remember(request, response, login)
-    return response
+    return _to_pages(request, login)
 
 
 @router.get("/methods", name="login_methods")
@@ -106,8 +104,7 @@ def finish_oidc_login(request: Request) -> RedirectResponse:
     kept = request.cookies.get(OIDC_COOKIE, "")
     user = service.logins.provider.finish(str(request.url), kept, _callback(request))
     login = service.logins.log_in_by_provider(user, address_of(request))
-    response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
-    remember(request, response, login)
+    response = _to_pages(request, login)
     response.delete_cookie(OIDC_COOKIE, path=_cookie(request)["path"])
     return response
 
@@ -126,7 +123,14 @@ def _cookie(request: Request) -> dict[str, Any]:
     }
 
 
-def remember(request: Request, response: Response, login: Login) -> str:
+def _to_pages(request: Request, login: Login) -> RedirectResponse:
+    """A redirect to the pages, with the cookies of a session."""
+    response = RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+    _remember(request, response, login)
+    return response
+
+
+def _remember(request: Request, response: Response, login: Login) -> str:
     """Set the cookies of a session, and return its CSRF token."""
     service = service_of(request)
     csrf = service.logins.csrf(login.key)

@@ -259,9 +259,10 @@ def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> di
 def _trigger(connection: Connection, api: Call, dag_id: str, body: models.TriggerBody, key: str | None) -> dict[str, Any]:
     if key:
         request = hashlib.sha256(f"{dag_id}\n{body.model_dump_json()}".encode()).digest()
-        new, dag_run_id, same = runs.idempotent(connection, api.account.id, key, request)
-        if not new:
-            if not same:
+        first = runs.idempotent(connection, api.account.id, key, request)
+        if first is not None:
+            dag_run_id, is_same = first
+            if not is_same:
                 raise ConflictError("This Idempotency-Key belongs to another request: use a new one.")
             found = runs.RUNS.by_keys(connection, [dag_run_id] if dag_run_id else [])
             if not found:

@@ -107,7 +107,7 @@ def get_home(api: Api) -> dict[str, Any]:
         "hours": list(by_hour.values()),
         "deadlines": read(home.deadlines),
         "processes": _processes(api, None),
-        "import_errors": api.read(records.count_errors, records.error_filters(tags)),
+        "import_errors": api.read(records.IMPORT_ERRORS.count, records.error_filters(tags)),
     }
 
 

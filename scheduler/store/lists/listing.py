@@ -195,7 +195,7 @@ class Listing:
         )
         if found and len(found) < page.limit:
             return Entries(found, page.offset + len(found))
-        return Entries(found, self._count(connection, filters))
+        return Entries(found, self.count(connection, filters))
 
     def first(self, connection: Connection, filters: Filters) -> Row | None:
         """The only row, or None."""
@@ -217,7 +217,7 @@ class Listing:
         filters.where(f"{self.key} = any({filters.parameter(list(keys))})")
         return self.page(connection, filters, Page(limit=len(keys))).rows
 
-    def _count(self, connection: Connection, filters: Filters, most: int | None = None) -> int:
+    def count(self, connection: Connection, filters: Filters, most: int | None = None) -> int:
         """The number of all entries, or of the first `most`."""
         counted: int = connection.exec_driver_sql(
             f"select count(*) from (select from {self.source_for(filters.sql)} {filters.sql} limit %(most)s) c",
@@ -253,7 +253,7 @@ class Listing:
         has_next, has_previous = (True, more) if backward else (more, place is not None)
         return Entries(
             found,
-            self._count(connection, filters, MOST_COUNTED),
+            self.count(connection, filters, MOST_COUNTED),
             MOST_COUNTED,
             next_cursor=_cursor("n", places[-1]) if places and has_next else None,
             previous_cursor=_cursor("p", places[0]) if places and has_previous else None,

@@ -45,12 +45,6 @@ def error_filters(tags: Collection[str] | None) -> Filters:
     )
 
 
-def count_errors(connection: Connection, filters: Filters) -> int:
-    """The number of DAG files that cannot be read."""
-    found: int = connection.exec_driver_sql(f"select count(*) from import_error e {filters.sql}", filters.parameters).scalar_one()
-    return found
-
-
 # Audit ------------------------------------------------------------------------------------------------------------------
 
 LOGICAL_DATE = "(select r.logical_date from dag_run r where r.dag_id = a.dag_id and r.run_id = a.run_id)"

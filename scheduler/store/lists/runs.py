@@ -91,8 +91,8 @@ def _set_note(connection: Connection, table: str, column: str, key: int, note: s
         connection.exec_driver_sql(f"delete from {table} where {column} = %s", (key,))
 
 
-def idempotent(connection: Connection, account_id: int, key: str, request: bytes) -> tuple[bool, int | None, bool]:
-    """Take an idempotency key: (whether it is new, the run of the first request, whether the first request was the same).
+def idempotent(connection: Connection, account_id: int, key: str, request: bytes) -> tuple[int | None, bool] | None:
+    """Take an idempotency key: None if it is new; otherwise the run of its first request, and whether that was the same request.
 
     A second request with the same key waits here until the transaction of the first one ends.
     """
@@ -101,11 +101,11 @@ def idempotent(connection: Connection, account_id: int, key: str, request: bytes
         (account_id, key, request),
     ).first()
     if new is not None:
-        return True, None, True
+        return None
     row = connection.exec_driver_sql(
         "select dag_run_id, request from idempotent_trigger where account_id = %s and key = %s", (account_id, key)
     ).one()
-    return False, row.dag_run_id, bytes(row.request) == request
+    return row.dag_run_id, bytes(row.request) == request
 
 
 def made_for(connection: Connection, account_id: int, key: str, dag_run_id: int) -> None:

@@ -192,7 +192,7 @@ def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web:
         messages = followed.follow(stream.Scope(), stream.Session(keys.digest(token), account))
         await anext(messages)
         for number in range(stream.MOST_BEHIND + 1):
-            followed._tell(stream.event("changes", {"number": number}))
+            followed._broadcast(stream.event("changes", {"number": number}))
         found = [await asyncio.wait_for(anext(messages), 20) for _ in range(stream.MOST_BEHIND + 1)]
         await messages.aclose()
         return found
