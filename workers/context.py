@@ -93,8 +93,8 @@ class TaskInstance:
     @property
     def logical_date(self) -> datetime | None:
         """The logical date of the run."""
-        found: datetime | None = self.get_template_context()["logical_date"]
-        return found
+        date: datetime | None = self.get_template_context()["logical_date"]
+        return date
 
     execution_date = logical_date
 
@@ -165,10 +165,10 @@ class TaskInstance:
             return size
 
         def entry(place: int) -> Any:
-            found = self._store.entry(self._claim, no, key, place, is_mapped=is_mapped)
-            if not found:
+            entries = self._store.entry(self._claim, no, key, place, is_mapped=is_mapped)
+            if not entries:
                 raise XComError(f"The XCom {key!r} of task {task_id!r} has no entry {place} any more; clear this task too.")
-            return found[0]
+            return entries[0]
 
         return Entries(length, entry)
 
@@ -237,8 +237,8 @@ class TaskInstance:
 
         @functools.cache
         def values() -> Sequence[Any]:
-            found = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
-            return [context.in_utc(moment) for moment in found]
+            moments = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
+            return [context.in_utc(moment) for moment in moments]
 
         return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
 

@@ -50,11 +50,11 @@ class Forks:
 
     def running(self) -> list[psutil.Process]:
         """The processes that had not ended at the last `read`."""
-        found = []
+        processes = []
         for pid in self._started:
             with contextlib.suppress(psutil.Error):
-                found.append(psutil.Process(pid))
-        return found
+                processes.append(psutil.Process(pid))
+        return processes
 
     def _report_this(self) -> None:
         if self._in >= 0:

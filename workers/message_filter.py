@@ -48,7 +48,7 @@ class Refusals:
         self._began = float("-inf")
         self._lines = self._silent = 0
 
-    def log(self, words: str, *arguments: object) -> None:
+    def log(self, text: str, *arguments: object) -> None:
         now = self._clock()
         if now - self._began > MINUTE_S:
             if self._silent:
@@ -56,7 +56,7 @@ class Refusals:
             self._began, self._lines, self._silent = now, 0, 0
         if self._lines < MAX_LINES:
             self._lines += 1
-            worker_log.error(words, *arguments)
+            worker_log.error(text, *arguments)
         else:
             self._silent += 1
 

@@ -67,10 +67,10 @@ class Progress:
     jobs: tuple[Job, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        found = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if not self.jobs:
-            del found["jobs"]
-        return found
+            del fields["jobs"]
+        return fields
 
 
 #: Returns the current progress, or None if it is unknown. Another thread than that of the task calls it. Errors are ignored.

@@ -137,15 +137,13 @@ class RunningTasks:
         return {dispatch_id for dispatch_id, _ in self._in_hand()} | self._offered()
 
     def _in_hand(self) -> list[tuple[str, int | None]]:
-        entries = (self._read(place, IN_HAND_AT) for place in range(1, self._children + 1))
         running = [(task.dispatch_id, task.ti_id) for task in self.running()]
-        return running + [(entry[0], entry[1]) for entry in entries if entry is not None]
+        return running + [(entry[0], entry[1]) for _, entry in self._entries(IN_HAND_AT)]
 
     def _offered(self) -> set[str]:
         """The dispatches with which pool processes may continue, but have not begun. Each waits for its report, or for Redis."""
-        places = range(1, self._children + 1)
-        offers = {entry["next_dispatch_id"] for place in places if (entry := self._read(place, IN_PLACE_AT)) is not None}
-        return offers - {entry["dispatch_id"] for place in places if (entry := self._read(place, STEP_AT)) is not None}
+        offers = {entry["next_dispatch_id"] for _, entry in self._entries(IN_PLACE_AT)}
+        return offers - {entry["dispatch_id"] for _, entry in self._entries(STEP_AT)}
 
     def step(self, message: str) -> Step | None:
         """The last task instance with which the pool process continued that received this message; None if there is none."""
@@ -179,14 +177,16 @@ class RunningTasks:
         return None
 
     def _of_message(self, part: int, message: str) -> dict[str, Any] | None:
-        entries = (self._read(place, part) for place in range(1, self._children + 1))
-        return next((entry for entry in entries if entry is not None and entry["message"] == message), None)
+        return next((entry for _, entry in self._entries(part) if entry["message"] == message), None)
 
     def _each(self) -> Iterator[tuple[int, Running]]:
+        return ((place, Running(**entry)) for place, entry in self._entries(RUNNING_AT))
+
+    def _entries(self, part: int) -> Iterator[tuple[int, Any]]:
+        """The places of the pool processes whose slot has an entry in that part, with the entry."""
         for place in range(1, self._children + 1):
-            entry: dict[str, Any] | None = self._read(place, RUNNING_AT)
-            if entry is not None:
-                yield place, Running(**entry)
+            if (entry := self._read(place, part)) is not None:
+                yield place, entry
 
     def _read(self, place: int, part: int) -> Any:
         start = place * SLOT_BYTES + part

@@ -32,7 +32,7 @@ LEASE_ENDED = "the lease of its worker ended: PostgreSQL was not reached in time
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     running: Running
     reason: str
     kill_at: float
@@ -57,11 +57,11 @@ class TaskStopper(threading.Thread):
         self._grace_s = grace_s
         self._pool = pool
         self._on_abort = on_abort
-        self._asked: dict[str, _Asked] = {}
+        self._requests: dict[str, _Request] = {}
         self._killed: dict[str, str] = {}
         self._lock = threading.Lock()
         self._drained_since: float | None = None
-        self._said_draining = False
+        self._logged_draining = False
         self._abort = threading.Event()
         self._done = threading.Event()
         self.pulse = Pulse("The thread that stops tasks has not run", SILENT_S)
@@ -99,12 +99,12 @@ class TaskStopper(threading.Thread):
     def stop(self, dispatch_id: str, reason: str) -> None:
         """Send SIGTERM to the pool process that runs this dispatch, and kill it later if it does not react."""
         with self._lock:
-            if dispatch_id in self._asked:
+            if dispatch_id in self._requests:
                 return
             running = self._running_tasks.ask_stop(dispatch_id, reason)
             if running is None:
                 return
-            self._asked[dispatch_id] = _Asked(running, reason, time.monotonic() + REACTION_S)
+            self._requests[dispatch_id] = _Request(running, reason, time.monotonic() + REACTION_S)
         worker_log.info("stopping dispatch %s of task instance %d: %s", dispatch_id, running.ti_id, reason)
         with contextlib.suppress(ProcessLookupError):
             os.kill(running.pid, signal.SIGTERM)
@@ -126,24 +126,24 @@ class TaskStopper(threading.Thread):
                 self._drain(now, self._drained_since)
 
     def _pause_s(self) -> float:
-        busy = self._asked or self.draining or self._abort.is_set() or self._running_tasks.running()
+        busy = self._requests or self.draining or self._abort.is_set() or self._running_tasks.running()
         return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
 
     def _kill_deaf(self, now: float) -> None:
         running = {task.dispatch_id: task for task in self._running_tasks.running()}
-        for dispatch_id, asked in list(self._asked.items()):
+        for dispatch_id, request in list(self._requests.items()):
             if dispatch_id not in running:
-                del self._asked[dispatch_id]
-            elif now >= asked.kill_at:
-                self._kill(running[dispatch_id], asked.reason)
+                del self._requests[dispatch_id]
+            elif now >= request.kill_at:
+                self._kill(running[dispatch_id], request.reason)
         for task in running.values():
             if task.deadline is not None and now >= task.deadline + REACTION_S:
                 self._kill(task, f"it ran longer than its execution_timeout and did not react within {REACTION_S:g} s")
 
     def _drain(self, now: float, since: float) -> None:
         running = self._running_tasks.running()
-        if not self._said_draining:
-            self._said_draining = True
+        if not self._logged_draining:
+            self._logged_draining = True
             worker_log.info("stopping: %d tasks have %g s to end; another signal ends them now", len(running), self._grace_s)
         if now >= since + self._grace_s:
             for task in running:

@@ -18,20 +18,23 @@ def enter(settings: Settings, ti: TryNames) -> None:
 
 def for_spark(settings: Settings, ti: Any) -> dict[str, str]:
     """The properties with which Spark reports to the same collector and server, if they are set."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if settings.tracing.otlp_endpoint:
-        found[PROPERTY] = trace_context.traceparent(settings.tracing.service_name, ti)
+        properties[PROPERTY] = trace_context.traceparent(settings.tracing.service_name, ti)
     if settings.lineage.url:
-        found |= _lineage(settings, ti)
-    return found
+        properties |= _lineage(settings, ti)
+    return properties
 
 
 def for_executors(settings: Settings, ti: Any) -> dict[str, str]:
     """The same for an application of its own, whose executors and driver have the trace context in their environment too."""
-    found = for_spark(settings, ti)
-    if PROPERTY in found:
-        found |= {f"spark.executorEnv.{ENVIRONMENT}": found[PROPERTY], f"spark.yarn.appMasterEnv.{ENVIRONMENT}": found[PROPERTY]}
-    return found
+    properties = for_spark(settings, ti)
+    if PROPERTY in properties:
+        properties |= {
+            f"spark.executorEnv.{ENVIRONMENT}": properties[PROPERTY],
+            f"spark.yarn.appMasterEnv.{ENVIRONMENT}": properties[PROPERTY],
+        }
+    return properties
 
 
 def _lineage(settings: Settings, ti: Any) -> dict[str, str]:
@@ -39,7 +42,7 @@ def _lineage(settings: Settings, ti: Any) -> dict[str, str]:
     config = settings.lineage
     own = trace_context.try_uuid(config.namespace, ti.run_key, ti.task_id, ti.map_index, ti.try_number)
     root = trace_context.run_uuid(config.namespace, ti.run_key, ti.dag_id, ti.run_id)
-    found = {
+    properties = {
         "namespace": config.namespace,
         "parentJobNamespace": config.namespace,
         "parentJobName": f"{ti.dag_id}.{ti.task_id}",
@@ -49,9 +52,13 @@ def _lineage(settings: Settings, ti: Any) -> dict[str, str]:
         "rootParentRunId": root,
     }
     if config.url.startswith("file://"):
-        found |= {"transport.type": "file", "transport.location": config.url.removeprefix("file://")}
+        properties |= {"transport.type": "file", "transport.location": config.url.removeprefix("file://")}
     else:
-        found |= {"transport.type": "http", "transport.url": config.url, "transport.endpoint": f"/{config.endpoint.lstrip('/')}"}
+        properties |= {
+            "transport.type": "http",
+            "transport.url": config.url,
+            "transport.endpoint": f"/{config.endpoint.lstrip('/')}",
+        }
         if config.api_key:
-            found |= {"transport.auth.type": "api_key", "transport.auth.apiKey": config.api_key}
-    return {f"spark.openlineage.{name}": value for name, value in found.items()}
+            properties |= {"transport.auth.type": "api_key", "transport.auth.apiKey": config.api_key}
+    return {f"spark.openlineage.{name}": value for name, value in properties.items()}

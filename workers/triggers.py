@@ -72,7 +72,7 @@ class Triggers:
         self._other_runs = other_runs
         self._files = LoadedFiles(settings.dags_folder)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
-        #: The dispatches that somebody stopped, until their triggers are cancelled.
+        #: The dispatches for which `kill` was called, until their triggers are cancelled.
         self._stopped: set[str] = set()
         if str(settings.dags_folder) not in sys.path:
             sys.path.append(str(settings.dags_folder))

@@ -193,7 +193,7 @@ class Waiter:
             moved = await self._transact(deferrals.fire, batch)
             del self._fired[: len(batch)]
             if moved:
-                await self._ask(functools.partial(self._wakeups.wake, "queue"))
+                await self._in_thread(functools.partial(self._wakeups.wake, "queue"))
                 fault_points.point("fire.woken")
         if not self._fired:
             self._something_fired.clear()
@@ -205,12 +205,12 @@ class Waiter:
     async def _beat(self) -> None:
         """Register again if declared lost, and end triggers whose tasks no longer wait for them."""
         if self._renewal.is_refused(self.waiter_id):
-            former, self.waiter_id = self.waiter_id, await self._ask(self._register)
+            former, self.waiter_id = self.waiter_id, await self._in_thread(self._register)
             log.warning("waiter %s was declared lost; it continues as %s", former, self.waiter_id)
             measures.count("{job_name}_heartbeat_failure", job_name="triggererjob")
             self._drop(list(self._running))
-        await self._ask(lambda: self._settings_drift.look(self.waiter_id))
-        self._other_runs.set_clock(await self._ask(self._clock))
+        await self._in_thread(lambda: self._settings_drift.look(self.waiter_id))
+        self._other_runs.set_clock(await self._in_thread(self._clock))
         waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
             awaited = await self._transact(deferrals.still_awaited, waiter, mine)
@@ -242,7 +242,7 @@ class Waiter:
             self._something_fired.set()
 
     def _drop(self, dispatch_ids: Sequence[str], *, awaited: Container[str] | None = None) -> None:
-        """Stop to await these triggers. Those that are not `awaited` elsewhere and did not time out were stopped by somebody."""
+        """Stop to await these triggers. Tasks that are not `awaited` elsewhere and not late were stopped: `on_kill` is called."""
         for dispatch_id in dispatch_ids:
             if (running := self._running.pop(dispatch_id, None)) is not None:
                 trigger, waits = running
@@ -271,16 +271,16 @@ class Waiter:
                     targets,
                 )
 
-        return await self._ask(read)
+        return await self._in_thread(read)
 
     def _clock(self) -> datetime:
         with self._engine.connect() as connection:
             return clock.now(connection)
 
     async def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._ask(lambda: transact(self._engine, work, *args, **kwargs))
+        return await self._in_thread(lambda: transact(self._engine, work, *args, **kwargs))
 
-    async def _ask(self, work: Callable[[], R]) -> R:
+    async def _in_thread(self, work: Callable[[], R]) -> R:
         """Return `work()`, run in a thread, so that the database never blocks the triggers."""
         return await asyncio.get_running_loop().run_in_executor(self._database, work)
 

@@ -14,8 +14,8 @@ MAX_CHARACTERS = 600
 LOG_LINE = re.compile(r"\d\d(?:\d\d)?[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S* [A-Z]+ ")
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
-KIND = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<said>.*)|:?)$")
-JAVA_KIND = re.compile(r"(?:^|\n)(?:: |Caused by: |Exception in thread \"[^\"]*\" )(?P<kind>[\w.$]+)(?:: (?P<said>[^\n]*))?")
+KIND = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:?)$")
+JAVA_KIND = re.compile(r"(?:^|\n)(?:: |Caused by: |Exception in thread \"[^\"]*\" )(?P<kind>[\w.$]+)(?:: (?P<message>[^\n]*))?")
 AFTERMATH = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext\.dagScheduler\(\)\" is null|Answer from Java side is empty"
     r"|Error while sending or receiving|Connection refused|'NoneType' object has no attribute '(?:sc|_jsc|_jvm)'"
@@ -31,7 +31,7 @@ class Raised:
     """The last exception in a text. `place` is the last line of the author's code in its traceback."""
 
     kind: str
-    said: str
+    message: str
     place: str
 
     @property
@@ -44,8 +44,8 @@ class Raised:
         return self.name in {"Py4JJavaError", "Py4JError", "Py4JNetworkError"}
 
 
-def of_error(error: BaseException, said: str = "") -> str | None:
-    """The cause of the exception of a task; `said` is the output of its JVM. None if neither shows a cause."""
+def of_error(error: BaseException, output: str = "") -> str | None:
+    """The cause of the exception of a task; `output` is that of its JVM. None if neither shows a cause."""
     raised = traceback.TracebackException.from_exception(error)
     chain: list[traceback.TracebackException | None] = [raised]
     for link in chain:
@@ -53,21 +53,21 @@ def of_error(error: BaseException, said: str = "") -> str | None:
             link.stack[:] = [frame for frame in link.stack if not frame.filename.startswith(OUR_FOLDERS)]
             chain += [link.__cause__, link.__context__]
     lines = raised.format() if raised.stack else [f"{TRACEBACK}\n", *raised.format_exception_only()]
-    return of_text(f"{said}\n{''.join(lines)}")
+    return of_text(f"{output}\n{''.join(lines)}")
 
 
-def sentence(said: str) -> str:
+def sentence(message: str) -> str:
     """The cause in the message of one exception."""
-    return _short(_known(said)) or _sentence(said)
+    return _short(_known(message)) or _sentence(message)
 
 
 def first_line(error: BaseException) -> str:
     """The class of an exception and the first line of its message, for the log of a worker."""
     try:
-        said = str(error).partition("\n")[0][:MAX_CHARACTERS]
+        message = str(error).partition("\n")[0][:MAX_CHARACTERS]
     except Exception:  # exceptions of PySpark get their message from the JVM
-        said = ""
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def of_text(text: str) -> str | None:
@@ -76,12 +76,12 @@ def of_text(text: str) -> str | None:
     raised = _last_raised(text)
     if raised is None:
         return _short(_known(text) or _of_java(text) or _of_launcher(text))
-    if _is_aftermath(raised.said):
-        cause = _known(text) or _of_java(f"\n{raised.said}")
+    if _is_aftermath(raised.message):
+        cause = _known(text) or _of_java(f"\n{raised.message}")
     else:
-        cause = _known(raised.said) or (_of_java(f"\n{raised.said}") if raised.in_java else None)
+        cause = _known(raised.message) or (_of_java(f"\n{raised.message}") if raised.in_java else None)
     if cause is None:
-        sentence = _sentence(raised.said)
+        sentence = _sentence(raised.message)
         cause = f"{raised.name}: {sentence}" if sentence else raised.name
     return _short(f"{cause}{raised.place}")
 
@@ -108,7 +108,7 @@ def _raised(lines: list[str]) -> Raised | None:
             head = KIND.match(line)
             if head is None or LOG_LINE.match(line):
                 return None
-            return Raised(head["kind"], _message(head["said"] or "", lines[number + 1 :]), place)
+            return Raised(head["kind"], _message(head["message"] or "", lines[number + 1 :]), place)
     return None
 
 
@@ -121,25 +121,25 @@ def _code(following: list[str]) -> str:
 
 
 def _message(first: str, rest: list[str]) -> str:
-    said = [first]
+    parts = [first]
     for line in rest:
         if LOG_LINE.match(line) or line.strip() == TRACEBACK or line.startswith(("During handling of", "The above exception")):
             break
-        said.append(line)
-    return "\n".join(said).strip("\n")
+        parts.append(line)
+    return "\n".join(parts).strip("\n")
 
 
-def _sentence(said: str) -> str:
+def _sentence(message: str) -> str:
     """The message of an exception, without plans, SQL and stack traces."""
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "")
     place = re.search(r"\(line \d+, pos \d+\)$", first)
     sentence = re.split(r"\s+SQLSTATE: ", first)[0].rstrip(";: ")
     return f"{sentence} {place[0]}" if place and place[0] not in sentence else sentence
 
 
-def _is_aftermath(said: str) -> bool:
+def _is_aftermath(message: str) -> bool:
     """Whether the message only means that Spark had ended before."""
-    return AFTERMATH.search(said) is not None
+    return AFTERMATH.search(message) is not None
 
 
 def _of_java(text: str) -> str | None:
@@ -147,8 +147,8 @@ def _of_java(text: str) -> str | None:
     heads = [found for found in JAVA_KIND.finditer(text) if not text[found.start() :].lstrip("\n").startswith("Caused by")]
     if not heads:
         return None
-    kind, said = heads[-1]["kind"].rpartition(".")[2], _sentence(heads[-1]["said"] or "")
-    return f"{kind}: {said}" if said else kind
+    kind, message = heads[-1]["kind"].rpartition(".")[2], _sentence(heads[-1]["message"] or "")
+    return f"{kind}: {message}" if message else kind
 
 
 def _of_launcher(text: str) -> str | None:

@@ -72,9 +72,9 @@ def discard(claim: Claim, settings: Settings) -> None:
     data_folder.delete(_place(claim, settings, claim.dag_run_id, claim.dispatch_id))
 
 
-def _place(one: Any, settings: Settings, run_key: int, dispatch_id: str) -> Place:
+def _place(source: Any, settings: Settings, run_key: int, dispatch_id: str) -> Place:
     """The folder of a claim, or of the task instance in a context."""
-    same = {name: getattr(one, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
+    same = {name: getattr(source, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number")}
     return Place(data_url=settings.data_url, run_key=run_key, dispatch_id=dispatch_id, **same)
 
 

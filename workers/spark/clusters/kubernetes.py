@@ -65,9 +65,9 @@ class Kubernetes(Cluster):
         return new
 
     def _call(self, *arguments: str) -> Mapping[str, Any]:
-        said = self._run(*arguments)
+        output = self._run(*arguments)
         try:
-            answer: Mapping[str, Any] = json.loads(said) if said.strip() else {}
+            answer: Mapping[str, Any] = json.loads(output) if output.strip() else {}
         except ValueError:
             raise UnreachableError(f"kubectl {' '.join(arguments)} did not print JSON") from None
         return answer
@@ -96,13 +96,13 @@ def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
     if not pod:
         return Status(Phase.NOT_FOUND, "its pod is gone", ids)
     state = pod.get("status", {})
-    said = str(state.get("phase", ""))
+    pod_phase = str(state.get("phase", ""))
     ended = _ended(state)
     code = None if ended is None else ended.get("exitCode")
-    detail = f"pod {said}" + ("" if code is None else f", exit code {code}")
+    detail = f"pod {pod_phase}" + ("" if code is None else f", exit code {code}")
     if ended is not None and ended.get("reason") not in {None, "Completed", "Error"}:
         detail += f" ({ended['reason']})"
-    phase = PHASES.get(said, Phase.UNKNOWN)
+    phase = PHASES.get(pod_phase, Phase.UNKNOWN)
     if code is not None and phase in {Phase.RUNNING, Phase.FINISHED}:
         # A sidecar can keep the pod running, and other containers can make a pod succeed.
         phase = Phase.FINISHED if code == 0 else Phase.FAILED

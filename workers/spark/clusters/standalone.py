@@ -67,12 +67,11 @@ class Standalone(Cluster):
 
     def status(self, ids: Ids, tag: str) -> Status:
         page = self._page()
-        known = ids.known(Ids(application_id=application_of(page, tag)))
-        if known.driver_id is None:
-            return of_application(page, known)
-        return agreed(
-            of_driver(self._ask(f"status/{known.driver_id}", "SubmissionStatusResponse")), of_application(page, known), known
-        )
+        ids = ids.known(Ids(application_id=application_of(page, tag)))
+        application = of_application(page, ids)
+        if ids.driver_id is None:
+            return application
+        return agreed(of_driver(self._ask(f"status/{ids.driver_id}", "SubmissionStatusResponse")), application, ids)
 
     def kill(self, ids: Ids) -> None:
         if ids.driver_id is not None:
@@ -181,33 +180,33 @@ def alive(page: dict[str, Any], address: str) -> dict[str, Any]:
 
 def of_action(answer: dict[str, Any], action: str) -> dict[str, Any]:
     """An answer of an active master to one kind of request; UnreachableError for any other answer."""
-    said = str(answer.get("message", ""))
-    if answer.get("action") != action or _is_standby(said):
-        raise UnreachableError(f"the master did not answer with {action} but with {said or answer!r:.200}")
+    message = str(answer.get("message", ""))
+    if answer.get("action") != action or _is_standby(message):
+        raise UnreachableError(f"the master did not answer with {action} but with {message or answer!r:.200}")
     return answer
 
 
 def created(answer: Mapping[str, Any]) -> Ids:
     """The driver ID of a CreateSubmissionResponse; FailTask if the master rejected it, UnreachableError if it may have accepted."""
-    driver, said = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
+    driver, message = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
     by_master = answer.get("action") in {"CreateSubmissionResponse", "ErrorResponse"}
     if by_master and answer.get("success") and driver:
         return Ids(driver_id=str(driver))
     if by_master and not answer.get("success"):
-        if _is_standby(said):
-            raise UnreachableError(f"the master accepted no driver: {said}", refused=True)
-        raise FailTask(f"The Spark master accepted no driver: it answered {said!r}.")
-    raise UnreachableError(f"the master returned no driver ID but answered {said!r}")
+        if _is_standby(message):
+            raise UnreachableError(f"the master accepted no driver: {message}", refused=True)
+        raise FailTask(f"The Spark master accepted no driver: it answered {message!r}.")
+    raise UnreachableError(f"the master returned no driver ID but answered {message!r}")
 
 
 def of_driver(answer: Mapping[str, Any]) -> Status:
     """The status in a SubmissionStatusResponse. A master that does not know a driver may have lost its memory."""
-    said = str(answer.get("driverState") or answer.get("message") or "")
+    message = str(answer.get("driverState") or answer.get("message") or "")
     if not answer.get("success"):
-        phase = Phase.UNKNOWN if said else Phase.NOT_FOUND
-        return Status(phase, f"the master reports {said!r} for the driver" if said else "the master does not know the driver")
-    phase = DRIVER_STATES.get(said, Phase.UNKNOWN)
-    detail = f"driver {said}" if phase is not Phase.UNKNOWN else f"the master reports {said or 'nothing'!r} for the driver"
+        phase = Phase.UNKNOWN if message else Phase.NOT_FOUND
+        return Status(phase, f"the master reports {message!r} for the driver" if message else "the master does not know the driver")
+    phase = DRIVER_STATES.get(message, Phase.UNKNOWN)
+    detail = f"driver {message}" if phase is not Phase.UNKNOWN else f"the master reports {message or 'nothing'!r} for the driver"
     return Status(phase, detail)
 
 
@@ -227,10 +226,10 @@ def agreed(driver: Status, application: Status, ids: Ids) -> Status:
         return Status(driver.phase, driver.detail, ids)
     if application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
         return Status(Phase.RUNNING, f"{driver.detail}, but {application.detail}", ids)
-    words = driver.detail if application.phase in {Phase.UNKNOWN, Phase.NOT_FOUND} else f"{driver.detail}, {application.detail}"
+    detail = driver.detail if application.phase in {Phase.UNKNOWN, Phase.NOT_FOUND} else f"{driver.detail}, {application.detail}"
     if driver.phase is Phase.FINISHED and application.phase in {Phase.FAILED, Phase.KILLED}:
-        return Status(application.phase, words, ids)
-    return Status(driver.phase, words, ids)
+        return Status(application.phase, detail, ids)
+    return Status(driver.phase, detail, ids)
 
 
 def application_of(page: Mapping[str, Any], tag: str) -> str | None:
@@ -280,9 +279,9 @@ def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> s
     return new_text(rest.text(url), kind, seen)
 
 
-def _is_standby(said: str) -> bool:
+def _is_standby(message: str) -> bool:
     """Whether a master reports that it is not active; then it did not process the request."""
-    return "standby" in said.lower() or "not alive" in said.lower()
+    return "standby" in message.lower() or "not alive" in message.lower()
 
 
 def _applications(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

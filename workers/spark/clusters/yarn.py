@@ -85,8 +85,8 @@ def of_answer(answer: Mapping[str, Any]) -> Status:
     """The status in an answer of /ws/v1/cluster/apps/<id>."""
     app = answer.get("app")
     if not isinstance(app, Mapping):
-        said = answer.get("RemoteException")
-        text, kind = (said.get("message"), said.get("exception")) if isinstance(said, Mapping) else (answer, None)
+        fault = answer.get("RemoteException")
+        text, kind = (fault.get("message"), fault.get("exception")) if isinstance(fault, Mapping) else (answer, None)
         phase = Phase.NOT_FOUND if kind == "NotFoundException" else Phase.UNKNOWN
         return Status(phase, f"the resource manager answered {str(text)[:200]!r}")
     ids = Ids(application_id=str(app["id"]), ui_url=app.get("trackingUrl") or None)
