@@ -6,6 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -92,20 +93,11 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def environment_holds(pid: int, entry: bytes) -> bool:
-    """Whether a process was started with this entry in its environment."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return entry in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
 def with_entry(entry: bytes) -> list[psutil.Process]:
     """Return the other processes of this user that were started with this entry in their environment."""
     processes = []
     for pid in psutil.pids():
-        if pid != os.getpid() and environment_holds(pid, entry):
-            with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(OSError, psutil.Error):
+            if pid != os.getpid() and entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 processes.append(psutil.Process(pid))
     return processes

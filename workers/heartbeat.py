@@ -83,7 +83,6 @@ class HeartbeatThread(threading.Thread):
         #: Running dispatches that the last heartbeat did not find in the database.
         self._doubted: Mapping[str, int] = {}
         self._ended = threading.Event()
-        self._away = False
         self._beats = 0
         self._stopper: TaskStopper | None = None
         self._watchdog: Watchdog | None = None
@@ -200,17 +199,15 @@ class HeartbeatThread(threading.Thread):
             worker_log.exception("a heartbeat failed; the next attempt is in %g s", self._interval_s)
 
     def _database_failed(self, error: BaseException | None) -> None:
-        if not self._away:
+        if self.database.since is None:
             worker_log.warning("PostgreSQL does not answer (%s); heartbeats continue when it does", str(error).strip())
-        self._away = True
         self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does.")
 
     def _renewed(self, worker_id: str, sent_at: float) -> None:
         self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
         self.pulse.beat()
-        if self._away:
+        if self.database.since is not None:
             worker_log.info("PostgreSQL answers again")
-        self._away = False
         self.database.answered()
 
     def _settle(self) -> None:

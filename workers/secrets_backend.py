@@ -74,16 +74,10 @@ def _stored(ask: Ask, conn_id: str, settings: Settings) -> Connection | None:
     return connections.from_row(rows[0], Cipher.of(settings, make=False)) if rows else None
 
 
-class StoredPasswords:
-    """Reads passwords of connections in the worker's parent process. None for a connection that does not exist."""
-
-    def __init__(self, settings: Settings, ask: Ask) -> None:
-        self._settings = settings
-        self._ask = ask
-
-    def __call__(self, conn_id: str) -> str | None:
-        connection = EnvironmentBackend().connection(conn_id) or _stored(self._ask, conn_id, self._settings)
-        return None if connection is None else connection.password
+def password(settings: Settings, ask: Ask, conn_id: str) -> str | None:
+    """The password of a connection, for the worker's parent process. None if the connection does not exist."""
+    connection = EnvironmentBackend().connection(conn_id) or _stored(ask, conn_id, settings)
+    return None if connection is None else connection.password
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -1,5 +1,6 @@
 """Ends abandoned applications: their worker died, and no retry will resume them."""
 
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ class Reaper(threading.Thread):
         self._engine = engine
         self._queues = queues
         self._settings = settings.spark
-        self._passwords = secrets_backend.StoredPasswords(settings, self._ask)
+        self._password = functools.partial(secrets_backend.password, settings, self._ask)
         self._jobs = ReaperJobs(self._ask)
         self._stopping = stopping
         self._done = threading.Event()
@@ -68,7 +69,7 @@ class Reaper(threading.Thread):
         return sum(self._end(job) for job in jobs if job is not None)
 
     def _end(self, job: ExternalJob) -> bool:
-        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._passwords)
+        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
         followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
         try:
             followed.end()
