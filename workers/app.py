@@ -27,7 +27,7 @@ from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.worker.hot_path import HotPath
-from workers import logs, message_filter, remote_control, secrets_backend, startup, strategy
+from workers import log_copies, logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.follow import Follower
@@ -35,7 +35,6 @@ from workers.guard import Guard
 from workers.heartbeat import HeartbeatThread, Identity
 from workers.in_place import Continuing
 from workers.in_place_events import InPlaceEvents
-from workers.log_copies import LogCopies, Notes
 from workers.logs import worker_log
 from workers.lost_processes import LostProcesses
 from workers.outcome import Fail, Retry, TryFailed
@@ -76,15 +75,14 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.restarts else None)
-        threads: list[Reaper | TaskStopper | LogCopies] = [
-            Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining),
-            worker.stopper,
-        ]
-        if settings.logs.url is not None:
-            threads.append(LogCopies(settings, lambda: [task.log for task in worker.running_tasks.running()]))
-        for thread in threads:
-            thread.start()
-            ending.callback(thread.end)
+        reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
+        reaper.start()
+        ending.callback(reaper.end)
+        worker.stopper.start()
+        ending.callback(worker.stopper.end)
+        copies = log_copies.started(settings, lambda: [task.log for task in worker.running_tasks.running()])
+        if copies is not None:
+            ending.callback(copies.end)
         worker.start()
     worker_log.info("worker %s has stopped", worker_id)
     if worker.watchdog.restarts:
@@ -282,7 +280,7 @@ def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEv
         guard=Guard(),
         log=logs.TryLog(
             json_lines=settings.logs.format == "json",
-            closed=None if settings.logs.url is None else Notes(settings, os.getppid()).add,
+            closed=None if settings.logs.url is None else log_copies.Notes(settings, os.getppid()).add,
         ),
         continuing=Continuing(
             slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events

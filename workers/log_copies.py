@@ -146,3 +146,12 @@ class LogCopies(threading.Thread):
             match = OF_WORKER.fullmatch(path.name)
             if match is not None and not psutil.pid_exists(int(match["pid"])):
                 self._take(path)
+
+
+def started(settings: Settings, running: Callable[[], Collection[str]]) -> LogCopies | None:
+    """The thread, if logs are copied."""
+    if settings.logs.url is None:
+        return None
+    thread = LogCopies(settings, running)
+    thread.start()
+    return thread

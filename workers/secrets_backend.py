@@ -31,14 +31,18 @@ def take_environment() -> None:
 class EnvironmentBackend:
     """Serves variables and connections from the environment only."""
 
-    #: By default the variables that `take_environment` has moved.
-    environment: Mapping[str, str] = field(default_factory=lambda: _taken)
+    #: Names with values; None means the values that `take_environment` has moved.
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return _taken if self.environment is None else self.environment
 
     def variable(self, key: str) -> str | None:
-        return self.environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
+        return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
 
     def connection(self, conn_id: str) -> Connection | None:
-        text = self.environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
+        text = self._environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
         return None if text is None else Connection.parse(conn_id, text)
 
 
