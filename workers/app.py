@@ -242,7 +242,7 @@ def _add_task(
     lock, worker = ReportLock(), os.getpid()
 
     def prepare(**_: Any) -> None:
-        # Celery asks the kernel to end this process with its worker, which may have ended before that.
+        # Celery has the kernel end this process with its worker, which may have ended before that.
         die_with_parent(worker)
         executor = _executor(settings, running_tasks, events, lock)
 

@@ -28,7 +28,7 @@ from workers.watchdog import Watchdog
 #: Heartbeats between two searches for leftovers of tasks: processes, and tries that no pool process runs.
 BEATS_PER_SWEEP = 5
 NO_LONGER_CURRENT = "this try is no longer the current one"
-NOBODY_RUNS_IT = "its worker claimed it, but no process of that worker runs it"
+NOT_IN_PROGRESS = "its worker claimed it, but no process of that worker runs it"
 #: The fraction of worker.heartbeat_timeout after which exclusive tasks are ended, see `lease_s`.
 LEASE = 0.75
 #: Seconds until a dispatch that no pool process has in progress is lost.
@@ -288,7 +288,7 @@ class HeartbeatThread(threading.Thread):
         self._unknown_since = {dispatch_id: self._unknown_since.get(dispatch_id, now) for dispatch_id in claimed.keys() - known}
         for dispatch_id, since in self._unknown_since.items():
             if now - since > UNKNOWN_S:
-                self._lost.put(Lost(ti_id=claimed[dispatch_id], dispatch_id=dispatch_id, reason=NOBODY_RUNS_IT, at_once=True))
+                self._lost.put(Lost(ti_id=claimed[dispatch_id], dispatch_id=dispatch_id, reason=NOT_IN_PROGRESS, at_once=True))
 
 
 def lease_s(heartbeat_timeout_s: float) -> float:

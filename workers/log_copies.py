@@ -17,7 +17,7 @@ import psutil
 from scheduler.settings import Settings, log_copies, log_paths
 from workers.logs import worker_log
 
-#: The file of a worker with the logs to copy, by its process ID; and parts of it that are being worked off.
+#: The file with the logs that a worker has to copy, by its process ID; and the parts that it has moved away to copy them.
 NAME = "logs-{pid}.notes"
 OF_WORKER = re.compile(r"logs-(?P<pid>\d+)\.notes(\.\d+)?")
 #: Copies at the same time.

@@ -137,7 +137,7 @@ def _was_stopped(error: BaseException | None) -> bool:
 
 
 def _kill(operator: AbstractOperator) -> None:
-    """Let the operator end everything that it started. The worker kills the process if that takes too long."""
+    """Call `on_kill`, which ends everything that the operator started. The worker kills the process if that takes too long."""
     try:
         operator.on_kill()
     except Exception:

@@ -89,7 +89,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
 
     worker: ClassVar[Worker]
     in_place_id: str | None = None
-    #: The values of the tasks before the current one.
+    #: The time of the tasks before the current one.
     seconds = 0.0
 
     def execute_using_pool(self, pool: Any, **_: Any) -> None:

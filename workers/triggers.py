@@ -144,7 +144,7 @@ class Triggers:
 
 
 async def _stop(trigger: Any, row: Awaited) -> None:
-    """Let the trigger end what its task started outside. An error is only logged."""
+    """Call `on_kill` of the trigger, which ends the external work of its task. An error is only logged."""
     on_kill = getattr(trigger, "on_kill", None)
     if not callable(on_kill):
         return

@@ -90,7 +90,7 @@ class Followed:
             time.sleep(self.settings.status_interval)
 
     def status(self) -> Status:
-        """Its status. It has failed if the cluster has not known it for spark.not_found_patience. StatusUnknownError."""
+        """Its status. It has failed if the cluster has had no record of it for spark.not_found_patience. StatusUnknownError."""
         status = self._patiently(lambda: self.cluster.status(self.ids, self.job.tag))
         assert status is not None
         if status.phase is not Phase.NOT_FOUND:
@@ -161,8 +161,7 @@ class Followed:
     def end(self, within_s: float | None = None) -> None:
         """Kill it and wait until it has ended; ApplicationLivesError, with the last answer, if that takes too long.
 
-        The limit is `within_s`, by default spark.kill_timeout. If the cluster does not know the application, the default is
-        longer by spark.not_found_patience.
+        The limit is `within_s`, by default spark.kill_timeout, plus spark.not_found_patience if the cluster has no record of it.
         """
         timeout_s = self.settings.kill_timeout if within_s is None else within_s
         started = time.monotonic()
@@ -197,7 +196,7 @@ class Followed:
         )
 
     def _gone(self) -> bool | None:
-        """Whether it has ended; None if the cluster does not know it."""
+        """Whether it has ended; None if the cluster has no record of it."""
         if not self.ids.is_named:
             self._find()
         return self.cluster.gone(self.ids, self.job.tag) if self.ids.is_named else None

@@ -41,7 +41,7 @@ class Cluster(ABC):
         """Request its end. Only a later status shows whether it has ended."""
 
     def gone(self, ids: Ids, tag: str) -> bool | None:
-        """Whether it has ended; None if the cluster does not know it."""
+        """Whether it has ended; None if the cluster has no record of it."""
         phase = self.status(ids, tag).phase
         return None if phase is Phase.NOT_FOUND else phase.is_end
 

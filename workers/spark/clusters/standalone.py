@@ -200,7 +200,7 @@ def created(answer: Mapping[str, Any]) -> Ids:
 
 
 def of_driver(answer: Mapping[str, Any]) -> Status:
-    """The status in a SubmissionStatusResponse. A master that does not know a driver may have lost its memory."""
+    """The status in a SubmissionStatusResponse. A master without a record of a driver may have lost it in a restart."""
     message = str(answer.get("driverState") or answer.get("message") or "")
     if not answer.get("success"):
         phase = Phase.UNKNOWN if message else Phase.NOT_FOUND

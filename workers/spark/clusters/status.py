@@ -15,7 +15,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     KILLED = "killed"
     UNKNOWN = "unknown"
-    #: The cluster answers, but does not know the application. Final only if it repeats this for a while.
+    #: The cluster answers, but has no such application. Final only if it repeats this for a while.
     NOT_FOUND = "not found"
 
     @property
@@ -36,7 +36,7 @@ class Ids:
 
     @property
     def is_named(self) -> bool:
-        """Whether the cluster can be asked about it."""
+        """Whether a request to the cluster can name it."""
         return self.driver_id is not None or self.application_id is not None
 
     def known(self, more: "Ids") -> "Ids":
