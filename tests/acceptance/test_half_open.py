@@ -68,9 +68,9 @@ def echo(short_folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    made = Proxy()
-    yield made
-    made.close()
+    proxy = Proxy()
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture

@@ -90,9 +90,9 @@ class Statsd:
 
 @pytest.fixture
 def statsd(short_folder: Path) -> Iterator[Statsd]:
-    made = Statsd(short_folder / "statsd")
-    yield made
-    made.close()
+    statsd = Statsd(short_folder / "statsd")
+    yield statsd
+    statsd.close()
 
 
 def query(port: int, expression: str) -> list[dict[str, Any]]:

@@ -43,9 +43,9 @@ with DAG("short", schedule=None, max_active_tasks=1000):
 
 @pytest.fixture
 def engine(settings: Any) -> Iterator[Engine]:
-    made = database.create(settings, application="test")
-    yield made
-    made.dispose()
+    engine = database.create(settings, application="test")
+    yield engine
+    engine.dispose()
 
 
 def rows(engine: Engine, statement: str) -> list[Any]:

@@ -53,11 +53,11 @@ def running(home: Path) -> Iterator[Installation]:
     environment = standalone.environment_of(home / "home", dags) | {"PACELINE_WORKER_CONCURRENCY": "4"}
     with standalone.standalone(environment) as process:
         url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.said)[1]  # type: ignore[attr-defined,index]
-        made = Installation(url, environment)
+        installed = Installation(url, environment)
         eventually(lambda: _answers(url), timeout=standalone.START_S)
         for name, role in (("ada", "admin"), ("vera", "viewer")):
-            made.cli("users", "create", name, "--role", role, "--password", PASSWORD)
-        yield made
+            installed.cli("users", "create", name, "--role", role, "--password", PASSWORD)
+        yield installed
         process.terminate()
         process.wait(standalone.STOP_S)
 
@@ -101,20 +101,20 @@ def cookies(browser: "Browser", installation: Installation) -> dict[str, object]
 
 @pytest.fixture
 def context(browser: "Browser", cookies: dict[str, object], installation: Installation) -> Iterator["BrowserContext"]:
-    made = browser.new_context(
+    browser_context = browser.new_context(
         base_url=installation.url, storage_state=cookies, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
     )
-    made.set_default_timeout(WAIT_MS)
-    yield made
-    made.close()
+    browser_context.set_default_timeout(WAIT_MS)
+    yield browser_context
+    browser_context.close()
 
 
 @pytest.fixture
 def page(context: "BrowserContext") -> Iterator["Page"]:
     """A page of the administrator. An error on its console, such as a violation of the content policy, fails the test."""
-    made = context.new_page()
+    new_page = context.new_page()
     problems: list[str] = []
-    made.on("pageerror", lambda error: problems.append(str(error)))
-    made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    yield made
+    new_page.on("pageerror", lambda error: problems.append(str(error)))
+    new_page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield new_page
     assert problems == []

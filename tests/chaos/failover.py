@@ -66,11 +66,11 @@ def _replica(cluster: Cluster) -> EmbeddedPostgres:
     command = [program, "-h", primary.run_folder, "-U", SUPERUSER, "-D", standby.data]
     command += ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
     groups = None if identity is None else []
-    made = subprocess.run(
+    done = subprocess.run(
         command, user=uid, group=gid, extra_groups=groups, cwd=standby.data, capture_output=True, text=True, check=False
     )
-    if made.returncode != 0:
-        raise RuntimeError(f"pg_basebackup: {made.stderr}")
+    if done.returncode != 0:
+        raise RuntimeError(f"pg_basebackup: {done.stderr}")
     standby.start()
     return standby
 

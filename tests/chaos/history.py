@@ -96,5 +96,5 @@ class History:
             yield
         finally:
             with self._lock:
-                made = Action(kind=kind, dag_id=dag_id, run_id=run_id, tasks=frozenset(tasks), start=start, end=time.time())
-                self.actions.append(made)
+                action = Action(kind=kind, dag_id=dag_id, run_id=run_id, tasks=frozenset(tasks), start=start, end=time.time())
+                self.actions.append(action)

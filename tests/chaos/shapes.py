@@ -90,11 +90,11 @@ def _join(rng: random.Random) -> Tasks:
 
 
 def _diamonds(rng: random.Random) -> Tasks:
-    made = [_node("t0")]
+    nodes = [_node("t0")]
     for level in range(1, rng.randint(4, 7)):
         sides = [_node(f"s{level}_{n}", rng, upstream=(f"t{level - 1}",), takes=f"t{level - 1}") for n in range(rng.randint(2, 5))]
-        made += [*sides, _node(f"t{level}", upstream=tuple(side.task_id for side in sides), takes=sides[0].task_id)]
-    return [replace(one, queue=FEW) for one in made]
+        nodes += [*sides, _node(f"t{level}", upstream=tuple(side.task_id for side in sides), takes=sides[0].task_id)]
+    return [replace(one, queue=FEW) for one in nodes]
 
 
 def _retries(rng: random.Random) -> Tasks:
@@ -161,22 +161,22 @@ def _group(rng: random.Random) -> Tasks:
 
 
 def _sensor(rng: random.Random) -> Tasks:
-    made = []
+    dags = []
     for n in range(4):
-        made += [_node(f"wait{n}", does="pokes", seconds=0.5 + n)]
-        made += [_node(f"n{n}_{k}", rng, upstream=(f"wait{n}",)) for k in range(3)]
-    return made
+        dags += [_node(f"wait{n}", does="pokes", seconds=0.5 + n)]
+        dags += [_node(f"n{n}_{k}", rng, upstream=(f"wait{n}",)) for k in range(3)]
+    return dags
 
 
 def _deferral(rng: random.Random) -> Tasks:
-    made = []
+    dags = []
     for n in range(5):
-        made += [
+        dags += [
             _node(f"before{n}"),
             _node(f"wait{n}", does="waits", seconds=round(0.4 * n, 1), upstream=(f"before{n}",)),
             _node(f"after{n}", rng, upstream=(f"wait{n}",)),
         ]
-    return made
+    return dags
 
 
 def _past(width: int) -> Tasks:

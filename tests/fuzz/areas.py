@@ -171,12 +171,12 @@ def check_id(ground: Ground, case: tuple[str, str, str]) -> None:
         with DAG(dag_id, schedule=None):
             EmptyOperator(task_id=task_id)
     try:
-        made = transact(ground.engine, manual_runs.trigger, "fuzzed", run_id=run_id)
+        run = transact(ground.engine, manual_runs.trigger, "fuzzed", run_id=run_id)
     except PacelineError as error:
         sentence(error)
     else:
-        assert not run_id or made.run_id == run_id
-        folder = Path("/data") / made.run_id
+        assert not run_id or run.run_id == run_id
+        folder = Path("/data") / run.run_id
         assert Path(os.path.normpath(folder)).parent == Path("/data"), "a run id that leaves a folder named after it"
 
 

@@ -36,11 +36,11 @@ def ground(folder: Path) -> Iterator[Ground]:
             settings = Settings(
                 paths=Paths(home=home, dags_folder=dags), database=Database(url=url), broker=Broker(url=redis.new_database())
             )
-            made = Ground(settings, folder)
+            ground = Ground(settings, folder)
             try:
-                yield made
+                yield ground
             finally:
-                made.close()
+                ground.close()
 
 
 def feed(area: Area, on: Ground, cases: int, *, seed: int, deadline: float, result: Result) -> None:

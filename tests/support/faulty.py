@@ -294,16 +294,16 @@ def faulty_stack(
     given = {**QUICK_DEATHS, fault_points.FAULTS: f"@{folder / 'plan'}", fault_points.FOLDER: str(folder), **(env or {})}
     stack = factory(chosen, schedulers=schedulers, workers=workers, waiters=waiters, env=given)
     engine = database.create(stack.settings)
-    made = FaultyStack(stack, ledger, folder, engine)
+    faulty = FaultyStack(stack, ledger, folder, engine)
     try:
         eventually(
-            lambda: (len(chosen),) in made.rows("select count(*) from dag where version_id is not null"),
-            timeout=120, interval=0.1, message=lambda: f"{made.rows('select * from import_error')}\n{stack.logs()}",
+            lambda: (len(chosen),) in faulty.rows("select count(*) from dag where version_id is not null"),
+            timeout=120, interval=0.1, message=lambda: f"{faulty.rows('select * from import_error')}\n{stack.logs()}",
         )  # fmt: skip
-        yield made
+        yield faulty
     finally:
         # A stopped process cannot shut down cleanly.
-        for pid in made.struck():
+        for pid in faulty.struck():
             if alive(pid):
                 os.kill(pid, signal.SIGCONT)
         engine.dispose()

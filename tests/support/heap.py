@@ -44,10 +44,10 @@ def _histogram(warm: WarmJvm) -> str:
     java = warm.classes.java.lang
 
     def array(kind: Any, *items: Any) -> Any:
-        made = warm.jvm.gateway.new_array(kind, len(items))
+        array = warm.jvm.gateway.new_array(kind, len(items))
         for number, item in enumerate(items):
-            made[number] = item
-        return made
+            array[number] = item
+        return array
 
     server = java.management.ManagementFactory.getPlatformMBeanServer()
     # By reflection, because the class of the server is not public.

@@ -59,10 +59,10 @@ def raw(what: Any) -> bytes:
 
 def without(*names: str) -> dict[str, Any]:
     """A valid message without one of its parts."""
-    made = message()
+    hostile = message()
     for name in names:
-        del made[name]
-    return made
+        del hostile[name]
+    return hostile
 
 
 def items(bomb: str) -> dict[str, bytes]:

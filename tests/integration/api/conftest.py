@@ -69,8 +69,8 @@ class Web:
 
     def account(self, name: str, role: str | None = None, tags: dict[str, str] | None = None) -> str:
         """Create an account; its API token."""
-        made = transact(self.engine, accounts.create, name, PASSWORD, role=role, tags=tags)
-        token, _ = transact(self.engine, keys.issue, made.id, "token", lasts_s=600.0, name="test")
+        account = transact(self.engine, accounts.create, name, PASSWORD, role=role, tags=tags)
+        token, _ = transact(self.engine, keys.issue, account.id, "token", lasts_s=600.0, name="test")
         return token
 
     def http(self, token: str | None = None, **options: Any) -> httpx.Client:

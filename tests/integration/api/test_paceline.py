@@ -54,13 +54,13 @@ def test_a_backfill_has_the_number_of_its_runs_in_each_state(web: Web, world: Wo
     token = web.account("boss", "admin")
     with web.http(token) as http:
         body = {"dag_id": "hourly", "from_date": "2026-03-01T00:00:00Z", "to_date": "2026-03-01T03:00:00Z", "max_active_runs": 2}
-        made = http.post(f"{PREFIX}/backfills", json=body).json()
-        assert made["run_counts"] == {"waiting": 4, "left_out": 0, "queued": 0, "running": 0, "success": 0, "failed": 0}
+        created = http.post(f"{PREFIX}/backfills", json=body).json()
+        assert created["run_counts"] == {"waiting": 4, "left_out": 0, "queued": 0, "running": 0, "success": 0, "failed": 0}
         world.scenario.turn()
         (listed,) = http.get(f"{PREFIX}/backfills").json()["backfills"]
-        assert listed["run_counts"] == made["run_counts"] | {"waiting": 2, "running": 2}
-        cancelled = http.put(f"{PREFIX}/backfills/{made['id']}/cancel").json()
-        assert cancelled["run_counts"] == made["run_counts"] | {"waiting": 0, "left_out": 2, "running": 2}
+        assert listed["run_counts"] == created["run_counts"] | {"waiting": 2, "running": 2}
+        cancelled = http.put(f"{PREFIX}/backfills/{created['id']}/cancel").json()
+        assert cancelled["run_counts"] == created["run_counts"] | {"waiting": 0, "left_out": 2, "running": 2}
 
 
 def test_the_graph_is_that_of_a_version(web: Web, world: World) -> None:

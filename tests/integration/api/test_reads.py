@@ -291,9 +291,9 @@ def test_assets(client: airflow.ApiClient, world: World) -> None:
     with pytest.raises(NotFoundException):
         api.get_asset_alias(1)
 
-    made = api.create_asset_event(airflow.CreateAssetEventsBody(asset_id=found.id, extra={"rows": 7}))
-    assert (made.uri, made.extra, made.source_map_index) == (one.uri, {"rows": 7}, -1)
-    assert [event.id for event in api.get_asset_events(asset_id=found.id).asset_events] == [made.id]
+    created = api.create_asset_event(airflow.CreateAssetEventsBody(asset_id=found.id, extra={"rows": 7}))
+    assert (created.uri, created.extra, created.source_map_index) == (one.uri, {"rows": 7}, -1)
+    assert [event.id for event in api.get_asset_events(asset_id=found.id).asset_events] == [created.id]
     assert [event.dag_id for event in api.get_asset_queued_events(found.id).queued_events] == ["consumer"]
     assert api.get_dag_asset_queued_events("consumer").total_entries == 1
     assert api.get_dag_asset_queued_event("consumer", found.id).dag_id == "consumer"

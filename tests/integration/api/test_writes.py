@@ -249,8 +249,8 @@ def test_pausing_by_filter_changes_the_dags_that_the_same_filter_lists(client: a
 def test_pools(client: airflow.ApiClient, world: World) -> None:
     api = airflow.PoolApi(client)
 
-    made = api.post_pool(airflow.PoolBody(name="a/b", slots=3, description="d"))
-    assert (made.name, made.slots, made.open_slots, made.include_deferred) == ("a/b", 3, 3, False)
+    created = api.post_pool(airflow.PoolBody(name="a/b", slots=3, description="d"))
+    assert (created.name, created.slots, created.open_slots, created.include_deferred) == ("a/b", 3, 3, False)
     assert refused(api.post_pool, airflow.PoolBody(name="a/b", slots=1))[0] == 409
     assert api.get_pool("a/b").description == "d"
     assert [pool.name for pool in api.get_pools(order_by=["-slots"]).pools] == ["default_pool", "a/b"]
@@ -275,8 +275,8 @@ def test_pools(client: airflow.ApiClient, world: World) -> None:
 def test_variables(client: airflow.ApiClient, world: World) -> None:
     api = airflow.VariableApi(client)
 
-    made = api.post_variable(airflow.VariableBody(key="a/key", value={"n": 1, "password": "hidden"}, description="d"))
-    assert (made.key, made.value, made.is_encrypted) == ("a/key", '{"n": 1, "password": "***"}', True)
+    created = api.post_variable(airflow.VariableBody(key="a/key", value={"n": 1, "password": "hidden"}, description="d"))
+    assert (created.key, created.value, created.is_encrypted) == ("a/key", '{"n": 1, "password": "***"}', True)
     with pytest.raises(ConflictException):
         api.post_variable(airflow.VariableBody(key="a/key", value="x"))
     api.post_variable(airflow.VariableBody(key="api_token", value="never shown"))
@@ -301,13 +301,13 @@ def test_connections(client: airflow.ApiClient, world: World, web: Web) -> None:
         extra='{"sslmode": "require"}',
     )  # fmt: skip
 
-    made = api.post_connection(body)
-    assert (made.connection_id, made.host, made.var_schema, made.password) == ("db", "h", "s", "***")
-    assert made.extra == '{"sslmode": "***"}'
+    created = api.post_connection(body)
+    assert (created.connection_id, created.host, created.var_schema, created.password) == ("db", "h", "s", "***")
+    assert created.extra == '{"sslmode": "***"}'
     with pytest.raises(ConflictException):
         api.post_connection(body)
     assert [connection.password for connection in api.get_connections().connections] == ["***"]
-    shown = airflow.ConnectionBody(connection_id="db", conn_type="postgres", host="other", password="***", extra=made.extra)
+    shown = airflow.ConnectionBody(connection_id="db", conn_type="postgres", host="other", password="***", extra=created.extra)
     assert api.patch_connection("db", shown).host == "other"
     from scheduler.store.db.database import transact
     from scheduler.store.secrets import connections
@@ -332,16 +332,16 @@ def test_xcoms(client: airflow.ApiClient, world: World) -> None:
     api = airflow.XComApi(client)
     place = {"dag_id": "etl", "dag_run_id": "good", "task_id": "extract"}
 
-    made = api.create_xcom_entry(**place, x_com_create_body=airflow.XComCreateBody(key="a/b", value=[1, "<script>"]))
-    assert (made.key, made.value) == ("a/b", [1, "<script>"])
+    created = api.create_xcom_entry(**place, x_com_create_body=airflow.XComCreateBody(key="a/b", value=[1, "<script>"]))
+    assert (created.key, created.value) == ("a/b", [1, "<script>"])
     assert refused(api.create_xcom_entry, **place, x_com_create_body=airflow.XComCreateBody(key="a/b", value=1))[0] == 409
     changed = api.update_xcom_entry(**place, xcom_key="a/b", x_com_update_body=airflow.XComUpdateBody(value=2))
     assert changed.value == 2
     api.delete_xcom_entry(**place, xcom_key="a/b")
     assert refused(api.delete_xcom_entry, **place, xcom_key="a/b")[0] == 404
     deep = json.loads("[" * 300 + "]" * 300)
-    made = api.create_xcom_entry(**place, x_com_create_body=airflow.XComCreateBody(key="deep", value=deep))
-    assert made.value == json.dumps(deep)
+    created = api.create_xcom_entry(**place, x_com_create_body=airflow.XComCreateBody(key="deep", value=deep))
+    assert created.value == json.dumps(deep)
 
 
 def test_backfills(client: airflow.ApiClient, world: World) -> None:
@@ -355,15 +355,15 @@ def test_backfills(client: airflow.ApiClient, world: World) -> None:
         2,
         3,
     ]
-    made = api.create_backfill(body)
-    assert (made.dag_id, made.max_active_runs, made.is_paused, made.completed_at) == ("hourly", 2, False, None)
+    created = api.create_backfill(body)
+    assert (created.dag_id, created.max_active_runs, created.is_paused, created.completed_at) == ("hourly", 2, False, None)
     assert refused(api.create_backfill, body)[0] == 409
-    assert api.pause_backfill(made.id).is_paused
-    assert not api.unpause_backfill(made.id).is_paused
-    assert api.get_backfill(made.id).id == made.id
-    assert [backfill.id for backfill in api.list_backfills(dag_id="hourly").backfills] == [made.id]
-    assert api.cancel_backfill(made.id).completed_at is not None
-    assert refused(api.cancel_backfill, made.id)[0] == 409
+    assert api.pause_backfill(created.id).is_paused
+    assert not api.unpause_backfill(created.id).is_paused
+    assert api.get_backfill(created.id).id == created.id
+    assert [backfill.id for backfill in api.list_backfills(dag_id="hourly").backfills] == [created.id]
+    assert api.cancel_backfill(created.id).completed_at is not None
+    assert refused(api.cancel_backfill, created.id)[0] == 409
     assert refused(api.create_backfill, airflow.BackfillPostBody(dag_id="etl", from_date=first, to_date=last))[0] == 422
     ever = airflow.BackfillPostBody(dag_id="hourly", from_date=datetime.min.replace(tzinfo=UTC), to_date=last)
     assert refused(api.create_backfill, ever)[0] == 422

@@ -57,10 +57,10 @@ def cli(environment: dict[str, str]) -> Cli:
 @pytest.fixture
 def scenario(settings: Settings) -> Iterator[Scenario]:
     """One scheduler whose turns the test takes, and the DAG `pair`: first -> second."""
-    made = Scenario(settings)
-    made.add(dag("pair", {"first": [], "second": ["first"]}))
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    scenario.add(dag("pair", {"first": [], "second": ["first"]}))
+    yield scenario
+    scenario.close()
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ def add(scenario: Scenario) -> None:
 
 def test_the_life_of_a_backfill(cli: Cli, scenario: Scenario) -> None:
     add(scenario)
-    made = cli.json("backfill", "create", "hourly", *DATES, "--max-active-runs", "2", "--conf", '{"day": 1}')
-    assert (made["id"], made["dag_id"], made["state"], made["max_active_runs"], made["conf"]) == (
+    created = cli.json("backfill", "create", "hourly", *DATES, "--max-active-runs", "2", "--conf", '{"day": 1}')
+    assert (created["id"], created["dag_id"], created["state"], created["max_active_runs"], created["conf"]) == (
         1,
         "hourly",
         "active",

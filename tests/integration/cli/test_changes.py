@@ -145,11 +145,11 @@ def test_reparse_makes_files_due(cli: Cli, scenario: Scenario) -> None:
 
 
 def test_pools_are_set_changed_listed_and_deleted(cli: Cli, scenario: Scenario) -> None:
-    made = cli.json("pools", "set", "narrow", "3", "--description", "few", "--queue", "q")
+    created = cli.json("pools", "set", "narrow", "3", "--description", "few", "--queue", "q")
     changed = cli.json("pools", "set", "narrow", "5")
     wide = cli.json("pools", "set", "wide", "-1", "--include-deferred")
 
-    assert (made["slots"], made["description"], made["queue"], made["free_slots"]) == (3, "few", "q", 3)
+    assert (created["slots"], created["description"], created["queue"], created["free_slots"]) == (3, "few", "q", 3)
     assert (changed["slots"], changed["description"], changed["queue"]) == (5, "few", "q")
     assert (wide["slots"], wide["free_slots"], wide["include_deferred"]) == (-1, None, True)
     assert [pool["name"] for pool in cli.json("pools", "list")] == ["default_pool", "narrow", "wide"]

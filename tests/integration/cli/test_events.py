@@ -19,10 +19,10 @@ Moves = list[tuple[str | None, str | None, str | None]]
 @pytest.fixture
 def unrecorded(settings: Settings) -> Iterator[Scenario]:
     """As `scenario`, without events."""
-    made = Scenario(settings.model_copy(update={"core": settings.core.model_copy(update={"record_events": False})}))
-    made.add(dag("pair", {"first": [], "second": ["first"]}))
-    yield made
-    made.close()
+    scenario = Scenario(settings.model_copy(update={"core": settings.core.model_copy(update={"record_events": False})}))
+    scenario.add(dag("pair", {"first": [], "second": ["first"]}))
+    yield scenario
+    scenario.close()
 
 
 def moves(cli: Cli, run_id: str) -> Moves:

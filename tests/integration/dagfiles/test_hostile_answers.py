@@ -24,8 +24,8 @@ ANSWER = MARK + "import os\ndef answer(data):\n    os.write(3, b'\\n\\x1e' + dat
 
 def content(name: str, **changes: Any) -> dict[str, Any]:
     """A DAG as it is stored; `name` is its id and that of its file."""
-    made = json.loads(SerializedDag(dag_id=name, file=f"{name}.py", schedule={"kind": "never"}, tasks=(TASK,)).to_json())
-    return made | changes
+    serialized = json.loads(SerializedDag(dag_id=name, file=f"{name}.py", schedule={"kind": "never"}, tasks=(TASK,)).to_json())
+    return serialized | changes
 
 
 def row(data: Any, dag_id: str, **changes: Any) -> dict[str, Any]:

@@ -150,8 +150,8 @@ def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_ha
             assert http.get("/api/v2/me").json()["username"] == "admin"
             eventually(lambda: http.get("/api/v2/dags/curious").status_code == 200, timeout=START_S)
             csrf = {"X-CSRF-Token": http.cookies["paceline_csrf"]}
-            made = http.post("/api/v2/dags/curious/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
-            assert made.status_code == 200, made.text
+            created = http.post("/api/v2/dags/curious/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
+            assert created.status_code == 200, created.text
             eventually(lambda: http.get("/api/v2/dags/curious/dagRuns/one").json()["state"] == "success", timeout=START_S)
             source = http.get("/api/v2/dagSources/curious", params={"version_number": 1}).json()["content"]
             assert source == (short_folder / "dags" / "curious.py").read_text()

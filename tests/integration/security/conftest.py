@@ -31,9 +31,9 @@ def role(postgres_server: PostgresServer, settings: Settings) -> Iterator[str]:
 @pytest.fixture
 def engine(settings: Settings) -> Iterator[Any]:
     """An engine of the tables' owner."""
-    made = database.create(settings, pool_size=1)
-    yield made
-    made.dispose()
+    engine = database.create(settings, pool_size=1)
+    yield engine
+    engine.dispose()
 
 
 def allowed(cursor: Any, statements: Iterable[str]) -> list[str]:

@@ -28,10 +28,10 @@ create domain pg_temp.text as pg_catalog.text check (pg_temp.mine(value));
 def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
     """A run of one task that is queued, and the role of workers."""
     transact(engine, roles.grant_worker, ROLE)
-    made = Scenario(settings)
-    made.add(chain("d", 1))
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    scenario.add(chain("d", 1))
+    yield scenario
+    scenario.close()
 
 
 @pytest.fixture

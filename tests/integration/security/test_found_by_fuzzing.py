@@ -18,10 +18,10 @@ from scheduler.store.runs import manual_runs
 
 @pytest.fixture
 def scenario(settings: Settings) -> Iterator[Scenario]:
-    made = Scenario(settings)
-    made.add(chain("c", 1))
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    scenario.add(chain("c", 1))
+    yield scenario
+    scenario.close()
 
 
 def nested(depth: int) -> dict[str, Any]:

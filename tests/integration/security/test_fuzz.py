@@ -21,9 +21,9 @@ CASES = {
 
 @pytest.fixture
 def ground(settings: Settings, tmp_path: Path) -> Iterator[Ground]:
-    made = Ground(settings, tmp_path)
-    yield made
-    made.close()
+    ground = Ground(settings, tmp_path)
+    yield ground
+    ground.close()
 
 
 @pytest.mark.parametrize("area", AREAS, ids=lambda area: area.name)

@@ -58,11 +58,11 @@ RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 @pytest.fixture
 def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
     transact(engine, roles.grant_worker, ROLE)
-    made = Scenario(settings)
-    made.add(chain("d", 2))
-    made.add(chain("good", 2))
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    scenario.add(chain("d", 2))
+    scenario.add(chain("good", 2))
+    yield scenario
+    scenario.close()
 
 
 def test_after_hostile_writes_of_a_worker_processes_start_runs_continue_and_commands_print_one_sentence(

@@ -52,11 +52,11 @@ def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario) -> 
     add(scenario)
     now = scenario.rows("select date_trunc('hour', clock_timestamp())")[0][0]
 
-    made = transact(
+    backfill = transact(
         scenario.engine, backfills.create, Wanted(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9))
     )
 
-    assert made["total"] in (2, 3)  # the hour may turn meanwhile
+    assert backfill["total"] in (2, 3)  # the hour may turn meanwhile
 
 
 def test_it_refuses_a_second_backfill_and_an_empty_one(scenario: Scenario) -> None:

@@ -17,9 +17,9 @@ SCHEDULED = "select count(*) from dag_run where run_type = 'scheduled'"
 
 @pytest.fixture
 def clock(settings: Settings) -> Iterator[Clock]:
-    made = Clock(settings)
-    yield made
-    made.close()
+    clock = Clock(settings)
+    yield clock
+    clock.close()
 
 
 @pytest.fixture

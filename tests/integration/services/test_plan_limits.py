@@ -57,9 +57,9 @@ def test_every_open_run_counts_towards_the_limit_but_those_of_backfills(scenario
     scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
     other = other_run(scenario, run_type, state, backfill=run_type == "backfill")
 
-    made = plan(scenario, START)
+    planned = plan(scenario, START)
 
-    assert made == (["scheduled__2026-03-01T00:00:00+00:00"] if run_type == "backfill" else [])
+    assert planned == (["scheduled__2026-03-01T00:00:00+00:00"] if run_type == "backfill" else [])
     scenario.sql("update dag_run set state = 'success', ended_at = now() where id = %s", other)
     plan(scenario, START)
     assert dates(scenario) == [START]
@@ -93,8 +93,8 @@ def test_with_max_active_runs_1_the_next_run_starts_within_two_turns_of_the_end_
 def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(catchup=True, max_active_runs=2)))
     for number in range(60):
-        made = scenario.trigger("c", logical_date=START + number * HOUR)
-        scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now() where id = %s", made)
+        run = scenario.trigger("c", logical_date=START + number * HOUR)
+        scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now() where id = %s", run)
 
     plan(scenario, START + timedelta(days=10))
 

@@ -66,8 +66,8 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
     """Its transaction stays open here for as long as it takes to plan, start, run and end runs of these very DAGs."""
     scenario = make_scenario()
     names = [f"d{number:03}" for number in range(500)]
-    made = [chain(name, 2, file="many.py") for name in names]
-    for one in made[:20]:
+    dags = [chain(name, 2, file="many.py") for name in names]
+    for one in dags[:20]:
         scenario.add(one)
     now = datetime.now(UTC)
     transact(scenario.engine, files.sync, {"many.py": now}, complete=False, now=now)
@@ -75,7 +75,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
                 sort_mode="alphabetical", host="h")  # fmt: skip
     parsed = ParsedFile(
         path="many.py", modified_at=now, duration_s=1.0,
-        dags=tuple(ParsedDag(dag_id=one.dag_id, content_hash=f"new {one.dag_id}", data=one.to_json()) for one in made),
+        dags=tuple(ParsedDag(dag_id=one.dag_id, content_hash=f"new {one.dag_id}", data=one.to_json()) for one in dags),
     )  # fmt: skip
 
     with scenario.engine.begin() as elsewhere:

@@ -44,12 +44,12 @@ def through(settings: Settings, link: Link) -> Settings:
 
 def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> tuple[Renewal, Heard]:
     heard = Heard()
-    made = Renewal(
+    renewal = Renewal(
         settings, process_id=lambda: process_id, interval_s=0.05, timeout_s=timeout_s,
         renewed=lambda _, sent_at: heard.sent.append(sent_at), refused=heard.refused.append, failed=heard.failed.append,
     )  # fmt: skip
-    made.start()
-    return made, heard
+    renewal.start()
+    return renewal, heard
 
 
 @pytest.mark.parametrize("requests", [True, False])
@@ -122,14 +122,14 @@ def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scena
     assert scenario.follower.report(ended, Ending(TaskState.SUCCESS))
     doubted: list[Mapping[str, int]] = []
 
-    made = Renewal(
+    renewal = Renewal(
         settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
         running=lambda: {claim.dispatch_id: claim.id for claim in (held, elsewhere, undone, ended)},
     )  # fmt: skip
-    made.start()
+    renewal.start()
     eventually(lambda: doubted)
-    made.end()
-    made.join(20)
+    renewal.end()
+    renewal.join(20)
 
     assert doubted[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
 
@@ -137,11 +137,11 @@ def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scena
 def test_a_process_that_drains_records_it_and_keeps_its_heartbeat(scenario: Scenario, settings: Settings) -> None:
     drains = threading.Event()
     sent: list[float] = []
-    made = Renewal(
+    renewal = Renewal(
         settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, draining=drains.is_set,
         renewed=lambda _, sent_at: sent.append(sent_at),
     )  # fmt: skip
-    made.start()
+    renewal.start()
     eventually(lambda: sent)
     assert scenario.rows("select 1 from worker_drain") == []
 
@@ -150,8 +150,8 @@ def test_a_process_that_drains_records_it_and_keeps_its_heartbeat(scenario: Scen
     eventually(lambda: scenario.rows("select process_id, asked_by from worker_drain") == [(scenario.worker_id, "a signal")])
     before = len(sent)
     eventually(lambda: len(sent) > before + 1)
-    made.end()
-    made.join(20)
+    renewal.end()
+    renewal.join(20)
 
 
 def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario: Scenario, settings: Settings) -> None:
@@ -165,14 +165,14 @@ def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario
     failed: list[BaseException] = []
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("lock table task_instance in access exclusive mode")
-        made = Renewal(
+        renewal = Renewal(
             settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
             renewed=lambda _, sent_at: sent.append(sent_at), failed=failed.append,
             running=lambda: {claim.dispatch_id: claim.id},
         )  # fmt: skip
-        made.start()
+        renewal.start()
         eventually(lambda: len(sent) > 10)
 
-    made.end()
-    made.join(20)
+    renewal.end()
+    renewal.join(20)
     assert not doubted and not failed

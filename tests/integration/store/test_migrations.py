@@ -53,9 +53,9 @@ class Future:
 
 @pytest.fixture
 def future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future]:
-    made = Future(tmp_path / "migrations", monkeypatch)
-    yield made
-    made.ends()
+    future = Future(tmp_path / "migrations", monkeypatch)
+    yield future
+    future.ends()
 
 
 def test_processes_of_this_version_go_on_with_a_newer_schema_that_serves_them(scenario: Scenario, future: Future) -> None:
@@ -175,9 +175,9 @@ def test_no_migration_builds_an_index_of_an_existing_table_while_it_locks_the_ta
     broken = []
     for file in sorted(Path(migrate.FOLDER, "versions").glob("[0-9]*_*.py")):
         text = file.read_text(encoding="utf-8").lower()
-        made = set(re.findall(r"create (?:unlogged )?table (?:if not exists )?(\w+)", text))
+        tables = set(re.findall(r"create (?:unlogged )?table (?:if not exists )?(\w+)", text))
         indexed = re.findall(r"create (?:unique )?index (?:\w+ )?on (\w+)", text)
-        broken += [f"{file.name}: {table}" for table in indexed if table not in made]
+        broken += [f"{file.name}: {table}" for table in indexed if table not in tables]
     assert [one for one in broken if one > "0019"] == ["0020_web.py: dag_version"]  # a small table, locked anyway
 
 

@@ -275,12 +275,12 @@ def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -
         ask()
         return ask()
 
-    made = other_runs.trigger(
+    run_id = other_runs.trigger(
         scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, now=scenario.hot.now,
         patient=twice,
     )  # fmt: skip
 
-    assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(made,)]
+    assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(run_id,)]
 
 
 #: The setting with which each write was committed, recorded by the server itself.

@@ -20,9 +20,9 @@ tracing = pytest.importorskip("scheduler.telemetry.tracing")
 
 @pytest.fixture
 def collector() -> Iterator[Any]:
-    made = collecting.Collector()
-    yield made
-    made.close()
+    collector = collecting.Collector()
+    yield collector
+    collector.close()
 
 
 @pytest.fixture

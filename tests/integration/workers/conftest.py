@@ -162,12 +162,12 @@ class Bench:
 def opened(settings: Settings, folder: Path, fork_server: ForkServer | None = None) -> Iterator[Bench]:
     """A bench whose workers are ended with the block."""
     scenario = Scenario(settings)
-    made = Bench(settings, scenario, folder, fork_server)
-    yield made
-    for worker in made.workers:
+    bench = Bench(settings, scenario, folder, fork_server)
+    yield bench
+    for worker in bench.workers:
         if worker.process.poll() is None:
             worker.signal(signal.SIGQUIT)
-    for worker in made.workers:
+    for worker in bench.workers:
         try:
             worker.wait(20)
         except AssertionError:

@@ -28,9 +28,9 @@ ONE_TASK = """
 
 @pytest.fixture
 def scenario(settings: Settings) -> Iterator[Scenario]:
-    made = Scenario(settings)
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    yield scenario
+    scenario.close()
 
 
 def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def stored(settings: Settings, engine: Any) -> None:
     values = [("my_password", KEY, None), ("plain", VALUE, None), ("settings", '{"depth": 3}', None)]
     transact(engine, variables.set_variables, values, cipher)
     extra = json.dumps({"api_token": TOKEN, "region": "north"})
-    made = Connection(conn_id="db", conn_type="postgres", host="db.example", login="ann", password=PASSWORD, extra=extra)
-    transact(engine, connections.add, [made], cipher)
+    connection = Connection(conn_id="db", conn_type="postgres", host="db.example", login="ann", password=PASSWORD, extra=extra)
+    transact(engine, connections.add, [connection], cipher)
 
 
 def test_secrets_reach_the_task_and_nothing_else(bench: Any) -> None:

@@ -28,12 +28,12 @@ d()
 
 def started(bench: Any, body: str, **worker: Any) -> tuple[Any, int]:
     """A worker, and a run whose task has begun."""
-    made = bench.worker(**worker)
+    worker_process = bench.worker(**worker)
     bench.dag(SLEEPING.format(body=body))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
     eventually(lambda: bench.log_path("t").exists() and "started" in bench.log("t"))
-    return made, run
+    return worker_process, run
 
 
 def wait_for(path: Path) -> str:

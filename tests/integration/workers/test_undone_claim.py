@@ -72,12 +72,12 @@ def server(short_folder: Path) -> Iterator[PostgresServer]:
 def scenario(server: PostgresServer, settings: Settings) -> Iterator[Scenario]:
     """One chain, whose first task is queued, on that server."""
     with server.new_database() as url:
-        made = Scenario(settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})}))
-        made.add(chain("c", 2))
-        made.trigger("c", run_id="r")
-        made.turn()
-        yield made
-        made.close()
+        scenario = Scenario(settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})}))
+        scenario.add(chain("c", 2))
+        scenario.trigger("c", run_id="r")
+        scenario.turn()
+        yield scenario
+        scenario.close()
 
 
 def crash_backend(server: PostgresServer, scenario: Scenario) -> None:

@@ -26,9 +26,9 @@ MANY = 500
 
 @pytest.fixture
 def scenario(settings: Settings) -> Any:
-    made = Scenario(settings)
-    yield made
-    made.close()
+    scenario = Scenario(settings)
+    yield scenario
+    scenario.close()
 
 
 def deferred(trigger: Any, *, timeout_s: float | None = None, file: str | None = None) -> Ending:
@@ -118,12 +118,12 @@ def test_500_triggers_that_fire_at_once_lose_nothing(make_many: Scenario) -> Non
 @pytest.fixture
 def make_many(settings: Settings) -> Any:
     core = settings.core.model_copy(update={"parallelism": 1000})
-    made = Scenario(settings.model_copy(update={"core": core}))
-    made.sql("update pool set slots = 1000")
-    made.add(dag("many", {f"t{number}": () for number in range(MANY)}))
-    made.trigger("many", run_id="r")
-    yield made
-    made.close()
+    own_scenario = Scenario(settings.model_copy(update={"core": core}))
+    own_scenario.sql("update pool set slots = 1000")
+    own_scenario.add(dag("many", {f"t{number}": () for number in range(MANY)}))
+    own_scenario.trigger("many", run_id="r")
+    yield own_scenario
+    own_scenario.close()
 
 
 def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenario) -> None:

@@ -14,9 +14,9 @@ from workers.watchdog import Watchdog
 
 @pytest.fixture
 def watchdog(settings: Settings) -> Iterator[Watchdog]:
-    made = Watchdog(settings, ("default",), concurrency=1)
-    yield made
-    made._redis.close()
+    watchdog = Watchdog(settings, ("default",), concurrency=1)
+    yield watchdog
+    watchdog._redis.close()
 
 
 def publish(settings: Settings) -> None:

@@ -143,10 +143,10 @@ def test_arguments_of_a_dag_function_are_params() -> None:
 
 
 def test_a_param_outside_template_fields_is_refused() -> None:
-    made = DAG("d", params={"n": 1})
-    doc: Any = made.param("n")
+    dag = DAG("d", params={"n": 1})
+    doc: Any = dag.param("n")
 
     with pytest.raises(DagError, match="doc cannot take a param; template fields can"):
-        EmptyOperator(task_id="t", dag=made, doc=doc)
+        EmptyOperator(task_id="t", dag=dag, doc=doc)
     with pytest.raises(DagError, match="DAG 'd': there is no param 'm'; known are n"):
-        made.param("m")
+        dag.param("m")

@@ -46,8 +46,8 @@ def ran(dag_id: str, run_id: str, task_id: str, start: float, *, index: int = -1
 def stored(one: Execution, state: str = "success", **other: Any) -> StoredInstance:
     """As it is stored if all is well."""
     now = StoredTry(state=state, process=one.process, start=one.start, ended=one.ended, reason="because")
-    made = StoredInstance(key=one.key, state=state, try_number=one.try_number, tries={one.try_number: now}, result=one.returned)
-    return replace(made, **other)
+    stored = StoredInstance(key=one.key, state=state, try_number=one.try_number, tries={one.try_number: now}, result=one.returned)
+    return replace(stored, **other)
 
 
 @dataclass
@@ -92,25 +92,25 @@ class Record:
 
 @pytest.fixture
 def record() -> Record:
-    made = Record()
+    record = Record()
     for dag_id in "dm":
-        made.runs.append(StoredRun(dag_id=dag_id, run_id="r", state="failed" if dag_id == "d" else "success"))
-        made.history.requested(dag_id, "r", sure=True)
-    made.run("a", ran("d", "r", "a", 0.0))
-    made.run("b", ran("d", "r", "b", 2.0, given="r/a/-1/1"))
-    made.run("fails", ran("d", "r", "fails", 2.0, outcome="raised", returned=None), "failed")
-    made.run("skips", ran("d", "r", "skips", 4.0, outcome="skipped", returned=None), "skipped")
-    made.instances["never"] = StoredInstance(key=("d", "r", "never", -1), state="upstream_failed", try_number=0)
-    made.run("last", ran("d", "r", "last", 200.0))
-    made.run("make", ran("m", "r", "make", 6.0, returned=["r:0", "r:1"]))
+        record.runs.append(StoredRun(dag_id=dag_id, run_id="r", state="failed" if dag_id == "d" else "success"))
+        record.history.requested(dag_id, "r", sure=True)
+    record.run("a", ran("d", "r", "a", 0.0))
+    record.run("b", ran("d", "r", "b", 2.0, given="r/a/-1/1"))
+    record.run("fails", ran("d", "r", "fails", 2.0, outcome="raised", returned=None), "failed")
+    record.run("skips", ran("d", "r", "skips", 4.0, outcome="skipped", returned=None), "skipped")
+    record.instances["never"] = StoredInstance(key=("d", "r", "never", -1), state="upstream_failed", try_number=0)
+    record.run("last", ran("d", "r", "last", 200.0))
+    record.run("make", ran("m", "r", "make", 6.0, returned=["r:0", "r:1"]))
     for index in (0, 1):
-        made.run(f"one{index}", ran("m", "r", "one", 8.0, index=index, given=f"r:{index}"))
+        record.run(f"one{index}", ran("m", "r", "one", 8.0, index=index, given=f"r:{index}"))
     for number in (0, 1):
         run_id = f"scheduled{number}"
         date = (START + number * timedelta(seconds=20)).timestamp()
-        made.runs.append(StoredRun(dag_id="p", run_id=run_id, state="success", run_type="scheduled", logical_date=date))
-        made.run(run_id, ran("p", run_id, "t", 10.0 + 2 * number))
-    return made
+        record.runs.append(StoredRun(dag_id="p", run_id=run_id, state="success", run_type="scheduled", logical_date=date))
+        record.run(run_id, ran("p", run_id, "t", 10.0 + 2 * number))
+    return record
 
 
 def harm(record: Record, process: str, start: float, end: float, child: int | None = None) -> None:

@@ -201,9 +201,9 @@ def test_doctor_reports_bad_settings(call) -> None:
 
 def group(command: click.Command) -> lazy.LazyGroup:
     """A group like that of `paceline`, with one command."""
-    made = lazy.LazyGroup("paceline", commands_by_module={"dags": ""})
-    made.add_command(command, "dags")
-    return made
+    group = lazy.LazyGroup("paceline", commands_by_module={"dags": ""})
+    group.add_command(command, "dags")
+    return group
 
 
 def test_an_unforeseen_error_is_one_sentence() -> None:

@@ -108,10 +108,10 @@ def test_task_branch_takes_arguments_and_context() -> None:
             return f"{prefix}_{ti.try_number}"
 
         chosen, other = EmptyOperator(task_id="go_1"), EmptyOperator(task_id="go_2")
-        made = choose("go")
-        made >> [chosen, other]
+        operator = choose("go")
+        operator >> [chosen, other]
 
-    assert run(made.operator)[1].skipped == ["go_2"]
+    assert run(operator.operator)[1].skipped == ["go_2"]
 
 
 @pytest.mark.parametrize(("everything", "skipped"), [(True, ["a", "b", "c"]), (False, ["a"])])
@@ -137,10 +137,10 @@ def test_a_short_circuit_that_goes_on_skips_nothing_and_passes_its_result_on() -
         def first() -> list[int]:
             return [1]
 
-        made = first()
-        made >> EmptyOperator(task_id="a")
+        operator = first()
+        operator >> EmptyOperator(task_id="a")
 
-    assert run(made.operator) == ([1], Ti("first"))
+    assert run(operator.operator) == ([1], Ti("first"))
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,10 @@ def test_task_sensor_makes_a_sensor_of_a_function() -> None:
     def there(path: str, ti: Any = None) -> PokeReturnValue:
         return PokeReturnValue(True, f"{path}{ti.try_number}")
 
-    made = there("p")
+    sensor_task = there("p")
 
-    assert isinstance(made.operator, PythonSensor)
-    assert run(made.operator)[0] == "p1"
+    assert isinstance(sensor_task.operator, PythonSensor)
+    assert run(sensor_task.operator)[0] == "p1"
 
 
 @pytest.mark.parametrize(
@@ -157,19 +157,19 @@ def test_task_sensor_makes_a_sensor_of_a_function() -> None:
     ],
 )
 def test_sensors_of_moments(sensor: Any) -> None:
-    made = sensor(mode="reschedule", timeout=9999)
+    sensor_task = sensor(mode="reschedule", timeout=9999)
 
     with pytest.raises(TaskRescheduled):
-        run(made, Ti("s", clock=NOON + timedelta(minutes=59)))
-    run(made, Ti("s", clock=NOON + timedelta(minutes=60)))
-    made.deferrable = True
+        run(sensor_task, Ti("s", clock=NOON + timedelta(minutes=59)))
+    run(sensor_task, Ti("s", clock=NOON + timedelta(minutes=60)))
+    sensor_task.deferrable = True
     with pytest.raises(TaskDeferred) as deferred:
-        run(made, Ti("s", clock=NOON + timedelta(minutes=59)))
+        run(sensor_task, Ti("s", clock=NOON + timedelta(minutes=59)))
     assert deferred.value.trigger.moment == NOON + timedelta(hours=1)
     assert deferred.value.timeout_s == 9999
-    run(made, Ti("s", resume={"method": deferred.value.method_name, "event": "x"}))
+    run(sensor_task, Ti("s", resume={"method": deferred.value.method_name, "event": "x"}))
     with pytest.raises(SensorTimeout):
-        run(made, Ti("s", resume={"method": deferred.value.method_name, "timed_out": True}))
+        run(sensor_task, Ti("s", resume={"method": deferred.value.method_name, "timed_out": True}))
 
 
 def test_a_sensor_of_days() -> None:

@@ -30,9 +30,9 @@ def health(pulse: Pulse) -> Health:
 
 @pytest.fixture
 def server(health: Health, short_folder: Path) -> Iterator[Path]:
-    made = HealthServer(health, path=short_folder / "s.health")
+    server = HealthServer(health, path=short_folder / "s.health")
     yield short_folder / "s.health"
-    made.close()
+    server.close()
 
 
 def test_a_pulse_is_wrong_once_it_was_silent_for_too_long(pulse: Pulse) -> None:
@@ -173,8 +173,8 @@ def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monke
 def test_an_unusable_folder_is_logged_and_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
 
-    made = Pidfile(tmp_path / "file" / "run", "worker").take()
-    made.note("w#1")
-    made.leave()
+    pidfile_of_worker = Pidfile(tmp_path / "file" / "run", "worker").take()
+    pidfile_of_worker.note("w#1")
+    pidfile_of_worker.leave()
 
     assert "cannot create a pidfile" in caplog.text

@@ -35,10 +35,10 @@ class Calls:
 
 @pytest.fixture
 def calls() -> Iterator[Calls]:
-    made = Calls()
-    recorder: Recorder = made
+    calls = Calls()
+    recorder: Recorder = calls
     measures.record_with(recorder)
-    yield made
+    yield calls
     measures.record_with(None)
 
 

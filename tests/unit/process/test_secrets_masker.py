@@ -16,9 +16,9 @@ pieces = st.lists(st.text("ab1", max_size=8), max_size=12)
 
 
 def known(*texts: object) -> secrets_masker.Secrets:
-    made = secrets_masker.Secrets()
-    made.add(list(texts))
-    return made
+    secrets = secrets_masker.Secrets()
+    secrets.add(list(texts))
+    return secrets
 
 
 @given(secrets, pieces)

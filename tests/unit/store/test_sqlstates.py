@@ -9,9 +9,9 @@ from scheduler.store.db import sqlstates
 
 def error(code: str) -> psycopg2.Error:
     """As psycopg2 makes it of a code."""
-    made = errors.lookup(code)()
-    made.__setstate__({"pgcode": code})
-    return made
+    error = errors.lookup(code)()
+    error.__setstate__({"pgcode": code})
+    return error
 
 
 PASSING = [

@@ -45,11 +45,11 @@ def running(worker: str, *, exclusive: bool) -> Running:
 @pytest.fixture
 def child() -> Iterator["subprocess.Popen[bytes]"]:
     """A process with one of its own session below it."""
-    made = subprocess.Popen(["sh", "-c", "setsid sleep 600 & sleep 600"])
-    eventually(lambda: len(descendants.below(made.pid)) == 2)
-    yield made
-    made.kill()
-    made.wait()
+    process = subprocess.Popen(["sh", "-c", "setsid sleep 600 & sleep 600"])
+    eventually(lambda: len(descendants.below(process.pid)) == 2)
+    yield process
+    process.kill()
+    process.wait()
 
 
 def test_an_exclusive_task_has_a_lease_of_its_own_worker_until_that_ends() -> None:

@@ -62,8 +62,8 @@ def test_only_the_user_and_its_group_read_a_log(tmp_path: Path) -> None:
     finally:
         os.umask(before)
 
-    made = [tmp_path / "logs", *(tmp_path / "logs").rglob("*")]
-    assert {(place.is_dir(), oct(place.stat().st_mode & 0o777)) for place in made} == {(True, "0o750"), (False, "0o640")}
+    folders = [tmp_path / "logs", *(tmp_path / "logs").rglob("*")]
+    assert {(place.is_dir(), oct(place.stat().st_mode & 0o777)) for place in folders} == {(True, "0o750"), (False, "0o640")}
 
 
 def test_a_traceback_begins_at_the_authors_frames() -> None:

@@ -32,14 +32,14 @@ def _no_secrets() -> None:
 
 
 def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
-    made = submit(
+    submission = submit(
         master="yarn", deploy_mode="cluster", name="mine", files="/f", py_files="/p.zip", archives="/a.tgz", driver_class_path="/d",
         jars="/j.jar", packages="g:a:1", exclude_packages="g:b", repositories="https://r", num_executors=3, total_executor_cores=8,
         executor_cores=2, executor_memory="2g", driver_memory="1g", keytab="/k", principal="me", proxy_user="you", yarn_queue="q",
         conf={"spark.ui.enabled": False, "spark.jars.ivy": None}, application_args=["--date", 3], verbose=True,
     )  # fmt: skip
 
-    assert command.argv(made, binary="spark-submit") == [
+    assert command.argv(submission, binary="spark-submit") == [
         "spark-submit", "--master", "yarn", "--deploy-mode", "cluster", "--name", f"mine {TAG}", "--files", "/f",
         "--py-files", "/p.zip", "--archives", "/a.tgz", "--driver-class-path", "/d", "--jars", "/j.jar", "--packages", "g:a:1",
         "--exclude-packages", "g:b", "--repositories", "https://r", "--num-executors", "3", "--total-executor-cores", "8",
@@ -54,12 +54,12 @@ def test_every_option_of_the_operator_becomes_one_of_spark_submit() -> None:
     ("master", "mode"), [("local[1]", "client"), ("spark://m:7077", "client"), ("yarn", "cluster"), ("k8s://https://h", "cluster")]
 )
 def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: str, mode: str) -> None:
-    made = submit(
+    submission = submit(
         master=master, deploy_mode=mode, application="/a.jar", java_class="x.Y", jars="/b.jar,/c.jar", application_args=["in", 7]
     )
     unnamed = submit(master=master, deploy_mode=mode, application="/a.jar")
 
-    words = command.argv(made, binary="spark-submit")
+    words = command.argv(submission, binary="spark-submit")
 
     assert words[words.index("--jars") + 1] == "/b.jar,/c.jar"
     assert words[-5:] == ["--class", "x.Y", "/a.jar", "in", "7"]
@@ -69,13 +69,13 @@ def test_a_jar_is_named_after_its_main_class_and_before_its_arguments(master: st
 
 def test_secrets_go_into_a_file_and_into_no_argument() -> None:
     secrets_masker.mask_secret("letmein")
-    made = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
+    submission = submit(conf={"spark.my.password": "hush: x\\y", "spark.jdbc.url": "jdbc://u:letmein@h", "spark.a.b": "seen"})
 
-    words = command.argv(made, binary="spark-submit", secrets="/run/s.properties")
+    words = command.argv(submission, binary="spark-submit", secrets="/run/s.properties")
 
     assert "--properties-file" in words and "--load-spark-defaults" in words and "spark.a.b=seen" in words
     assert not any("hush" in word or "letmein" in word for word in words)
-    assert command.properties(made.conf) == "spark.jdbc.url=jdbc://u:letmein@h\nspark.my.password=hush: x\\\\y\n"
+    assert command.properties(submission.conf) == "spark.jdbc.url=jdbc://u:letmein@h\nspark.my.password=hush: x\\\\y\n"
     assert command.properties({"spark.a.b": "seen"}) == ""
 
 
@@ -117,18 +117,18 @@ def test_the_environment_of_a_driver_in_the_cluster_travels_as_conf(mode: str, k
 
 def test_sql_runs_the_command_line_driver_of_spark_sql() -> None:
     operator = SparkSqlOperator(task_id="t", sql=" select 1 ", master="local[1]")
-    made = command.submission(operator, target.choose(operator.master, None, None, None), tag=TAG, name="d.t")
+    submission = command.submission(operator, target.choose(operator.master, None, None, None), tag=TAG, name="d.t")
 
-    words = command.argv(made, binary="spark-submit", sql_file="/run/s.sql")
+    words = command.argv(submission, binary="spark-submit", sql_file="/run/s.sql")
 
     assert words[-5:] == ["--class", command.SQL_CLASS, "spark-internal", "-f", "/run/s.sql"]
-    assert made.sql == "select 1;"
+    assert submission.sql == "select 1;"
 
 
 def test_a_python_driver_in_a_standalone_cluster_is_spark_submit_itself() -> None:
-    made = submit("spark://m:7077", deploy_mode="cluster", driver_memory="1g", env_vars={"A": "1"}, application_args=["x"])
+    submission = submit("spark://m:7077", deploy_mode="cluster", driver_memory="1g", env_vars={"A": "1"}, application_args=["x"])
 
-    asked = standalone.request(made)
+    asked = standalone.request(submission)
 
     assert (asked["mainClass"], asked["appResource"]) == (standalone.PYTHON_CLASS, "")
     assert asked["sparkProperties"]["spark.driver.memory"] == "1g" and asked["environmentVariables"] == {"A": "1"}

@@ -16,10 +16,10 @@ SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 
 
 def test_the_task_s_keys_override_ours() -> None:
-    made = configuration.merged(SETTINGS, conf.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3}))
+    merged = configuration.merged(SETTINGS, conf.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3}))
 
-    assert made["spark.driver.memory"] == "4g"
-    assert (made["spark.mine"], made["spark.count"]) == ("true", "3")
+    assert merged["spark.driver.memory"] == "4g"
+    assert (merged["spark.mine"], merged["spark.count"]) == ("true", "3")
 
 
 def test_the_warehouse_is_the_jvm_s_own_unless_executors_elsewhere_may_need_it() -> None:

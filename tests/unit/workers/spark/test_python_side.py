@@ -17,10 +17,10 @@ TOKEN = "the token"
 @pytest.fixture
 def server() -> Iterator[Any]:
     """As a SparkContext starts it, known to Python's side of a warm JVM."""
-    made = _start_update_server(TOKEN, is_unix_domain_sock=False)
-    PythonSide(SimpleNamespace(sparkContext=SimpleNamespace(environment={}, _accumulatorServer=made)))  # type: ignore[arg-type]
-    yield made
-    made.shutdown()
+    server = _start_update_server(TOKEN, is_unix_domain_sock=False)
+    PythonSide(SimpleNamespace(sparkContext=SimpleNamespace(environment={}, _accumulatorServer=server)))  # type: ignore[arg-type]
+    yield server
+    server.shutdown()
 
 
 @pytest.fixture
