@@ -27,18 +27,18 @@ def bench(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench", "--small", "--iterations", "1", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
-    said = bench(*SMALL)
+    result = bench(*SMALL)
 
-    assert set(said) == {"machine", "raw", "shapes"}
-    assert {name: (one["tasks"], one["succeeded"], one["runs"]) for name, one in said["shapes"].items()} == {
+    assert set(result) == {"machine", "raw", "shapes"}
+    assert {name: (one["tasks"], one["succeeded"], one["runs"]) for name, one in result["shapes"].items()} == {
         name: (shape.tasks, shape.tasks, 1) for name, shape in SMALL.items()
     }
-    for one in said["shapes"].values():
+    for one in result["shapes"].values():
         assert all(one[ratio] > 0 and one[f"{ratio}_no_ack"] > 0 for ratio in ("of_raw_celery", "hop_over_raw", "cpu_over_raw"))
         assert 0 < one["hop_ms"]["p50"] <= one["hop_ms"]["p95"] <= one["hop_ms"]["p99"] < 1000 * one["makespan_s"]
         assert set(one["cpu_s_per_task"]) >= {"scheduler", "worker", "worker_children", "postgres", "redis", "total"}
@@ -46,19 +46,19 @@ def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_other_part_ends_with_its_piece(part: str) -> None:
-    said = bench(part)
+    result = bench(part)
 
-    assert set(said) - {"machine"}
-    assert all(said.values())
+    assert set(result) - {"machine"}
+    assert all(result.values())
 
 
 def test_connections_follow_the_work() -> None:
-    said = bench("connections")["connections"]
+    result = bench("connections")["connections"]
 
-    assert said["retried"] == 0
-    assert said["burst"]["reports"] == said["workers"] * said["children"]
+    assert result["retried"] == 0
+    assert result["burst"]["reports"] == result["workers"] * result["children"]
     # While all its tasks run, a worker has at most those of its parent process.
-    assert said["burst"]["open_before"] < said["max_connections"] - 100
+    assert result["burst"]["open_before"] < result["max_connections"] - 100
 
 
 def test_dag_files_import_nothing_that_airflow_lacks() -> None:
@@ -67,18 +67,18 @@ def test_dag_files_import_nothing_that_airflow_lacks() -> None:
 
 
 def test_the_rest_api_in_small() -> None:
-    said = web("api", "live", "clear")
+    result = web("api", "live", "clear")
 
-    assert said["cleared"] == 20 * 5
-    assert said["live_messages"] >= said["live_expected"]
-    assert said["grid_bytes"] > 0 and said["api"]["p95"] > 0
+    assert result["cleared"] == 20 * 5
+    assert result["live_messages"] >= result["live_expected"]
+    assert result["grid_bytes"] > 0 and result["api"]["p95"] > 0
 
 
 @pytest.mark.on_demand
 def test_the_engine_with_open_pages_in_small() -> None:
-    said = web("engine")["engine_with_pages"]
+    result = web("engine")["engine_with_pages"]
 
-    assert all(said[shape]["makespan"]["ratio"] > 0 and said[shape]["engine_cpu"]["ratio"] > 0 for shape in ("chain", "many"))
+    assert all(result[shape]["makespan"]["ratio"] > 0 and result[shape]["engine_cpu"]["ratio"] > 0 for shape in ("chain", "many"))
 
 
 def web(*parts: str) -> dict[str, Any]:
@@ -86,5 +86,5 @@ def web(*parts: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench", "web", "--small", *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result

@@ -20,10 +20,10 @@ def test_half_a_minute_of_faults_loses_nothing_and_doubles_nothing(short_folder:
 
     report = chaos(short_folder, seed=26, seconds=25, quick=True, longest_s=4.0, say=lambda _: None)
 
-    said = json.loads(report.line)
+    summary = json.loads(report.line)
     assert report.ok, report.text()
-    assert list(said) == ["seed", "tis", "faults", *COUNTERS, "overlaps", "recovery_s"]
-    assert said["tis"] > 150
-    assert sum(said["faults"].values()) > 4  # another time zone among them
-    assert all(said[key] == 0 for key in COUNTERS)
-    assert set(said["recovery_s"]) == {"scheduler", "worker", "redis", "postgres"}
+    assert list(summary) == ["seed", "tis", "faults", *COUNTERS, "overlaps", "recovery_s"]
+    assert summary["tis"] > 150
+    assert sum(summary["faults"].values()) > 4  # another time zone among them
+    assert all(summary[key] == 0 for key in COUNTERS)
+    assert set(summary["recovery_s"]) == {"scheduler", "worker", "redis", "postgres"}

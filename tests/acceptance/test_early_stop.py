@@ -19,7 +19,7 @@ ROLES = {"scheduler": ["scheduler"], "worker": ["worker", "-q", "default", "-c",
 
 
 @contextlib.contextmanager
-def started(settings: Settings, role: str, said: Path, **env: str) -> "Iterator[subprocess.Popen[bytes]]":
+def started(settings: Settings, role: str, output_path: Path, **env: str) -> "Iterator[subprocess.Popen[bytes]]":
     environment = {
         **os.environ,
         "PACELINE_HOME": str(settings.home),
@@ -28,7 +28,7 @@ def started(settings: Settings, role: str, said: Path, **env: str) -> "Iterator[
         "PACELINE_BROKER_URL": settings.broker_url,
         **env,
     }
-    with said.open("wb") as output:
+    with output_path.open("wb") as output:
         process = subprocess.Popen([*PACELINE, *ROLES[role]], env=environment, stdout=output, stderr=subprocess.STDOUT)
     try:
         yield process
@@ -42,14 +42,14 @@ def started(settings: Settings, role: str, said: Path, **env: str) -> "Iterator[
 def test_a_signal_during_the_start_leaves_no_mark_and_no_row(
     settings: Settings, tmp_path: Path, role: str, number: signal.Signals
 ) -> None:
-    said = tmp_path / "said.txt"
-    with started(settings, role, said) as process:
+    output = tmp_path / "output.txt"
+    with started(settings, role, output) as process:
         mark = settings.run_folder / f"{role}-{process.pid}.mark"
-        eventually(mark.exists, timeout=END_S, interval=0.001, message=said.read_text)
+        eventually(mark.exists, timeout=END_S, interval=0.001, message=output.read_text)
 
         process.send_signal(number)
 
-        assert process.wait(END_S) == 0, said.read_text()
+        assert process.wait(END_S) == 0, output.read_text()
     assert list(settings.run_folder.iterdir()) == []
     with contextlib.closing(psycopg2.connect(settings.database_url)) as connection, connection.cursor() as cursor:
         cursor.execute("select name from process where stopped_at is null")
@@ -58,10 +58,10 @@ def test_a_signal_during_the_start_leaves_no_mark_and_no_row(
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_signal_ends_a_process_that_waits_for_its_database(settings: Settings, tmp_path: Path, role: str) -> None:
-    said = tmp_path / "said.txt"
-    with started(settings, role, said, PACELINE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none") as process:
-        eventually(lambda: "Waiting for it" in said.read_text(), timeout=END_S, message=said.read_text)
+    output = tmp_path / "output.txt"
+    with started(settings, role, output, PACELINE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none") as process:
+        eventually(lambda: "Waiting for it" in output.read_text(), timeout=END_S, message=output.read_text)
 
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(END_S) == 0, said.read_text()
+        assert process.wait(END_S) == 0, output.read_text()

@@ -56,18 +56,18 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
         elsewhere.exec_driver_sql("lock table dag_run in access exclusive mode")
         eventually(lambda: health(port)[0] == 503, message=stack.logs)
         report = health(port)[1]
-        code, said = doctor(stack, "scheduler")
+        code, message = doctor(stack, "scheduler")
     engine.dispose()
 
     assert report["parts"]["loop"]["message"].startswith("The loop has not run a service for")
-    assert (code, "The loop has not run a service for" in said) == (1, True)
+    assert (code, "The loop has not run a service for" in message) == (1, True)
     eventually(lambda: health(port)[0] == 200, message=stack.logs)
     stack.kill("scheduler-1", signal.SIGSTOP)
     try:
-        code, said = doctor(stack, "scheduler")
+        code, message = doctor(stack, "scheduler")
     finally:
         stack.kill("scheduler-1", signal.SIGCONT)
-    assert (code, "does not answer" in said) == (1, True)
+    assert (code, "does not answer" in message) == (1, True)
     eventually(lambda: doctor(stack, "scheduler")[0] == 0)
 
 
@@ -82,8 +82,8 @@ def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: An
 
     def said_why() -> bool:
         """It may miss its sign of life first."""
-        code, said = doctor(stack, "waiter")
-        return code == 1 and "A trigger blocks the loop for" in said
+        code, message = doctor(stack, "waiter")
+        return code == 1 and "A trigger blocks the loop for" in message
 
     eventually(said_why, timeout=60, interval=0.3, message=stack.logs)
     assert doctor(stack, "worker")[0] == 0

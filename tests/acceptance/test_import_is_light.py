@@ -31,8 +31,8 @@ def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery
         [sys.executable, "-P", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
 
-    said, loaded = done.stdout.strip().splitlines()
-    assert said.startswith("No worker runs on this machine")
+    message, loaded = done.stdout.strip().splitlines()
+    assert message.startswith("No worker runs on this machine")
     assert loaded == "[]"
 
 

@@ -111,8 +111,8 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(stack_factory: Stac
         publisher = Publisher(faulty.stack.settings)
         publisher.publish([Message(ti_id=ti_id, dispatch_id=dispatch_id, queue="default", dag_id="one", run_id="r", task_id="t")])
         publisher.close()
-        said = [tmp_path / "one.txt", tmp_path / "two.txt"]
-        eventually(lambda: any("dropped dispatch" in path.read_text() for path in said), timeout=20)
+        logs = [tmp_path / "one.txt", tmp_path / "two.txt"]
+        eventually(lambda: any("dropped dispatch" in path.read_text() for path in logs), timeout=20)
         faulty.settle(timeout=40)
         verdict = ledger.check(faulty.url)
     assert verdict.ok and verdict.executions == 1, verdict
@@ -121,8 +121,8 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(stack_factory: Stac
 @contextmanager
 def impatient_worker(name: str, env: Mapping[str, str], folder: Path) -> Iterator[None]:
     command = [sys.executable, "-P", "-c", IMPATIENT, name]
-    with (folder / f"{name}.txt").open("w") as said:
-        worker = subprocess.Popen(command, env=env, stdout=said, stderr=subprocess.STDOUT)
+    with (folder / f"{name}.txt").open("w") as log:
+        worker = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         try:
             yield
         finally:

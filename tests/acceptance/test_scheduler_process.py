@@ -32,7 +32,7 @@ class Process:
     """One scheduler and its output."""
 
     def __init__(self, settings: Settings, folder: Path, **env: str) -> None:
-        self._said = folder / "said.txt"
+        self._output = folder / "output.txt"
         environment = os.environ | {
             "PACELINE_HOME": str(settings.home),
             "PACELINE_DAGS_FOLDER": str(settings.dags_folder),
@@ -40,17 +40,17 @@ class Process:
             "PACELINE_BROKER_URL": settings.broker_url,
             **env,
         }
-        with self._said.open("wb") as said:
+        with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scheduler.cli", "scheduler"], env=environment, cwd=folder, stderr=said
+                [sys.executable, "-P", "-m", "scheduler.cli", "scheduler"], env=environment, cwd=folder, stderr=output
             )
 
     @property
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._output.read_text()
 
     def exit_code(self) -> int:
-        eventually(lambda: self.process.poll() is not None, timeout=END_S, message=lambda: self.said)
+        eventually(lambda: self.process.poll() is not None, timeout=END_S, message=lambda: self.output)
         return int(self.process.returncode)
 
 
@@ -80,7 +80,7 @@ def rows(settings: Settings, statement: str) -> list[Any]:
 
 def test_sigterm_ends_it_in_order(start: Any, settings: Settings) -> None:
     scheduler = start()
-    eventually(lambda: "started" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.output, timeout=END_S)
 
     scheduler.process.send_signal(signal.SIGTERM)
 
@@ -107,11 +107,11 @@ def test_it_waits_for_the_database_and_logs_it(start: Any, settings: Settings, t
     real = settings.database_url.split("host=")[1]
     link = tmp_path / "later"
     scheduler = start(PACELINE_DATABASE_URL=settings.database_url.replace(real, str(link)))
-    eventually(lambda: "PostgreSQL does not answer" in scheduler.said, timeout=END_S)
+    eventually(lambda: "PostgreSQL does not answer" in scheduler.output, timeout=END_S)
 
     link.symlink_to(real)
 
-    eventually(lambda: "started" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.output, timeout=END_S)
 
 
 def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Settings, tmp_path: Path) -> None:
@@ -120,12 +120,14 @@ def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Setti
     link = tmp_path / "redis.sock"
     scheduler = start(PACELINE_BROKER_URL=f"redis+socket://{link}?{number}", PACELINE_WORKER_HEARTBEAT_TIMEOUT="3")
     eventually(lambda: rows(settings, "select state from task_instance") == [("queued",)], timeout=END_S)
-    assert "Redis does not answer" in scheduler.said
+    assert "Redis does not answer" in scheduler.output
 
     link.symlink_to(path)
 
     broker = client(settings)
-    eventually(lambda: sum(broker.llen(key) for key in broker_lists("default")) == 1, timeout=END_S, message=lambda: scheduler.said)
+    eventually(
+        lambda: sum(broker.llen(key) for key in broker_lists("default")) == 1, timeout=END_S, message=lambda: scheduler.output
+    )
     broker.close()
     assert rows(settings, "select try_number from task_instance") == [(1,)]
 
@@ -145,20 +147,20 @@ def test_wrong_credentials_stop_it_with_a_sentence(
     scheduler = start(**{name: url.replace(*change)})
 
     assert scheduler.exit_code() == 4
-    assert sentence in scheduler.said
-    assert "Traceback" not in scheduler.said and "hidden" not in scheduler.said
+    assert sentence in scheduler.output
+    assert "Traceback" not in scheduler.output and "hidden" not in scheduler.output
 
 
 def test_an_old_schema_stops_it_with_the_command_to_run(start: Any, empty_database_url: str) -> None:
     scheduler = start(PACELINE_DATABASE_URL=empty_database_url)
 
     assert scheduler.exit_code() == 4
-    assert "paceline db migrate" in scheduler.said
+    assert "paceline db migrate" in scheduler.output
 
 
 def test_it_goes_on_after_its_connections_were_cut(start: Any, settings: Settings) -> None:
     scheduler = start()
-    eventually(lambda: "started" in scheduler.said, timeout=END_S)
+    eventually(lambda: "started" in scheduler.output, timeout=END_S)
     rows(
         settings,
         "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -168,6 +170,6 @@ def test_it_goes_on_after_its_connections_were_cut(start: Any, settings: Setting
     (settings.dags_folder / "hello.py").write_text(HELLO)
 
     eventually(
-        lambda: rows(settings, "select state from task_instance") == [("queued",)], timeout=END_S, message=lambda: scheduler.said
+        lambda: rows(settings, "select state from task_instance") == [("queued",)], timeout=END_S, message=lambda: scheduler.output
     )
     assert scheduler.process.poll() is None

@@ -108,8 +108,8 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
         logged = {name: try_log(faulty, name) for name in ("late", "endless")}
         eventually(lambda: all(REFUSED in path.read_text() for path in logged.values()), timeout=60, message=faulty.stack.logs)
         assert NO_LONGER_CURRENT in logged["endless"].read_text()
-        said = faulty.stack.logs()
-        assert said.count("refused: dispatch") == 2
+        logs = faulty.stack.logs()
+        assert logs.count("refused: dispatch") == 2
         # All three take work again.
         eventually(lambda: all(not expired(faulty, pid) for pid in holders), timeout=20)
         faulty.trigger("short", 9, "after")

@@ -42,9 +42,9 @@ def test_every_command_of_the_tutorial_works(short_folder: Path) -> None:
 
     states = {run["run_id"]: run["state"] for run in runs}
     assert states["first"] == states["second"] == "success"
-    assert any("mean of 3 cities is 16.8" in said for said in shell.said)
-    assert any("KeyError" in said and "Lima" in said for said in shell.said)
-    assert any("mean of 4 cities" in said for said in shell.said)
+    assert any("mean of 3 cities is 16.8" in text for text in shell.outputs)
+    assert any("KeyError" in text and "Lima" in text for text in shell.outputs)
+    assert any("mean of 4 cities" in text for text in shell.outputs)
 
 
 class Shell:
@@ -52,7 +52,7 @@ class Shell:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
-        self.said: list[str] = []
+        self.outputs: list[str] = []
 
     def do(self, step: "re.Match[str]") -> None:
         """Save the file of a step, or run its commands; one that is marked must fail, and the others must not."""
@@ -67,7 +67,7 @@ class Shell:
                 ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=COMMAND_S,
                 check=False,
             )  # fmt: skip
-            self.said.append(done.stdout + done.stderr)
+            self.outputs.append(done.stdout + done.stderr)
             assert (done.returncode != 0) == line.endswith(FAILS), f"{command}: {done.stdout}{done.stderr}"
             where, _, variables = kept.read_text().partition("\n")
             self.folder = Path(where)

@@ -52,7 +52,7 @@ def running(home: Path) -> Iterator[Installation]:
     shutil.copy(ROOT / "dags" / "flights.py", dags)
     environment = standalone.environment_of(home / "home", dags) | {"PACELINE_WORKER_CONCURRENCY": "4"}
     with standalone.standalone(environment) as process:
-        url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.said)[1]  # type: ignore[attr-defined,index]
+        url = re.search(r"(?m)^web +(http://[\w.]+:\d+)", process.output)[1]  # type: ignore[attr-defined,index]
         installed = Installation(url, environment)
         eventually(lambda: _answers(url), timeout=standalone.START_S)
         for name, role in (("ada", "admin"), ("vera", "viewer")):

@@ -38,8 +38,8 @@ def main() -> int:
     clean = not any(results.get("unchanged", {}).values())
     mutants = [name for name in names if name != "unchanged"]
     survivors = sorted(set(mutants) - caught.keys())
-    said = {"mutants": len(mutants), "caught": len(caught), "survived": survivors, "unchanged_is_clean": clean}
-    print(json.dumps(said | {"by": {name: known[name].counter for name in caught}}))
+    summary = {"mutants": len(mutants), "caught": len(caught), "survived": survivors, "unchanged_is_clean": clean}
+    print(json.dumps(summary | {"by": {name: known[name].counter for name in caught}}))
     return 0 if clean and not survivors else 1
 
 
@@ -66,8 +66,8 @@ def _in_process(name: str) -> dict[str, int]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = str(error.stderr or "")[-2000:]
-        print(f"{name}: {error}\n{said}", file=sys.stderr, flush=True)
+        stderr = str(error.stderr or "")[-2000:]
+        print(f"{name}: {error}\n{stderr}", file=sys.stderr, flush=True)
         return {}
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     seen = ", ".join(f"{counter} {number}" for counter, number in found.items() if number)

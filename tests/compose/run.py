@@ -172,10 +172,13 @@ def check_secrets(stack: "Stack") -> None:
 def check_rights(stack: "Stack") -> None:
     """Redis refuses commands that no role needs, and the Spark master a driver that is not signed."""
     for role in ("scheduler", "worker", "flower"):
-        said = stack.redis(role, "PING", "FLUSHALL", "CONFIG GET *", "EVAL return 0")
-        expect(said[0] == "PONG" and all(one.startswith("NOPERM") for one in said[1:]), f"Redis answers {role} with {said}")
-    said = stack.compose("exec", "-T", "worker", "python", "-c", UNSIGNED).strip()
-    expect(said == "403", f"the Spark master answers a driver that is not signed with {said}")
+        responses = stack.redis(role, "PING", "FLUSHALL", "CONFIG GET *", "EVAL return 0")
+        expect(
+            responses[0] == "PONG" and all(one.startswith("NOPERM") for one in responses[1:]),
+            f"Redis answers {role} with {responses}",
+        )
+    responses = stack.compose("exec", "-T", "worker", "python", "-c", UNSIGNED).strip()
+    expect(responses == "403", f"the Spark master answers a driver that is not signed with {responses}")
 
 
 def names(run: dict[str, Any]) -> set[str]:

@@ -83,8 +83,10 @@ def run_pods(file: Path, servers: list[Object], migrate: list[Object], rest: lis
     play(file, rest)
     eventually(lambda: succeeds("exec", SCHEDULER, "paceline", "dags", "show", "flights", "--json"), 600)
     print("running flights", file=sys.stderr, flush=True)
-    said = output("exec", SCHEDULER, "paceline", "dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), "--json")
-    run = json.loads(said)
+    printed = output(
+        "exec", SCHEDULER, "paceline", "dags", "trigger", "flights", "--wait", "--timeout", str(RUN_WITHIN_S), "--json"
+    )
+    run = json.loads(printed)
     healthy = {name: healthy_role(name) for name in running() if not name.startswith(("paceline-postgres", "paceline-redis"))}
     states = Counter(task["state"] for task in run["tasks"])
     return {

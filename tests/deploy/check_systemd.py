@@ -146,9 +146,9 @@ def follow(section: str) -> None:
 
 def exposure(unit: str) -> float:
     """The result of `systemd-analyze security` for the running unit."""
-    said = subprocess.run(["systemd-analyze", "security", "--no-pager", unit], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"exposure level for \S+ ([\d.]+)", said)
-    assert found is not None, said
+    report = subprocess.run(["systemd-analyze", "security", "--no-pager", unit], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"exposure level for \S+ ([\d.]+)", report)
+    assert found is not None, report
     return float(found[1])
 
 

@@ -254,8 +254,8 @@ def check_answer(ground: "Ground", data: bytes) -> None:
 
 def check_call(ground: "Ground", data: bytes) -> None:
     """A callback that writes this gives an answer of the right type or counts as ended; the next one is called."""
-    said = ground.settings.dags_folder / "said"
-    said.write_bytes(data + b"\n")
+    data_path = ground.settings.dags_folder / "said"
+    data_path.write_bytes(data + b"\n")
     for task_id in ("hostile", "good"):
         outcome: Called | None = None
         reason = ""

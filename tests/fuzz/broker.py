@@ -72,7 +72,7 @@ def rounds(stack: Stack, *, seed: int, garbage: Sequence[bytes], commands: Seque
 
 def check_processes(stack: Stack, pids: dict[str, int]) -> None:
     """None has ended, and none has logged a stack trace."""
-    assert {name: stack.pid(name) for name in pids} == pids, f"a process died: {stack.said}"
+    assert {name: stack.pid(name) for name in pids} == pids, f"a process died: {stack.output}"
     for name in pids:
         log = stack.supervisor.log(name).read_text(errors="replace")
         assert "Traceback" not in log, f"{name}: {log[max(0, log.index('Traceback') - 500) :][:3000]}"

@@ -86,8 +86,8 @@ def real_processes(on: Ground, *, seed: int, result: Result) -> int:
             assert run["state"] == "success", stack.logs()
             eventually(lambda: broker.llen("default") == 0, timeout=60)
             for arguments in (["dags", "errors"], ["dags", "errors", "--json"], ["dags", "list"], ["doctor"]):
-                said = stack.cli(*arguments)
-                assert "Traceback" not in said.stderr, said.stderr
+                done = stack.cli(*arguments)
+                assert "Traceback" not in done.stderr, done.stderr
             broker_rounds.check_processes(stack, pids)
             count += broker_rounds.rounds(
                 stack,

@@ -85,7 +85,7 @@ def running_application(bench: Any, cluster: SparkCluster) -> dict[str, Any]:
             and seen["application_id"] is not None
         )
 
-    eventually(there, timeout=150, interval=0.5, message=lambda: f"{jobs(bench)}\n{logs(bench)}\n{bench.said}")
+    eventually(there, timeout=150, interval=0.5, message=lambda: f"{jobs(bench)}\n{logs(bench)}\n{bench.output}")
     return seen
 
 

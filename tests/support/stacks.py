@@ -32,7 +32,7 @@ class Stack:
     settings: Settings
     env: dict[str, str]
     supervisor: Supervisor
-    said: list[str]
+    output: list[str]
 
     def cli(self, *arguments: str, timeout: float = CLI_LIMIT_S) -> "subprocess.CompletedProcess[str]":
         """Run `paceline ...` to its end; `timeout` is seconds."""
@@ -78,7 +78,7 @@ class StackFactory:
             stack.stop()
         if self.failed() or error[0] is not None:
             for stack in self.stacks:
-                print(*stack.said, stack.logs(), sep="\n", file=sys.stderr)
+                print(*stack.output, stack.logs(), sep="\n", file=sys.stderr)
 
     def __call__(
         self,
@@ -95,10 +95,10 @@ class StackFactory:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, encoding="utf-8")
         environment = stacks.environment_for(self.settings) | QUICK | dict(env or {})
-        said: list[str] = []
+        output: list[str] = []
         number = len(self.stacks)
-        supervisor = Supervisor(self.settings.home / "logs" / f"stack-{number}", say=said.append)
-        stack = Stack(self.settings, environment, supervisor, said)
+        supervisor = Supervisor(self.settings.home / "logs" / f"stack-{number}", say=output.append)
+        stack = Stack(self.settings, environment, supervisor, output)
         self.stacks.append(stack)
         for command in stacks.stack_commands(environment, schedulers=schedulers, workers=workers, waiters=waiters):
             supervisor.start(command)

@@ -37,7 +37,7 @@ def standalone(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]
                     break
             else:
                 raise AssertionError("".join(lines))
-            process.said = "".join(lines)  # type: ignore[attr-defined]
+            process.output = "".join(lines)  # type: ignore[attr-defined]
             yield process
         finally:
             process.kill()

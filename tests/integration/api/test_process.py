@@ -94,9 +94,9 @@ def test_the_first_start_creates_an_account_and_sigterm_lets_requests_end(
 ) -> None:
     environment = environment_of(settings, port)
     with running(environment, port, tmp_path) as process:
-        said = (tmp_path / "web.log").read_text()
-        assert f"http://127.0.0.1:{port}" in said
-        password = said.partition("with the password ")[2].partition(" - ")[0]
+        log = (tmp_path / "web.log").read_text()
+        assert f"http://127.0.0.1:{port}" in log
+        password = log.partition("with the password ")[2].partition(" - ")[0]
         token = httpx.post(f"http://127.0.0.1:{port}/auth/token", json={"username": "admin", "password": password}).json()
         headers = {"Authorization": f"Bearer {token['access_token']}"}
         url = f"http://127.0.0.1:{port}{PREFIX}/dags/etl/dagRuns/now/wait?interval=60"

@@ -118,10 +118,10 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
         command_line = Path(f"/proc/{flower.pid}/cmdline").read_bytes()
     finally:
         flower.send_signal(signal.SIGTERM)
-        said, _ = flower.communicate(timeout=20)
+        output, _ = flower.communicate(timeout=20)
 
     assert {(task["name"], task["state"]) for task in tasks.values()} == {("seen.look", "SUCCESS"), ("seen.stumble", "FAILURE")}, (
-        said
+        output
     )
     assert hosts == {"127.0.0.1": 200, "localhost": 200, "[::1]": 200, "rebound.example": 421, "flower.example": 200}
     assert {code for code, _ in refused.values()} == {403}
@@ -133,7 +133,7 @@ def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackF
     }
     assert all(instead[name.partition("/")[0]] in text for name, (_, text) in refused.items()), refused
     assert b"redis" not in command_line
-    assert flower.returncode == 0, said
+    assert flower.returncode == 0, output
 
 
 @pytest.mark.stack
@@ -163,9 +163,9 @@ def test_flower_lists_each_task_of_a_chain_that_runs_in_place(stack_factory: Sta
         tasks = shown("seen", 60)
     finally:
         flower.send_signal(signal.SIGTERM)
-        said, _ = flower.communicate(timeout=20)
+        output, _ = flower.communicate(timeout=20)
 
-    assert sorted(task["name"] for task in tasks) == [f"row.t{number:03}" for number in range(100)], said
+    assert sorted(task["name"] for task in tasks) == [f"row.t{number:03}" for number in range(100)], output
     assert {task["state"] for task in tasks} == {"SUCCESS"}
     assert all(task["received"] <= task["started"] <= task["succeeded"] for task in tasks)
     assert len({task["uuid"] for task in tasks}) == 100
@@ -179,7 +179,7 @@ def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(env
     flower = subprocess.Popen([*stacks.PACELINE, "flower"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         eventually(lambda: answer(port, "GET", "/healthcheck") == 200, timeout=60)
-        said = {path: {method: answer(port, method, path) for method in ("GET", "POST")} for path in paths}
+        statuses = {path: {method: answer(port, method, path) for method in ("GET", "POST")} for path in paths}
         known = answer(port, "GET", "/api/queues/length", login="ann:secret")
         wrong = answer(port, "GET", "/api/queues/length", login="ann:wrong")
     finally:
@@ -188,8 +188,8 @@ def test_with_a_login_only_metrics_health_and_static_files_answer_without_it(env
 
     assert len(paths) > 25
     # 404 and 405 disclose nothing.
-    answered = {path for path, codes in said.items() if not set(codes.values()) <= {401, 404, 405}}
-    assert answered == {"/metrics", "/healthcheck", "/static/favicon.ico", "/logout"}, said
+    answered = {path for path, codes in statuses.items() if not set(codes.values()) <= {401, 404, 405}}
+    assert answered == {"/metrics", "/healthcheck", "/static/favicon.ico", "/logout"}, statuses
     assert (known, wrong) == (200, 401)
 
 
@@ -236,11 +236,11 @@ def test_the_broker_page_lists_every_queue_with_all_that_waits(
         found, shown = queues(), page(port, "/broker")
     finally:
         flower.send_signal(signal.SIGTERM)
-        said, _ = flower.communicate(timeout=20)
+        output, _ = flower.communicate(timeout=20)
 
     headroom = scenario.settings.scheduler.queue_headroom
     nobody, idle = found["nobody"], found["idle"]
-    assert (nobody["redis"], nobody["postgresql"], nobody["workers"]) == (headroom, 60 - headroom, []), said
+    assert (nobody["redis"], nobody["postgresql"], nobody["workers"]) == (headroom, 60 - headroom, []), output
     assert (idle["messages"], idle["workers"]) == (0, ["idler"])
     assert "In PostgreSQL" in shown and all(f'<tr id="{name}">' in shown for name in ("idle", "nobody"))
     listed = {row["queue"]: row for row in cli.json("queues", "list")}

@@ -64,11 +64,11 @@ def test_xcoms_are_shown_whole_as_json_and_a_dataframe_with_its_rows_and_columns
         )  # fmt: skip
 
     rows = cli.json("tasks", "xcoms", "pair", "one", "first")
-    said = cli("tasks", "xcoms", "pair", "one", "first").stdout
+    output = cli("tasks", "xcoms", "pair", "one", "first").stdout
 
     assert [(row["key"], row["value"]) for row in rows] == [("return_value", frame), ("both", [frame]), ("n", 3)]
     assert all(has_offset(row["created_at"]) for row in rows)
-    assert said.count("DataFrame of 1,200 rows (id long), 77 bytes at s3a://b/x") == 2
+    assert output.count("DataFrame of 1,200 rows (id long), 77 bytes at s3a://b/x") == 2
     assert cli.json("tasks", "xcoms", "pair", "one", "second") == []
     assert cli("tasks", "xcoms", "pair", "one", "third").exit_code == 3
 

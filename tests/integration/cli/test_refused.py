@@ -22,7 +22,7 @@ def stranger(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.execute("drop role stranger")
 
 
-def said(environment: dict[str, str], command: list[str]) -> tuple[int, str]:
+def output_of(environment: dict[str, str], command: list[str]) -> tuple[int, str]:
     done = subprocess.run(
         [*PACELINE, *command], env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -34,7 +34,7 @@ def test_missing_grants_are_one_sentence(
     command: list[str], stranger: str, settings: Settings, environment: dict[str, str]
 ) -> None:
     url = settings.database_url.replace("postgres@", f"{stranger}@")
-    code, text = said(environment | {"PACELINE_DATABASE_URL": url, "PACELINE_WORKER_DATABASE_URL": url}, command)
+    code, text = output_of(environment | {"PACELINE_DATABASE_URL": url, "PACELINE_WORKER_DATABASE_URL": url}, command)
 
     assert code == (1 if command == ["doctor"] else 4), text
     assert "The database role lacks a right: permission denied for table paceline_schema" in text
@@ -44,7 +44,7 @@ def test_missing_grants_are_one_sentence(
 
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)
 def test_a_redis_that_requires_a_password_is_one_sentence(command: list[str], closed: str, environment: dict[str, str]) -> None:
-    code, text = said(environment | {"PACELINE_BROKER_URL": closed}, command)
+    code, text = output_of(environment | {"PACELINE_BROKER_URL": closed}, command)
 
     assert code == (1 if command == ["doctor"] else 4), text
     assert "Redis rejects the connection" in text

@@ -131,7 +131,7 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "said"),
+    ("arguments", "exit_code", "message"),
     [
         (("runs", "clear", "pair", "won"), 3, "did you mean 'one'"),
         (("tasks", "clear", "pair", "one", "frist"), 3, "did you mean 'first'"),
@@ -146,12 +146,12 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
     ],
 )
 def test_an_impossible_action_is_one_sentence(
-    cli: Cli, scenario: Scenario, failed: int, arguments: tuple[str, ...], exit_code: int, said: str
+    cli: Cli, scenario: Scenario, failed: int, arguments: tuple[str, ...], exit_code: int, message: str
 ) -> None:
     done = cli(*arguments)
 
     assert done.exit_code == exit_code, done.output
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def on_terminal(cli: Cli, *arguments: str, typed: bytes) -> "subprocess.CompletedProcess[str]":

@@ -135,8 +135,8 @@ def test_every_answer_but_a_valid_one_is_an_import_error_of_its_file(files: File
     found = {file.removesuffix(".py"): message for file, (_, message, _) in files.errors().items()}
     assert found.keys() == {*ANSWERS, *DEEDS}
     assert files.dags() == {"good": ("good.py", True, 1)}
-    said = {name: message for name, message in found.items() if name in ANSWERS}
-    odd = {name: message for name, message in said.items() if UNUSABLE not in message}
+    messages = {name: message for name, message in found.items() if name in ANSWERS}
+    odd = {name: message for name, message in messages.items() if UNUSABLE not in message}
     assert odd.keys() <= {"nan_timeout"}, odd  # PostgreSQL refuses it
     assert {name: found[name] for name, (_, words) in DEEDS.items() if words not in found[name]} == {}
     assert max(map(len, found.values())) < 1000

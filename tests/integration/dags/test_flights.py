@@ -76,11 +76,11 @@ def flights_run(home: Path) -> Run:
         cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert {row["task_id"]: row["state"] for row in said["rows"] if row["state"] != "success"} == {}, done.stderr
-    [report] = [row["result"] for row in said["rows"] if row["task_id"] == "report"]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert {row["task_id"]: row["state"] for row in answer["rows"] if row["state"] != "success"} == {}, done.stderr
+    [report] = [row["result"] for row in answer["rows"] if row["task_id"] == "report"]
     folder = home / "data" / "flights" / RUN_ID
-    return Run(home, folder, report, {name: (folder / name).read_bytes() for name in TABLES}, said["broken"])
+    return Run(home, folder, report, {name: (folder / name).read_bytes() for name in TABLES}, answer["broken"])
 
 
 @pytest.fixture(scope="module")

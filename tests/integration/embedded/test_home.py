@@ -61,14 +61,14 @@ def test_the_next_owner_waits_for_children_of_a_killed_owner(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         leftover = int(owner.stdout.readline())
         owner.kill()
-    said = []
+    lines = []
 
     def end_leftover(line):
-        said.append(line)
+        lines.append(line)
         os.kill(leftover, signal.SIGTERM)
 
     with home.lock(tmp_path, say=end_leftover):
-        assert said == [f"Processes of an earlier stack on {tmp_path} are still ending; waiting for them."]
+        assert lines == [f"Processes of an earlier stack on {tmp_path} are still ending; waiting for them."]
 
 
 def test_children_that_do_not_end_are_reported(tmp_path, monkeypatch):

@@ -141,8 +141,8 @@ def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_ha
     environment = environment_of(home, short_folder / "dags")
     write(short_folder / "dags", "curious.py", CURIOUS)
     with standalone(environment) as process:
-        (link,) = re.findall(r"http://\S+/auth/link\?key=\S+", "".join(process.said.split("\n ")))
-        assert re.search(r"web account +admin +\S{15}", process.said)
+        (link,) = re.findall(r"http://\S+/auth/link\?key=\S+", "".join(process.output.split("\n ")))
+        assert re.search(r"web account +admin +\S{15}", process.output)
         base = link.partition("/auth/")[0]
         with httpx.Client(base_url=base, timeout=30) as http:
             eventually(lambda: _answers(base), timeout=START_S)
@@ -159,7 +159,7 @@ def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_ha
         with contextlib.closing(psycopg2.connect(host=str(home / "run"), user="postgres", dbname="paceline")) as connection:
             with connection.cursor() as cursor:
                 cursor.execute("select value from xcom where key = 'return_value'")
-                (said,) = cursor.fetchall()
+                (results,) = cursor.fetchall()
                 cursor.execute(
                     "select distinct application_name, usename from pg_stat_activity where application_name ~ '^paceline '"
                 )
@@ -167,8 +167,8 @@ def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_ha
         process.terminate()
         assert process.wait(STOP_S) == 0
 
-    assert said[0].pop("is") == "paceline_worker"
-    assert said[0] == dict.fromkeys(
+    assert results[0].pop("is") == "paceline_worker"
+    assert results[0] == dict.fromkeys(
         ("delete from dag", "delete from dag_run", "create table mine (x int)", "set role postgres"), "InsufficientPrivilege"
     )
     # A waiter's connections bear the name of a worker's.
@@ -213,24 +213,24 @@ def test_the_demo_shows_the_result_and_where_it_is(short_folder):
     home = short_folder / "home"
     write(short_folder / "dags", "flights.py", FLIGHTS.format(body="pass"))
 
-    said = demo(environment_of(home, short_folder / "dags"))
+    output = demo(environment_of(home, short_folder / "dags"))
 
     (result,) = (home / "data" / "flights").iterdir()
-    assert "UA       3" in said
-    assert f"Report: {result / 'report.html'}" in said
-    assert "2 tasks ran in " in said
-    assert "1 of them were queued by the worker that ran the task before." in said
+    assert "UA       3" in output
+    assert f"Report: {result / 'report.html'}" in output
+    assert "2 tasks ran in " in output
+    assert "1 of them were queued by the worker that ran the task before." in output
 
 
 @pytest.mark.long
 def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
     write(short_folder / "dags", "flights.py", FLIGHTS.format(body="print('reading'); raise ValueError('no such airport')"))
 
-    said = demo(environment_of(short_folder / "home", short_folder / "dags"), ok=1)
+    output = demo(environment_of(short_folder / "home", short_folder / "dags"), ok=1)
 
-    assert "first failed: " in said
-    assert "reading" in said
-    assert "no such airport" in said
+    assert "first failed: " in output
+    assert "reading" in output
+    assert "no such airport" in output
 
 
 def test_a_demo_whose_dag_file_is_broken_reports_it_immediately(short_folder):

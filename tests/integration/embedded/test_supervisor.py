@@ -49,33 +49,33 @@ def pids_in(path: Path) -> list[int]:
 
 
 @pytest.fixture
-def said():
+def lines():
     return []
 
 
 @pytest.fixture
-def supervisor(tmp_path, said, monkeypatch):
+def supervisor(tmp_path, lines, monkeypatch):
     monkeypatch.setattr(processes, "FIRST_PAUSE_S", 0.05)
-    with Supervisor(tmp_path / "logs", say=said.append) as supervisor:
+    with Supervisor(tmp_path / "logs", say=lines.append) as supervisor:
         yield supervisor
 
 
-def test_a_child_that_fails_is_restarted_and_one_line_states_the_reason(supervisor, said, tmp_path):
+def test_a_child_that_fails_is_restarted_and_one_line_states_the_reason(supervisor, lines, tmp_path):
     first = supervisor.start(Command(name="part", argv=python("import time; print('up', flush=True); time.sleep(600)")))
 
     os.kill(supervisor.pid("part"), signal.SIGKILL)
 
     eventually(lambda: supervisor.alive("part") and supervisor.pid("part") != first)
-    assert said == [
+    assert lines == [
         f"part was ended by SIGKILL, its log is {tmp_path}/logs/part.log; starting it again in 0 s.",
         "part runs again.",
     ]
 
 
-def test_pauses_between_restarts_grow(supervisor, said):
+def test_pauses_between_restarts_grow(supervisor, lines):
     supervisor.start(Command(name="part", argv=python("raise SystemExit(3)")))
 
-    eventually(lambda: sum("exited with code 3" in line for line in said) >= 4)
+    eventually(lambda: sum("exited with code 3" in line for line in lines) >= 4)
 
     pauses = [child.failures for child in supervisor._children.values()]
     assert pauses[0] >= 4

@@ -88,9 +88,9 @@ def url(server: RedisServer, role: str) -> str:
 @pytest.mark.parametrize("role", broker_roles.ROLES)
 def test_a_role_may_not(role: str, server: RedisServer) -> None:
     with admin(server) as client:
-        said = {words: str(client.execute_command("ACL", "DRYRUN", role, *words.split())) for words in FORBIDDEN + OTHERS[role]}
+        answers = {words: str(client.execute_command("ACL", "DRYRUN", role, *words.split())) for words in FORBIDDEN + OTHERS[role]}
 
-    assert [words for words, answer in said.items() if "permission" not in answer] == []
+    assert [words for words, answer in answers.items() if "permission" not in answer] == []
 
 
 def test_a_user_without_the_right_to_rename_deletes_a_key_of_another_type(server: RedisServer) -> None:

@@ -154,7 +154,7 @@ def test_a_stack_shows_its_secrets_nowhere(secretive: Settings, tmp_path: Path) 
         eventually(lambda: len(stack.json("notices", "list")) == 0 or _failed(stack), timeout=60, message=stack.logs)
         eventually(lambda: stack.json("dags", "errors"), timeout=60, message=stack.logs)
 
-        said = {
+        printed_texts = {
             " ".join(arguments): CliRunner().invoke(paceline, arguments, env=stack.env).output
             for arguments in (
                 ["config", "show"], ["config", "show", "--json"], ["config", "check"], ["config", "get", "database.url"],
@@ -175,7 +175,7 @@ def test_a_stack_shows_its_secrets_nowhere(secretive: Settings, tmp_path: Path) 
     assert missing == [], "the author's code did not run"
     assert printed.count("MARKER") > 5
     assert len(in_processes) >= 7
-    assert leaks(stored) + leaks(said) + leaks(in_processes) + leaks({"logs": logs}) == []
+    assert leaks(stored) + leaks(printed_texts) + leaks(in_processes) + leaks({"logs": logs}) == []
 
 
 def _failed(stack: Stack) -> bool:
@@ -262,8 +262,8 @@ def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder
     ) as stack:
         try:
             assert stack.stdout is not None
-            said = list(itertools.takewhile(lambda line: not line.startswith("Ready."), stack.stdout))
-            web = next(line.split()[1] for line in said if re.match(r"web +http", line))
+            lines = list(itertools.takewhile(lambda line: not line.startswith("Ready."), stack.stdout))
+            web = next(line.split()[1] for line in lines if re.match(r"web +http", line))
             wanted = {"scheduler", "worker", "waiter", "flower", "web", "guardian.py", "scheduler.dagfiles.fork_server"}
             eventually(lambda: wanted <= set(programs(stack.pid).values()), timeout=60, message=lambda: str(programs(stack.pid)))
             eventually(lambda: answers(f"{web}/alive"), timeout=60)

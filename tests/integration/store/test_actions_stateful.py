@@ -60,7 +60,7 @@ class Hands(RuleBasedStateMachine):
         self.held: dict[int, Claim] = {}
         self.succeeded: set[tuple[int, int]] = set()
         #: Runs that a user ended, with their states; only a clear changes these.
-        self.said: dict[str, str] = {}
+        self.marked: dict[str, str] = {}
 
     @initialize()
     def trigger(self) -> None:
@@ -107,18 +107,18 @@ class Hands(RuleBasedStateMachine):
         planned = clear_(self.scenario, tasks, run_id=run_id, dry_run=True)
         assert clear_(self.scenario, tasks, run_id=run_id) == planned
         if planned:
-            self.said.pop(run_id, None)
+            self.marked.pop(run_id, None)
 
     @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
     def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
         changes = mark_(self.scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
         if any(change.becomes == "none" for change in changes):
-            self.said.pop(run_id, None)
+            self.marked.pop(run_id, None)
 
     @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
     def mark_run(self, run_id: str, state: RunState) -> None:
         transact(self.scenario.engine, mark.mark_run, "d", run_id, state)
-        self.said[run_id] = state.value
+        self.marked[run_id] = state.value
 
     @invariant()
     def the_limits_hold(self) -> None:
@@ -130,7 +130,7 @@ class Hands(RuleBasedStateMachine):
 
     @invariant()
     def what_was_said_of_a_run_stays(self) -> None:
-        for run_id, state in self.said.items():
+        for run_id, state in self.marked.items():
             assert self.scenario.rows("select state from dag_run where run_id = %s", run_id) == [(state,)]
 
     @invariant()

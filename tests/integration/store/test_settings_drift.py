@@ -63,15 +63,15 @@ def test_doctor_names_the_differences_until_they_are_gone(scenario: Scenario, od
 
 
 def test_agreement_is_logged_too(scenario: Scenario, odd: SchedulerLoop) -> None:
-    said: list[str] = []
-    settings_drift = SettingsDrift(scenario.engine, other(scenario.settings, parallelism=9), said.append, 60)
+    lines: list[str] = []
+    settings_drift = SettingsDrift(scenario.engine, other(scenario.settings, parallelism=9), lines.append, 60)
     settings_drift.enter(odd.scheduler_id)
-    settings_drift = SettingsDrift(scenario.engine, scenario.settings, said.append, 60)
-    settings_drift._complaint = said[-1]
+    settings_drift = SettingsDrift(scenario.engine, scenario.settings, lines.append, 60)
+    settings_drift._complaint = lines[-1]
     settings_drift.enter(odd.scheduler_id)
 
-    assert "core.parallelism is 256" in said[0]
-    assert said[1:] == ["The settings of all processes are equal again."]
+    assert "core.parallelism is 256" in lines[0]
+    assert lines[1:] == ["The settings of all processes are equal again."]
 
 
 def test_no_secret_path_or_name_is_stored(scenario: Scenario) -> None:

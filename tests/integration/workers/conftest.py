@@ -54,17 +54,17 @@ class Worker:
     """A worker process and its output."""
 
     process: "subprocess.Popen[bytes] | Forked"
-    said_path: Path
+    output_path: Path
 
     @property
-    def said(self) -> str:
-        return self.said_path.read_text(encoding="utf-8")
+    def output(self) -> str:
+        return self.output_path.read_text(encoding="utf-8")
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = END_S) -> int:
-        eventually(lambda: self.process.poll() is not None, timeout=timeout_s, message=lambda: self.said)
+        eventually(lambda: self.process.poll() is not None, timeout=timeout_s, message=lambda: self.output)
         return self.process.wait()
 
 
@@ -83,7 +83,7 @@ class Bench:
     ) -> Worker:
         """Start a worker, in the bench's folder or another one; `ready` waits until it takes work."""
         number = len(self.workers)
-        said = self.folder / f"worker-{number}.txt"
+        output_path = self.folder / f"worker-{number}.txt"
         environment = {
             **os.environ,
             **QUICK,
@@ -93,18 +93,20 @@ class Bench:
             "PACELINE_BROKER_URL": self.settings.broker_url,
             **env,
         }
-        worker = Worker(self._started([queues, str(concurrency), f"w{number}"], environment, folder or self.folder, said), said)
+        worker = Worker(
+            self._started([queues, str(concurrency), f"w{number}"], environment, folder or self.folder, output_path), output_path
+        )
         self.workers.append(worker)
         if ready:
-            eventually(lambda: "takes" in worker.said, timeout=60, message=lambda: worker.said)
+            eventually(lambda: "takes" in worker.output, timeout=60, message=lambda: worker.output)
         return worker
 
     def _started(
-        self, arguments: list[str], environment: dict[str, str], folder: Path, said: Path
+        self, arguments: list[str], environment: dict[str, str], folder: Path, output_path: Path
     ) -> "subprocess.Popen[bytes] | Forked":
-        with said.open("wb") as output:
+        with output_path.open("wb") as output:
             if self.fork_server is not None:
-                return self.fork_server.start(RUN, arguments, env=environment, cwd=folder, output=said)
+                return self.fork_server.start(RUN, arguments, env=environment, cwd=folder, output=output_path)
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", RUN, *arguments],
                 env=environment,
@@ -137,7 +139,7 @@ class Bench:
                 return all(states[name] == state for name, state in tasks.items())
             return self.scenario.run_state(run) in {"success", "failed"}
 
-        eventually(there, timeout=timeout_s, interval=interval_s, message=lambda: f"{self.scenario.states(run)}\n{self.said}")
+        eventually(there, timeout=timeout_s, interval=interval_s, message=lambda: f"{self.scenario.states(run)}\n{self.output}")
 
     def log_path(self, task_id: str, number: int = 1, dag_id: str = "d", run_id: str = "r1") -> Path:
         return Path(log_paths.try_path(
@@ -154,8 +156,13 @@ class Bench:
         return self.scenario.rows(f"select {name} from task_instance where task_id = %s", task_id)[0][0]
 
     @property
-    def said(self) -> str:
-        return "\n".join(worker.said for worker in self.workers)
+    def output(self) -> str:
+        return "\n".join(worker.output for worker in self.workers)
+
+
+def wait_for(path: Path) -> str:
+    """Source code of a task that waits for a file, for a minute at most."""
+    return f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(path)!r})]"
 
 
 @contextlib.contextmanager

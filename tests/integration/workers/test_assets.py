@@ -52,13 +52,13 @@ def test_an_update_travels_from_task_to_task(bench: Any) -> None:
         bench.scenario.turn()
         return bench.scenario.rows("select state from dag_run where dag_id = 'user'") == [("success",)]
 
-    eventually(ended, timeout=60, message=lambda: f"{bench.scenario.rows('select * from notice')}\n{bench.said}")
+    eventually(ended, timeout=60, message=lambda: f"{bench.scenario.rows('select * from notice')}\n{bench.output}")
     run_id = bench.scenario.rows("select run_id from dag_run where dag_id = 'user'")[0][0]
     assert "reads s3://lake/weather" in bench.log_path("report", dag_id="report", run_id="r1").read_text()
-    said = bench.log_path("use", dag_id="user", run_id=run_id).read_text()
-    assert "told [('flights', [{'rows': 7}]), ('weather', [{'from': 'r1'}])]" in said
-    assert "source make asset_triggered None" in said
-    assert "last {'rows': 7}" in said
+    log = bench.log_path("use", dag_id="user", run_id=run_id).read_text()
+    assert "told [('flights', [{'rows': 7}]), ('weather', [{'from': 'r1'}])]" in log
+    assert "source make asset_triggered None" in log
+    assert "last {'rows': 7}" in log
     assert "\nmaker\n" in bench.log_path("say", dag_id="user", run_id=run_id).read_text()
     listed = {row["name"]: row for row in transact(bench.scenario.engine, assets.assets)}
     assert listed["flights"]["updated_by"] == ["maker.make"]

@@ -92,7 +92,7 @@ def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fau
     bench.dag(TICKING.format(ledger=str(far.ledger)))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
-    eventually(lambda: len(far.ticks(1)) > 2, timeout=60, message=lambda: bench.said)
+    eventually(lambda: len(far.ticks(1)) > 2, timeout=60, message=lambda: bench.output)
 
     fault(far)
     bench.worker(PACELINE_WORKER_HEARTBEAT_TIMEOUT=str(TIMEOUT_S))
@@ -101,7 +101,7 @@ def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fau
 
     assert bench.scenario.states(run) == {"t": "success"}
     assert max(far.ticks(1)) < min(far.ticks(2))
-    eventually(lambda: LEASE_ENDED in far.worker.said, timeout=20, message=lambda: bench.said)
+    eventually(lambda: LEASE_ENDED in far.worker.output, timeout=20, message=lambda: bench.output)
     # Processes that the successful try had started in the background ended with it.
     last = len(far.ticks(2))
     eventually(lambda: bench.scenario.rows("select count(*) from process where stopped_at is null and name like 'w0@%%'") == [(1,)])

@@ -92,7 +92,7 @@ def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) ->
     run = bench.run(PIPELINE, timeout_s=150)
 
     states = bench.scenario.states(run)
-    assert {name: state for name, state in states.items() if state != "success"} == {}, bench.said
+    assert {name: state for name, state in states.items() if state != "success"} == {}, bench.output
     reference = value(bench, "numbers")
     assert reference["rows"] == 1000
     assert reference["bytes"] == sum(file.stat().st_size for file in Path(reference["url"][7:]).iterdir())
@@ -204,7 +204,7 @@ def test_a_stale_dispatch_neither_touches_nor_replaces_the_result_of_the_next_di
     bench.dag(HELD)
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, timeout_s=90, t="running")
-    eventually(lambda: (home / "holding").exists(), timeout=120, message=lambda: bench.said)
+    eventually(lambda: (home / "holding").exists(), timeout=120, message=lambda: bench.output)
     # The worker is cut off: it is declared lost, and its task instance goes to another worker.
     first.signal(signal.SIGSTOP)
     [held] = attempts(bench)
@@ -217,7 +217,7 @@ def test_a_stale_dispatch_neither_touches_nor_replaces_the_result_of_the_next_di
     (home / "go").touch()
     first.signal(signal.SIGCONT)
 
-    eventually(lambda: held not in attempts(bench), timeout=120, message=lambda: f"{attempts(bench)}\n{bench.said}")
+    eventually(lambda: held not in attempts(bench), timeout=120, message=lambda: f"{attempts(bench)}\n{bench.output}")
     assert value(bench, "t") == reference
     assert value(bench, "t", "early") == 2
     assert reference["rows"] == 20

@@ -61,22 +61,22 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     worker, file = deaf_worker(bench, monkeypatch, port, CANCELLED)
     assert doctor(bench).returncode == 0
     file.touch()
-    eventually(lambda: "hears nothing" in worker.said)
+    eventually(lambda: "hears nothing" in worker.output)
     bench.dag(ONE_TASK)
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="queued")
 
     _, report = eventually(lambda: found if (found := health(port))[0] == 503 else None)
     # It may start again, and be deaf again, while the doctor starts.
-    said = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=120)
+    unhealthy = eventually(lambda: found if "has taken no message for" in (found := doctor(bench)).stderr else None, timeout=120)
     file.unlink()
 
     assert report["parts"]["messages"]["message"].startswith("It has taken no message for")
-    assert said.returncode == 1
+    assert unhealthy.returncode == 1
     bench.wait(run)
     assert bench.scenario.states(run) == {"t": "success"}
     assert bench.scenario.rows("select try_number from task_instance") == [(1,)]
-    eventually(lambda: worker.said.count("takes 1 tasks at once") >= 2)
+    eventually(lambda: worker.output.count("takes 1 tasks at once") >= 2)
     assert worker.process.poll() is None, "it is the same process"
     eventually(lambda: health(port)[0] == 200)
     assert doctor(bench).returncode == 0
@@ -85,7 +85,7 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
 def test_a_worker_whose_event_loop_hangs_restarts_too(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     worker, file = deaf_worker(bench, monkeypatch, port, STANDING)
     file.touch()
-    eventually(lambda: "stands still" in worker.said)
+    eventually(lambda: "stands still" in worker.output)
     file.unlink()
     bench.dag(ONE_TASK)
     run = bench.scenario.trigger("d", run_id="r1")
@@ -93,7 +93,7 @@ def test_a_worker_whose_event_loop_hangs_restarts_too(bench: Any, monkeypatch: p
     bench.wait(run, timeout_s=90)
 
     assert bench.scenario.states(run) == {"t": "success"}
-    assert worker.said.count("takes 1 tasks at once") == 2
+    assert worker.output.count("takes 1 tasks at once") == 2
 
 
 def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:

@@ -43,15 +43,15 @@ def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: P
         broker.lpush("default", item)
     worker = bench.worker()
 
-    eventually(lambda: worker.said.count("refused a message") == len(items), timeout=60, message=lambda: bench.said)
+    eventually(lambda: worker.output.count("refused a message") == len(items), timeout=60, message=lambda: bench.output)
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success"}
     assert worker.process.poll() is None
     assert not bomb.exists()
-    assert "Traceback" not in worker.said
-    assert not any(line for line in worker.said.splitlines() if len(line) > 300), "a line repeats what the message holds"
-    children = {line for line in worker.said.splitlines() if re.search("was lost|died|exited", line)}
+    assert "Traceback" not in worker.output
+    assert not any(line for line in worker.output.splitlines() if len(line) > 300), "a line repeats what the message holds"
+    children = {line for line in worker.output.splitlines() if re.search("was lost|died|exited", line)}
     assert children == set()
     assert [key for key in broker.keys("default*") if broker.llen(key)] == []
 
@@ -62,7 +62,7 @@ def test_a_good_message_for_nothing_is_dropped_by_the_claim(bench: Any) -> None:
 
     broker.lpush("default", hostile.raw(hostile.message(2**63 - 1)))
 
-    eventually(lambda: "dropped dispatch" in worker.said, timeout=20, message=lambda: bench.said)
+    eventually(lambda: "dropped dispatch" in worker.output, timeout=20, message=lambda: bench.output)
 
 
 @pytest.mark.parametrize("name", sorted(hostile.items("x")))
@@ -115,7 +115,7 @@ def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_a_readabl
     monkeypatch.setattr(publisher, "VERSION", 2)
     bench.scenario.turn()
 
-    eventually(lambda: "upgrade this worker" in worker.said, timeout=20, message=lambda: bench.said)
+    eventually(lambda: "upgrade this worker" in worker.output, timeout=20, message=lambda: bench.output)
     assert bench.scenario.states(run) == {"t": "queued"}
     monkeypatch.undo()  # as if the next one met a worker of that release
     settings = bench.settings

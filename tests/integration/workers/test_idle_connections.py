@@ -183,14 +183,14 @@ def test_tasks_that_end_at_the_same_moment_report_one_after_another(bench: Any, 
             **dict.fromkeys(names, "running"),
         )
         eventually(lambda: not connections(bench))
-        claiming = bench.said
+        claiming = bench.output
         (bench.folder / "go").touch()
         bench.wait(run)
-        said = bench.said
+        output = bench.output
         bench.workers[0].signal(signal.SIGTERM)
         bench.workers[0].wait()
 
     assert bench.scenario.states(run) == dict.fromkeys(names, "success")
     assert bench.scenario.rows("select max(try_number) from task_instance") == [(1,)]
     assert "too many connections" in claiming
-    assert "too many connections" not in said.removeprefix(claiming)
+    assert "too many connections" not in output.removeprefix(claiming)

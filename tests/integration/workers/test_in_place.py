@@ -17,7 +17,7 @@ from scheduler.states import TaskState
 from scheduler.store.actions import mark
 from scheduler.store.runs.selection import Runs, Tasks
 
-from .conftest import SENT
+from .conftest import SENT, wait_for
 
 #: A budget that no test uses up.
 LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
@@ -202,13 +202,13 @@ def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(
 def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
     go = bench.folder / "go"
     worker = bench.worker(**LONG)
-    bench.dag(row(first=f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(go)!r})]"))
+    bench.dag(row(first=wait_for(go)))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, first="running")
     eventually(lambda: bench.log_path("first").exists())
 
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    eventually(lambda: "stopping: 1 tasks" in worker.output)
     go.touch()
 
     assert worker.wait() == 0
@@ -230,7 +230,7 @@ def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: 
     eventually(lambda: (tmp_path / "struck").exists())
 
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "stopping: 0 tasks" in worker.said)
+    eventually(lambda: "stopping: 0 tasks" in worker.output)
     os.kill(int((tmp_path / "struck").read_text().split()[1]), signal.SIGCONT)
 
     assert worker.wait() == 0
@@ -251,8 +251,8 @@ def test_nothing_is_stopped_for_a_task_with_which_a_process_died(bench: Any) -> 
     eventually(lambda: bench.scenario.rows(beats, ended_at) == [(1,)])
 
     assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
-    assert "was lost: the process exited with code 3" in bench.said
-    assert "stopping dispatch" not in bench.said
+    assert "was lost: the process exited with code 3" in bench.output
+    assert "stopping dispatch" not in bench.output
 
 
 def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench: Any) -> None:
@@ -262,7 +262,7 @@ def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench
 
     pids = [found[0] for found in bench.scenario.rows("select value #>> '{}' from xcom order by task_instance_id")]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
-    assert "lost" not in bench.said
+    assert "lost" not in bench.output
 
 
 @contextmanager

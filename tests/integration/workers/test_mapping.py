@@ -71,7 +71,7 @@ def test_each_instance_gets_its_values(bench: Any) -> None:
 
     run = bench.run(MANY)
 
-    assert bench.scenario.run_state(run) == "success", bench.said
+    assert bench.scenario.run_state(run) == "success", bench.output
     assert states(bench, "twice") == {0: "success", 1: "skipped", 2: "success"}
     assert values(bench, "collect") == [[2, 6]]
     assert values(bench, "pair") == [[1, "u"], [1, "v"], [2, "u"], [2, "v"], [3, "u"], [3, "v"]]
@@ -127,12 +127,12 @@ def test_a_task_with_a_result_that_cannot_be_mapped_over_fails(bench: Any) -> No
             show.expand(x=[3, 4])
     """)
 
-    said = {name: bench.column(name, "reason") for name in ("number", "nothing", "long", "by_hand")}
-    assert "is of type int, but task 'show' is mapped over it; return a list or a dict" in said["number"]
+    reasons = {name: bench.column(name, "reason") for name in ("number", "nothing", "long", "by_hand")}
+    assert "is of type int, but task 'show' is mapped over it; return a list or a dict" in reasons["number"]
     assert bench.column("number", "try_number") == 1
-    assert "is None, but task 'show__1'" in said["nothing"]
-    assert "has 3 entries, and task 'show__2' is mapped over it; 2 are allowed (core.max_map_length)" in said["long"]
-    assert "value of XCom 'rows' is of type str" in said["by_hand"]
+    assert "is None, but task 'show__1'" in reasons["nothing"]
+    assert "has 3 entries, and task 'show__2' is mapped over it; 2 are allowed (core.max_map_length)" in reasons["long"]
+    assert "value of XCom 'rows' is of type str" in reasons["by_hand"]
     assert states(bench, "show") == {-1: "upstream_failed"}
     assert states(bench, "show__4") == {0: "success", 1: "success"}
 

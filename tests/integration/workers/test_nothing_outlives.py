@@ -99,17 +99,17 @@ def pool_processes(worker: int, count: int) -> list[int]:
 @contextmanager
 def program(bench: Any, source: str, argument: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
     """A program on the servers of the bench, and the file with its output. It gets SIGTERM after the block."""
-    said = bench.folder / "said.txt"
+    output_path = bench.folder / "output.txt"
     environment = {
         **os.environ, "PACELINE_HOME": str(bench.settings.home), "PACELINE_DAGS_FOLDER": str(bench.settings.dags_folder),
         "PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_BROKER_URL": bench.settings.broker_url,
         "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
-    with said.open("wb") as output, subprocess.Popen(
+    with output_path.open("wb") as output, subprocess.Popen(
         [sys.executable, "-P", "-c", source, argument], env=environment, stdout=output, stderr=output
     ) as process:  # fmt: skip
         try:
-            yield process, said
+            yield process, output_path
         finally:
             process.terminate()
 
@@ -124,7 +124,7 @@ def test_processes_of_tasks_die_with_their_killed_worker(bench: Any) -> None:
         bench.scenario.turn()
         return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
 
-    eventually(lambda: len(started()) == 3, timeout=60, message=lambda: bench.said)
+    eventually(lambda: len(started()) == 3, timeout=60, message=lambda: bench.output)
     below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
     assert len(below) >= 5, "two pool children, what ends them, and what the task started"
 
@@ -145,7 +145,7 @@ def test_a_process_forked_just_before_its_worker_was_killed_dies_with_it(bench: 
         bench.scenario.turn()
         return worker.process.poll() is not None
 
-    eventually(killed, timeout=60, message=lambda: bench.said)
+    eventually(killed, timeout=60, message=lambda: bench.output)
     forked = [int(pid) for pid in pids.read_text().split()]
     try:
         eventually(lambda: not any(map(is_running, forked)), timeout=15)
@@ -190,12 +190,12 @@ def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
 def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: Any, tmp_path: Path) -> None:
     """Each of the two holds the pipe that the other reads, so neither pipe closes. Nothing else may end them here."""
     began = tmp_path / "began"
-    with program(bench, LATE, str(began)) as (worker, said):
-        pool = eventually(lambda: pool_processes(worker.pid, 2), timeout=60, message=said.read_text)
+    with program(bench, LATE, str(began)) as (worker, output):
+        pool = eventually(lambda: pool_processes(worker.pid, 2), timeout=60, message=output.read_text)
         began.mkdir()
         for pid in pool:
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: len([*began.iterdir()]) == 2, timeout=60, message=said.read_text)
+        eventually(lambda: len([*began.iterdir()]) == 2, timeout=60, message=output.read_text)
         (killer,) = (child for child in psutil.Process(worker.pid).children() if child.name() == "task-killer")
         killer.kill()
         worker.kill()
@@ -210,12 +210,12 @@ def test_a_pool_process_that_begins_after_the_death_of_its_worker_ends(bench: An
 
 
 def test_a_pool_child_that_dies_while_it_starts_is_replaced(bench: Any, tmp_path: Path) -> None:
-    with program(bench, DYING, str(tmp_path / "died")) as (worker, said):
+    with program(bench, DYING, str(tmp_path / "died")) as (worker, output):
         bench.dag("@dag(schedule=None)\ndef d():\n    @task\n    def t(): pass\n    t()\nd()\n")
         run = bench.scenario.trigger("d", run_id="r1")
-        eventually(lambda: (tmp_path / "died").exists(), timeout=60, message=said.read_text)
+        eventually(lambda: (tmp_path / "died").exists(), timeout=60, message=output.read_text)
         bench.wait(run)
         assert bench.scenario.states(run) == {"t": "success"}
         assert worker.poll() is None
     assert worker.returncode == 0
-    assert "Traceback" not in said.read_text(), said.read_text()
+    assert "Traceback" not in output.read_text(), output.read_text()

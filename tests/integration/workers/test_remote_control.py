@@ -46,7 +46,7 @@ def asked(worker: Any, control: Control, command: str, **arguments: Any) -> Any:
     found: list[Any] = []
     eventually(
         lambda: found.extend(control.broadcast(command, arguments=arguments, reply=True, timeout=2, limit=1)) or found,
-        message=lambda: f"no answer to {command}: {worker.said[-3000:]}",
+        message=lambda: f"no answer to {command}: {worker.output[-3000:]}",
     )
     ((_, answer),) = found[0].items()
     return answer
@@ -104,8 +104,8 @@ def test_a_worker_answers_inspections_refuses_commands_survives_garbage_and_shut
     assert bench.scenario.states() == {"t": "success"}
     assert asked(worker, app.control, "stats")["pool"]["max-concurrency"] == 1
     assert [queue["name"] for queue in asked(worker, app.control, "active_queues")] == ["default"]
-    assert "Traceback" not in worker.said
-    assert not any(line for line in worker.said.splitlines() if len(line) > 400), "a line repeats what the message holds"
+    assert "Traceback" not in worker.output
+    assert not any(line for line in worker.output.splitlines() if len(line) > 400), "a line repeats what the message holds"
 
     assert "takes no more tasks" in asked(worker, app.control, "shutdown")["ok"]
     assert worker.wait() == 0

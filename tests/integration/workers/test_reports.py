@@ -48,8 +48,8 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
         assert bench.scenario.run_state(run) == "success", point
         tries = bench.scenario.rows("select distinct state, try_number from task_instance where dag_run_id = %s", run)
         assert tries == [("success", 1)], point
-    assert "downstream tasks of d.a" in bench.said
-    assert "refused" not in bench.said
+    assert "downstream tasks of d.a" in bench.output
+    assert "refused" not in bench.output
 
 
 def test_the_end_of_a_task_on_a_read_only_server_is_stored_once_it_takes_writes(
@@ -61,7 +61,7 @@ def test_the_end_of_a_task_on_a_read_only_server_is_stored_once_it_takes_writes(
     try:
         postgres_server.take_writes(False)
         go.touch()
-        eventually(lambda: "trying until it does" in worker.said, timeout=20, message=lambda: bench.said)
+        eventually(lambda: "trying until it does" in worker.output, timeout=20, message=lambda: bench.output)
     finally:
         postgres_server.take_writes(True)
     bench.wait(run)
@@ -122,9 +122,9 @@ def test_a_full_log_disk_changes_no_outcome_and_is_reported(bench: Any) -> None:
     for name in ("prints", "fails"):
         bench.log_path(name).unlink()
         bench.log_path(name).write_text("a line\n")
-    said = paceline(bench, "tasks", "logs", "d", "r1", "prints")
-    assert (said.returncode, said.stdout) == (0, "a line\n")
-    assert said.stderr.strip() == "Lines are missing in this log: No space left on device."
+    done = paceline(bench, "tasks", "logs", "d", "r1", "prints")
+    assert (done.returncode, done.stdout) == (0, "a line\n")
+    assert done.stderr.strip() == "Lines are missing in this log: No space left on device."
     as_json = json.loads(paceline(bench, "tasks", "logs", "d", "r1", "fails", "--json").stdout)
     assert as_json["incomplete"] == "No space left on device"
 

@@ -76,7 +76,7 @@ def test_secrets_reach_the_task_and_nothing_else(bench: Any) -> None:
     assert "ValueError: cannot log in as ***, ***" in bench.log("fails")
     assert "nothing to hide\n" in bench.log("without")
     assert "db.example" in dump(bench)
-    everything = [path.read_text() for path in bench.settings.logs_folder.rglob("*.log")] + [bench.said, dump(bench), sent(bench)]
+    everything = [path.read_text() for path in bench.settings.logs_folder.rglob("*.log")] + [bench.output, dump(bench), sent(bench)]
     assert [(secret, text) for secret in SECRETS for text in everything if secret in text] == []
 
 

@@ -109,10 +109,10 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert values["fresh"]["count"] == 7
     assert "said by the JVM" in bench.log("first")
     assert "saved in the warehouse: only this JVM knows it" in bench.log("first")
-    assert "said by the JVM" not in worker.said
+    assert "said by the JVM" not in worker.output
 
     assert "TaskTimeout" in bench.last_line("slow")
-    assert values["after"]["jvm"] == [values["fresh"]["jvm"][0], pid], worker.said
+    assert values["after"]["jvm"] == [values["fresh"]["jvm"][0], pid], worker.output
     reason = bench.column("wrong", "reason")
     assert reason.startswith("AnalysisException: [UNRESOLVED_COLUMN")
     assert 'spark.sql("select nope' in reason

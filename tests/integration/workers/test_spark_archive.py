@@ -73,9 +73,9 @@ def test_making_it_leaves_the_archive_alone_in_its_folder(made: Path, folder: Pa
 def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -> None:
     before = made.stat().st_mtime_ns
 
-    said = CliRunner().invoke(paceline, ["spark", "archive"], env={"PACELINE_SPARK_ARCHIVE_FOLDER": str(folder)})
+    done = CliRunner().invoke(paceline, ["spark", "archive"], env={"PACELINE_SPARK_ARCHIVE_FOLDER": str(folder)})
 
-    assert (said.exit_code, said.output) == (0, f"Spark's classes are archived in {made}.\n")
+    assert (done.exit_code, done.output) == (0, f"Spark's classes are archived in {made}.\n")
     assert made.stat().st_mtime_ns == before
 
 

@@ -55,7 +55,7 @@ def ordinary(bench: Bench, name: str) -> dict[str, Any]:
         run,
     )
     ((state, tries, reason, value),) = rows
-    assert (state, tries) == ("success", 1), f"{reason}\n{bench.said[-3000:]}"
+    assert (state, tries) == ("success", 1), f"{reason}\n{bench.output[-3000:]}"
     return dict(value)
 
 

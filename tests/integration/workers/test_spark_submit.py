@@ -138,7 +138,7 @@ def test_a_task_that_takes_too_long_ends_its_application_and_leaves_no_jvm(
     start()
     bench.dag(dag(application, execution_timeout=timedelta(seconds=8)))
     run = bench.scenario.trigger("d", run_id="r1")
-    seen = eventually(lambda: turned(bench) and jobs(bench) and java(jobs(bench)[0]), timeout=60, message=lambda: bench.said)
+    seen = eventually(lambda: turned(bench) and jobs(bench) and java(jobs(bench)[0]), timeout=60, message=lambda: bench.output)
     assert bench.scenario.states(run) == {"t": "running"}
 
     bench.wait(run)
@@ -207,8 +207,8 @@ def test_an_application_of_a_dead_worker_is_ended_if_no_try_takes_it_over(
     assert bench.scenario.states(run) == {"t": "failed"}
     start(PACELINE_SPARK_ABANDONED_CHECK_INTERVAL="0.5")
 
-    eventually(lambda: jobs(bench)[0]["state"] == "killed" and not java(job), timeout=40, message=lambda: bench.said)
-    assert "ended the abandoned Spark application" in bench.said
+    eventually(lambda: jobs(bench)[0]["state"] == "killed" and not java(job), timeout=40, message=lambda: bench.output)
+    assert "ended the abandoned Spark application" in bench.output
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_an_application_that_a_frozen_worker_submits_after_the_next_try_began_is
         bench.dag(dag(application, deploy_mode="cluster", retries=1, retry_delay=0))
         before = set(cluster.drivers())
         run = bench.scenario.trigger("d", run_id="r1")
-        eventually(lambda: turned(bench) and proxy.hit, timeout=120, message=lambda: bench.said)
+        eventually(lambda: turned(bench) and proxy.hit, timeout=120, message=lambda: bench.output)
         children = psutil.Process(first.process.pid).children(recursive=True)
         for process in (first.process, *children):
             process.send_signal(signal.SIGSTOP)

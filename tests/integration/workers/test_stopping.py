@@ -13,6 +13,8 @@ from scheduler.exceptions import ConflictError, NotFoundError
 from scheduler.store.db.database import transact
 from scheduler.store.lists import workers
 
+from .conftest import wait_for
+
 SLEEPING = """
 import os, time
 @dag(schedule=None)
@@ -36,15 +38,11 @@ def started(bench: Any, body: str, **worker: Any) -> tuple[Any, int]:
     return worker_process, run
 
 
-def wait_for(path: Path) -> str:
-    return f"[time.sleep(0.05) for _ in range(1200) if not os.path.exists({str(path)!r})]"
-
-
 def test_a_worker_that_receives_sigterm_lets_its_task_end_and_takes_no_other(bench: Any) -> None:
     worker, run = started(bench, wait_for(bench.folder / "go"))
 
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    eventually(lambda: "stopping: 1 tasks" in worker.output)
     (bench.folder / "go").touch()
 
     assert worker.wait() == 0
@@ -82,7 +80,7 @@ def test_a_second_signal_ends_it_immediately_and_records_the_end_of_its_task(ben
     left = psutil.Process(worker.process.pid).children(recursive=True)
 
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    eventually(lambda: "stopping: 1 tasks" in worker.output)
     worker.signal(number)
 
     assert worker.wait(8) == 1
@@ -125,15 +123,15 @@ def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any)
     link.unlink()
     bench.scenario.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'paceline %%'")
     (bench.folder / "go").touch()
-    eventually(lambda: "trying until it does" in worker.said)
-    eventually(lambda: "heartbeats continue when it does" in worker.said)
+    eventually(lambda: "trying until it does" in worker.output)
+    eventually(lambda: "heartbeats continue when it does" in worker.output)
     assert bench.column("t", "state") == "running"
     link.symlink_to(real)
 
     bench.wait(run)
     assert bench.scenario.states(run) == {"t": "success"}
     assert bench.column("t", "try_number") == 1
-    eventually(lambda: "PostgreSQL answers again" in worker.said)
+    eventually(lambda: "PostgreSQL answers again" in worker.output)
 
 
 def test_a_worker_that_was_declared_lost_registers_again(bench: Any) -> None:
@@ -142,7 +140,7 @@ def test_a_worker_that_was_declared_lost_registers_again(bench: Any) -> None:
     bench.scenario.sql("update process set stopped_at = now() where name like 'w0@%%'")
 
     eventually(lambda: bench.scenario.rows("select 1 from process where name like 'w0@%%' and stopped_at is null"))
-    eventually(lambda: "was declared lost; it continues as" in worker.said)
+    eventually(lambda: "was declared lost; it continues as" in worker.output)
     bench.run("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")
@@ -162,16 +160,16 @@ def test_a_worker_waits_for_database_and_broker_and_then_works(bench: Any) -> No
         PACELINE_BROKER_URL=f"redis+socket://{socket}?{number}",
     )
 
-    eventually(lambda: "PostgreSQL does not answer" in worker.said)
+    eventually(lambda: "PostgreSQL does not answer" in worker.output)
     link.symlink_to(real)
-    eventually(lambda: "Redis does not answer" in worker.said)
+    eventually(lambda: "Redis does not answer" in worker.output)
     socket.symlink_to(real_socket)
 
     bench.run("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")
     """)
-    assert worker.said.count("does not answer") == 2
+    assert worker.output.count("does not answer") == 2
 
 
 def test_a_worker_whose_broker_connections_were_cut_continues(bench: Any) -> None:
@@ -197,9 +195,9 @@ def test_a_worker_ends_in_order_while_the_broker_is_away(bench: Any, concurrency
     socket.unlink()
     bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
     if concurrency > 1:  # a worker without a free place does not listen, so it does not notice yet
-        eventually(lambda: "Cannot connect" in worker.said, message=lambda: worker.said)
+        eventually(lambda: "Cannot connect" in worker.output, message=lambda: worker.output)
     worker.signal(signal.SIGTERM)
-    eventually(lambda: "stopping: 1 tasks" in worker.said)
+    eventually(lambda: "stopping: 1 tasks" in worker.output)
     (bench.folder / "go").touch()
 
     assert worker.wait() == 0
@@ -211,7 +209,7 @@ def test_a_refused_database_user_stops_the_worker_at_once(bench: Any) -> None:
     worker = bench.worker(ready=False, PACELINE_DATABASE_URL=url)
 
     assert worker.wait() == 4
-    assert "PostgreSQL rejects the connection" in worker.said
+    assert "PostgreSQL rejects the connection" in worker.output
 
 
 def test_a_refused_broker_password_stops_the_worker_at_once(bench: Any) -> None:
@@ -219,15 +217,15 @@ def test_a_refused_broker_password_stops_the_worker_at_once(bench: Any) -> None:
     worker = bench.worker(ready=False, PACELINE_BROKER_URL=url)
 
     assert worker.wait() == 4
-    assert "Redis rejects the connection" in worker.said
-    assert "wrong@" not in worker.said
+    assert "Redis rejects the connection" in worker.output
+    assert "wrong@" not in worker.output
 
 
 def test_an_old_schema_stops_the_worker_with_the_command_to_run(bench: Any, empty_database_url: str) -> None:
     worker = bench.worker(ready=False, PACELINE_DATABASE_URL=empty_database_url)
 
     assert worker.wait() == 4
-    assert "paceline db migrate" in worker.said
+    assert "paceline db migrate" in worker.output
 
 
 def test_a_worker_that_drains_lets_its_task_end(bench: Any) -> None:
@@ -236,7 +234,7 @@ def test_a_worker_that_drains_lets_its_task_end(bench: Any) -> None:
 
     transact(bench.scenario.engine, workers.drain, worker_id, "api:ada")
 
-    eventually(lambda: "asked to drain" in worker.said)
+    eventually(lambda: "asked to drain" in worker.output)
     (bench.folder / "go").touch()
     assert worker.wait() == 0
     assert bench.scenario.states(run) == {"t": "success"}

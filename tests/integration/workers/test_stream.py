@@ -47,7 +47,7 @@ class Sink:
             bench.scenario.turn()
             return len(self.files()) > before
 
-        eventually(grown, timeout=STARTS_S, message=lambda: bench.said)
+        eventually(grown, timeout=STARTS_S, message=lambda: bench.output)
 
 
 def test_a_stream_that_is_killed_and_stopped_goes_on_and_writes_every_reading_once(bench: Any) -> None:

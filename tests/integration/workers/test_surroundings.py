@@ -207,8 +207,8 @@ def test_the_working_folder_of_a_worker_may_be_deleted(bench: Any) -> None:
             python >> bash
     """)
 
-    assert bench.scenario.states(run) == {"python": "success", "bash": "success"}, bench.said
-    assert "its tasks start in / from now on" in bench.said
+    assert bench.scenario.states(run) == {"python": "success", "bash": "success"}, bench.output
+    assert "its tasks start in / from now on" in bench.output
 
 
 def test_a_pool_process_shares_most_of_its_memory_with_its_worker(bench: Any) -> None:

@@ -138,14 +138,14 @@ def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenar
 
 
 @pytest.mark.parametrize(
-    ("classpath", "said"),
+    ("classpath", "message"),
     [
         ("scheduler.triggers.Missing", "has no trigger class Missing"),
         ("nowhere_to_be_found.Trigger", "no module of the trigger class"),
         ("scheduler.triggers.DateTimeTrigger", "unexpected keyword argument 'nonsense'"),
     ],
 )
-def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, said: str) -> None:
+def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, message: str) -> None:
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r")
     scenario.turn()
@@ -156,7 +156,7 @@ def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario:
     with running_waiter(scenario.settings):
         again = resumed(scenario)
 
-    assert again.resume is not None and said in again.resume["error"]
+    assert again.resume is not None and message in again.resume["error"]
 
 
 TRIGGERS = """
@@ -247,16 +247,16 @@ def test_a_trigger_class_of_a_dag_file_is_found_by_its_path(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [("Raises", "ValueError: no 7"), ("Exits", "SystemExit: 3"), ("Ends", "ended without an event"), ("Nul", "NUL character")],
 )
-def test_an_error_of_a_trigger_reaches_its_task(scenario: Scenario, kind: str, said: str) -> None:
+def test_an_error_of_a_trigger_reaches_its_task(scenario: Scenario, kind: str, message: str) -> None:
     defer_in_file(scenario, kind)
 
     with running_waiter(scenario.settings):
         again = resumed(scenario)
 
-    assert again.resume is not None and said in again.resume["error"]
+    assert again.resume is not None and message in again.resume["error"]
 
 
 def test_a_waiter_drops_triggers_without_a_waiting_task(settings: Settings) -> None:

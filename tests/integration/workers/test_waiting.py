@@ -118,7 +118,7 @@ d()
 
     assert set(bench.scenario.states(run).values()) == {"success"}
     assert bench.scenario.rows("select distinct try_number from task_instance") == [(1,)]
-    assert "refused" not in bench.said
+    assert "refused" not in bench.output
 
 
 DEFERRED = """

@@ -41,13 +41,13 @@ def test_events_are_read_once_and_found_by_asset_uri_or_name() -> None:
 
 
 def test_outlet_events_of_a_task_are_stored_by_uri() -> None:
-    said = OutletEvents([A, B])
-    said[A].extra = {"rows": 7}
-    said["a"].add({"files": 1})
+    events = OutletEvents([A, B])
+    events[A].extra = {"rows": 7}
+    events["a"].add({"files": 1})
 
-    assert said.to_xcom() == {"s3://a": {"extra": {"rows": 7, "files": 1}}}
+    assert events.to_xcom() == {"s3://a": {"extra": {"rows": 7, "files": 1}}}
     with pytest.raises(KeyError):
-        said["elsewhere"].extra["x"] = 1
+        events["elsewhere"].extra["x"] = 1
 
 
 def test_an_asset_function_is_a_dag_of_one_task_that_updates_it() -> None:

@@ -55,11 +55,11 @@ def test_a_machine_with_fewer_workers_has_not_measured_the_goals_of_fifty(worker
 
 
 def test_a_part_that_fails_loses_no_results_of_other_parts() -> None:
-    said: list[str] = []
+    lines: list[str] = []
     result: Piece = {}
 
     for part, function in (("raw", lambda _: {"raw": 1 / 0}), ("idle", lambda _: {"idle_cores": 0.02})):
-        parts.merge(result, parts.attempt(part, function, Options(say=said.append)))
+        parts.merge(result, parts.attempt(part, function, Options(say=lines.append)))
 
     assert result == {"failed": {"raw": "ZeroDivisionError: division by zero"}, "idle_cores": 0.02}
-    assert "ZeroDivisionError" in said[0]
+    assert "ZeroDivisionError" in lines[0]

@@ -40,9 +40,9 @@ def test_the_next_steps_name_the_folder(call, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    said = call("init", ".").output
+    output = call("init", ".").output
 
-    assert f" in {tmp_path / 'here'}. Continue with:\n  paceline dags test hello\n" in said
+    assert f" in {tmp_path / 'here'}. Continue with:\n  paceline dags test hello\n" in output
 
 
 def test_every_file_is_valid_and_the_passwords_are_private(call, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_decision_is_pushed_as_in_airflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         ("aa", "not a task or task group; did you mean 'a'"),
         (7, "must return a task ID, a list of them or None, not 7"),
@@ -95,8 +95,8 @@ def test_a_decision_is_pushed_as_in_airflow() -> None:
         (True, "not True"),
     ],
 )
-def test_a_wrong_choice_fails_with_one_sentence(choice: Any, said: str) -> None:
-    with pytest.raises(FailTask, match=said):
+def test_a_wrong_choice_fails_with_one_sentence(choice: Any, message: str) -> None:
+    with pytest.raises(FailTask, match=message):
         run(branching(choice))
 
 

@@ -123,15 +123,15 @@ def test_the_backoff_doubles_with_jitter_up_to_max_wait_and_the_timeout() -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"mode": "rescedule"}, "mode cannot be 'rescedule'; did you mean 'reschedule'"),
         ({"poke_interval": -1}, "poke_interval must be zero or more"),
         ({"soft_fail": True, "never_fail": True}, "only one of soft_fail"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(DagError, match=said):
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DagError, match=message):
         python(bool, **arguments)
 
 
@@ -259,15 +259,15 @@ def test_which_runs_and_tasks_of_the_other_dag_are_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "known", "said"),
+    ("arguments", "known", "message"),
     [
         ({"check_existence": True}, None, "There is no DAG 'other'"),
         ({"check_existence": True, "external_task_id": "t"}, {"u": []}, "no task 't'"),
         ({"external_task_group_id": "g"}, {"u": []}, "no task group 'g'"),
     ],
 )
-def test_a_sensor_does_not_wait_for_a_missing_dag_or_task(arguments: dict[str, Any], known: Any, said: str) -> None:
-    with pytest.raises(FailTask, match=said):
+def test_a_sensor_does_not_wait_for_a_missing_dag_or_task(arguments: dict[str, Any], known: Any, message: str) -> None:
+    with pytest.raises(FailTask, match=message):
         run(external(**arguments), Ti("s", known=known, answers=[[{}]]))
 
 
@@ -352,13 +352,13 @@ def test_a_deferral_takes_only_storable_triggers() -> None:
     assert deferral.serialized(Waits(3)) == (f"{__name__}.Waits", {"value": 3})
     assert asyncio.run(deferral.first_event(Waits(3))) == 3
     assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "scheduler.triggers.DateTimeTrigger"
-    for wrong, said in (
+    for wrong, message in (
         (Waits, "not the class Waits"),
         (7, "not 7"),
         (Unstorable(), "arguments of Unstorable contain a set"),
         (type("Local", (Waits,), {"__qualname__": "f.<locals>.Local"})(1), "inside a function"),
     ):
-        with pytest.raises(PacelineError, match=said):
+        with pytest.raises(PacelineError, match=message):
             deferral.serialized(wrong)
 
 

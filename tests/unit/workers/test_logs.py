@@ -122,9 +122,9 @@ print(before, after, sep="\\n")
 
 
 def test_lines_that_are_lost_behind_the_masking_pipe_are_noted(tmp_path: Path) -> None:
-    said = subprocess.run([sys.executable, "-P", "-c", FILLS_UP, tmp_path / "log"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", FILLS_UP, tmp_path / "log"], capture_output=True, text=True, check=True)
 
-    assert said.stdout.splitlines() == ["None", "No space left on device"], said.stderr
+    assert done.stdout.splitlines() == ["None", "No space left on device"], done.stderr
 
 
 def test_an_object_that_cannot_be_shown_is_kept_by_the_name_of_its_class(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_reason_of_a_killed_process_is_text_in_a_log_of_text_and_harms_no_ot
 
 def test_lines_of_paceline_and_records_are_json_with_their_task_instance(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    said = subprocess.run([sys.executable, "-P", "-c", JSON_LINES, path], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", JSON_LINES, path], capture_output=True, text=True, check=True)
     header, record, plain, recorded, raised, footer, reason = path.read_text().splitlines()
     about = {"dag": "d", "run": "r", "task": "t", "map_index": 2, "try": 3, "dispatch": "x"}
 
@@ -196,7 +196,7 @@ def test_lines_of_paceline_and_records_are_json_with_their_task_instance(tmp_pat
         assert found == about | {"level": level, "message": message}
         assert (trace is not None) == (line in (recorded, raised))
         assert trace is None or trace.endswith('ValueError: one\ntwo " quoted' + ("\n" if line == raised else ""))
-    assert json.loads(said.stdout) == [str(path)]
+    assert json.loads(done.stdout) == [str(path)]
 
 
 OF_OPERATORS = """
@@ -213,8 +213,8 @@ log.close()
 
 def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_worker(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    said = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
 
     told = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
     assert told == ["header", "operators.hitl", "operators.sensor", "quality.report", "authoring.retry_policy"]
-    assert said.stderr == ""
+    assert done.stderr == ""

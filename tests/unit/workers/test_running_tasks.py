@@ -63,7 +63,7 @@ def test_children_read_a_new_worker_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("message", "cause"),
     [
         ("Worker exited prematurely: signal 9 (SIGKILL) Job: 0.", "the process was killed by SIGKILL (possibly out of memory)"),
         ("Worker exited prematurely: signal 11 (SIGSEGV) Job: 0.", "the process was killed by SIGSEGV"),
@@ -71,8 +71,8 @@ def test_children_read_a_new_worker_id() -> None:
         ("RuntimeError('x')", "the worker could not report how the task ended: RuntimeError('x')"),
     ],
 )
-def test_a_death_has_a_readable_reason(said: str, cause: str) -> None:
-    assert cause_of_death(said) == cause
+def test_a_death_has_a_readable_reason(message: str, cause: str) -> None:
+    assert cause_of_death(message) == cause
 
 
 def test_a_dispatch_is_in_progress_from_its_message_to_its_report() -> None:

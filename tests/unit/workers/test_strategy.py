@@ -128,9 +128,9 @@ def test_an_error_of_our_own_is_reported_even_if_it_cannot_be_pickled(consumer: 
     consumer.receive()
     consumer.pool.work()
 
-    ((ti_id, dispatch_id, said),) = consumer.died
+    ((ti_id, dispatch_id, reason),) = consumer.died
     assert (ti_id, dispatch_id) == (7, DISPATCH)
-    assert "no report" in said
+    assert "no report" in reason
 
 
 def test_the_end_of_a_child_is_reported(consumer: Consumer) -> None:
@@ -143,7 +143,7 @@ def test_the_end_of_a_child_is_reported(consumer: Consumer) -> None:
 
     consumer.pool.handlers["error_callback"](lost)
 
-    assert [said for _, _, said in consumer.died] == ["Worker exited prematurely: signal 9 (SIGKILL)"]
+    assert [reason for _, _, reason in consumer.died] == ["Worker exited prematurely: signal 9 (SIGKILL)"]
     assert not celery_state.reserved_requests
 
 

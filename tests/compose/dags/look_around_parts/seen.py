@@ -38,8 +38,8 @@ def look(seconds: float) -> set[str]:
 def report() -> str:
     """The secrets in the environment of this process, and those that a program finds that it starts."""
     own = [name for name, value in os.environ.items() if WORD.decode() in value]
-    said = subprocess.run([sys.executable, __file__, str(LONG_S)], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return "; ".join([*own, *said.splitlines()]) or "nothing"
+    output = subprocess.run([sys.executable, __file__, str(LONG_S)], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return "; ".join([*own, *output.splitlines()]) or "nothing"
 
 
 if __name__ == "__main__":

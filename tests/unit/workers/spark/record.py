@@ -77,8 +77,8 @@ COMMANDS = {
 def main(names: list[str]) -> None:
     for name in names or [*APPLICATIONS, *COMMANDS]:
         with tempfile.TemporaryDirectory() as folder:
-            said = submit(name, Path(folder))
-        (OUTPUTS / f"{name}.txt").write_text(shortened(said, folder))
+            output = submit(name, Path(folder))
+        (OUTPUTS / f"{name}.txt").write_text(shortened(output, folder))
         print(name)
 
 
@@ -100,11 +100,11 @@ def submit(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def shortened(said: str, folder: str) -> str:
+def shortened(output: str, folder: str) -> str:
     """The output without irrelevant lines and without traces of the recording machine."""
     lines, frames = [], 0
-    said = said.replace(folder, "/app").replace(sys.executable, "/opt/venv/bin/python")
-    for line in said.replace(str(HOME), "/lib/site-packages/pyspark").splitlines():
+    output = output.replace(folder, "/app").replace(sys.executable, "/opt/venv/bin/python")
+    for line in output.replace(str(HOME), "/lib/site-packages/pyspark").splitlines():
         frames = frames + 1 if line.startswith(("\tat ", "    at ")) else 0
         if frames <= FRAMES and not re.match(
             r"\S+ \S+ INFO |WARNING: |Using |Setting |To adjust|\S+ \S+ WARN (Utils|NativeCode)", line

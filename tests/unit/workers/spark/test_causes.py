@@ -85,18 +85,18 @@ def test_an_exception_names_the_line_of_the_author() -> None:
 
 
 def test_a_jvm_that_died_of_memory_is_named_although_python_only_lost_the_connection() -> None:
-    said = "26/01/02 03:04:05 ERROR Executor: Exception in task 0.0\njava.lang.OutOfMemoryError: Java heap space\n"
+    output = "26/01/02 03:04:05 ERROR Executor: Exception in task 0.0\njava.lang.OutOfMemoryError: Java heap space\n"
 
-    cause = causes.of_error(ConnectionRefusedError(111, "Connection refused"), said)
+    cause = causes.of_error(ConnectionRefusedError(111, "Connection refused"), output)
 
     assert cause is not None
     assert "raise spark.driver.memory" in cause
 
 
 def test_an_old_complaint_in_the_log_does_not_hide_the_error() -> None:
-    said = "26/01/02 03:04:05 WARN Utils: java.lang.ClassNotFoundException: org.example.Optional\n"
+    output = "26/01/02 03:04:05 WARN Utils: java.lang.ClassNotFoundException: org.example.Optional\n"
 
-    assert causes.of_error(ValueError("wrong"), said) == "ValueError: wrong"
+    assert causes.of_error(ValueError("wrong"), output) == "ValueError: wrong"
 
 
 def test_messages_of_yarn_about_memory_are_recognized() -> None:

@@ -37,9 +37,9 @@ def test_an_unreachable_master_is_one_sentence_with_the_fix(address: str) -> Non
     with pytest.raises(reachable.MasterUnreachableError) as caught:
         check(f"spark://{address}")
 
-    said = str(caught.value)
-    assert said.startswith(f"The Spark master spark://{address} did not answer within 0.1 s (nothing answers at ")
-    assert re.fullmatch(r"[^\n]*: start it, or correct the connection\.", said)
+    message = str(caught.value)
+    assert message.startswith(f"The Spark master spark://{address} did not answer within 0.1 s (nothing answers at ")
+    assert re.fullmatch(r"[^\n]*: start it, or correct the connection\.", message)
 
 
 @pytest.mark.parametrize("address", ["host", "host:", "host:port", ":7077", "127.0.0.1:99999"])

@@ -43,12 +43,12 @@ def page(state: str = "RUNNING", **lists: Any) -> dict[str, Any]:
     ],
 )
 def test_driver_and_application_have_to_agree_on_an_end(driver: str, application: str, phase: Phase) -> None:
-    said = standalone.of_driver({"success": True, "driverState": driver})
+    answer = standalone.of_driver({"success": True, "driverState": driver})
     listed = (
         standalone.of_application(page(application), Ids("driver-1", "app-1")) if application != "none" else Status(Phase.UNKNOWN)
     )
 
-    assert standalone.agreed(said, listed, Ids("driver-1", "app-1")).phase is phase
+    assert standalone.agreed(answer, listed, Ids("driver-1", "app-1")).phase is phase
 
 
 def test_a_driver_that_the_master_does_not_have_is_not_found() -> None:
@@ -69,10 +69,10 @@ def test_a_master_that_refuses_a_driver_took_none(answer: dict[str, Any]) -> Non
 
 
 def test_a_standby_master_surely_took_none() -> None:
-    said = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
+    message = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
 
     with pytest.raises(UnreachableError) as caught:
-        standalone.created({"action": "CreateSubmissionResponse", "success": False, "message": said})
+        standalone.created({"action": "CreateSubmissionResponse", "success": False, "message": message})
 
     assert caught.value.refused
 
@@ -115,15 +115,15 @@ def test_only_drivers_that_started_later_are_examined() -> None:
 
 
 def test_ids_are_found_in_the_output_of_a_driver() -> None:
-    said = (
+    output = (
         "26/11/21 17:29:04 INFO Utils: Successfully started service 'SparkUI' on port 4041.\n"
         "26/11/21 17:29:05 INFO StandaloneSchedulerBackend: Connected to Spark cluster with app ID app-20261121172905-0001\n"
     )
 
-    assert lines.ids_in(said, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
+    assert lines.ids_in(output, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
     assert lines.ids_in("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
-    said = "Spark Web UI available at http://127.0.0.1:4040\nSpark master: local[1], Application Id: local-1795284982702\n"
-    assert lines.ids_in(said, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
+    output = "Spark Web UI available at http://127.0.0.1:4040\nSpark master: local[1], Application Id: local-1795284982702\n"
+    assert lines.ids_in(output, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
     assert lines.ids_in("counted 1000 on port 7\n", "h") == Ids()
 
 

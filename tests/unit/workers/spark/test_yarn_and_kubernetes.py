@@ -170,7 +170,7 @@ def test_an_empty_list_is_recognized() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "phase", "said"),
+    ("found", "phase", "detail"),
     [
         (pod("Pending", waiting={"reason": "ContainerCreating"}), Phase.SUBMITTED, "pod Pending"),
         (pod("Running", running={}), Phase.RUNNING, "pod Running"),
@@ -182,11 +182,11 @@ def test_an_empty_list_is_recognized() -> None:
         ({}, Phase.NOT_FOUND, "its pod is gone"),
     ],
 )
-def test_states_of_a_drivers_pod(found: dict[str, Any], phase: Phase, said: str) -> None:
+def test_states_of_a_drivers_pod(found: dict[str, Any], phase: Phase, detail: str) -> None:
     status = kubernetes.of_pod(found, Ids("p"))
 
     assert status.phase is phase
-    assert said in status.detail
+    assert detail in status.detail
 
 
 def test_the_pod_of_a_tag() -> None:
