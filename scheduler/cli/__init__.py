@@ -44,15 +44,13 @@ COMMANDS = {
 @click.group(cls=LazyGroup, commands_by_module=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show a traceback on errors.")
 @click.version_option(package_name="paceline", message="%(prog)s %(version)s")
-@click.pass_context
-def paceline(context: click.Context, debug: bool) -> None:
+def paceline(debug: bool) -> None:
     """Paceline is a distributed scheduler for data pipelines. PostgreSQL holds every decision, and Celery workers run the tasks.
 
     Exit codes: 0 success, 1 failure, 2 usage error, 3 DAG, run, task or pool not found, 4 database or broker unreachable,
     5 timeout.
     """
     clash.check()
-    context.obj = {"debug": debug}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

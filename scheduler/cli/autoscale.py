@@ -88,7 +88,9 @@ def autoscale(
     engine = options.engine()
     if port is not None:
         options.refuse_taken_port("autoscale", address, port)
-        _serve(autoscaler, engine, address, port, say)
+        with server(autoscaler, engine, address, port) as serving:
+            say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
+            serving.serve_forever()
     elif watch:
         _watch(autoscaler, engine, interval, say)
     else:
@@ -109,12 +111,6 @@ def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Calla
                 last = decision["workers"]
                 click.echo(json.dumps(decision) if output.json_wanted() else str(last))
         time.sleep(interval_s)
-
-
-def _serve(autoscaler: Autoscaler, engine: Engine, address: str, port: int, say: Callable[[str], None]) -> None:
-    with server(autoscaler, engine, address, port) as serving:
-        say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
-        serving.serve_forever()
 
 
 def server(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> ThreadingHTTPServer:

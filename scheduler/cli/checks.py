@@ -110,7 +110,7 @@ def _log_copies(url: str) -> Finding:
 
 
 def java(settings: Settings) -> Iterator[Finding]:
-    """The Java that Spark would start, and from what."""
+    """The Java that Spark would start, and whether it starts from a class archive."""
     from workers.spark import archive
     from workers.spark import java as runtime
 

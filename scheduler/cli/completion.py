@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-#: The variable in which the script passes what to complete; click derives it from the name of the program.
+#: The variable in which the script passes the incomplete words; click derives it from the name of the program.
 VARIABLE = "_PACELINE_COMPLETE"
 
 

@@ -25,7 +25,6 @@ P = ParamSpec("P")
 POLL_S = 0.3
 #: Maximum lines of running and of ended task instances on a terminal.
 SHOWN = 8
-DONE_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, timeout_s: float | None = None) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _undecidable(run: dict[str, Any]) -> str:
 def _bar(now: dict[str, Any]) -> RenderableType:
     run, counts = now["run"], now["counts"]
     total = sum(counts.values())
-    done = sum(counts.get(state, 0) for state in DONE_STATES)
+    done = sum(counts.get(state, 0) for state in states.FINISHED)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "none")
     grid = Table.grid(padding=(0, 1))
     grid.add_row(

@@ -48,7 +48,7 @@ def write(settings: Settings, path: Path) -> None:
 
 
 def local(settings: Settings, path: Path) -> Path:
-    """A path on this machine with what is known of a log: its own if it exists, else that of the newest copy, which is read first.
+    """A path on this machine at which a log can be read: its own if it exists, else that of the newest copy, which is read first.
 
     If there is neither, the path itself.
     """

@@ -46,14 +46,14 @@ class Batch:
 
 
 class Observer:
-    """The base of what receives each batch, in the thread of the follower."""
+    """The base of observers, which receive each batch in the thread of the follower."""
 
     def observe_batch(self, batch: Batch) -> None:
         """Use a batch. This may query the connection, which reads only, but it may not wait for another server."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Called each second or so: send what waits, without waiting for long."""
+        """Called about once a second: send waiting data, without waiting for long."""
 
     def reader_left(self) -> None:
         """Called when another scheduler may read the next batches."""

@@ -1,4 +1,4 @@
-"""The observer that turns events into metrics, and what sends the metrics of processes that read no events."""
+"""The observer that turns events into metrics, and the thread that sends the metrics of processes that read no events."""
 
 import threading
 from collections import Counter
@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 
 class EventMetrics(Observer):
-    """Records what each batch counts and, for StatsD, the gauges at that time."""
+    """Records the metrics of each batch and, for StatsD, the gauges at that time."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class EventMetrics(Observer):
 
 
 class Flusher(threading.Thread):
-    """Sends to StatsD what a process without events has counted."""
+    """Sends the metrics of a process without events to StatsD."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(name="telemetry", daemon=True)
@@ -59,7 +59,7 @@ class Flusher(threading.Thread):
         self._ended = threading.Event()
 
     def end(self) -> None:
-        """End the thread, which sends what waits."""
+        """End the thread, after it has sent the waiting metrics."""
         self._ended.set()
         self.join(STOP_S)
 

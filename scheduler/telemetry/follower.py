@@ -55,7 +55,7 @@ class Follower(threading.Thread):
         self._away = False
 
     def end(self) -> None:
-        """End the thread, after the observers have passed on what waits."""
+        """End the thread, after the observers have sent their waiting data."""
         self._ended.set()
         self.join(STOP_S)
 
@@ -77,7 +77,7 @@ class Follower(threading.Thread):
             observer.flush()
 
     def _iteration(self) -> float:
-        """Read what is new. Returns the seconds until the next iteration."""
+        """Read the new events. Returns the seconds until the next iteration."""
         started = time.monotonic()
         try:
             while self.read_once() and not self._ended.is_set():

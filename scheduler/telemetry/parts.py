@@ -1,4 +1,4 @@
-"""The parts of telemetry in one process: what records, the thread that follows events or sends, and the page /metrics."""
+"""The parts of telemetry in one process: the recorder, the thread that follows events or sends, and the page /metrics."""
 
 import contextlib
 from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from scheduler.telemetry.catalog import Kind, Metric
 from scheduler.telemetry.totals import Labels
 
-#: Bytes of a datagram: what fits into one packet on any network, and what a Unix socket takes at once.
+#: Largest datagram in bytes: one packet of any network, and one write to a Unix socket.
 UDP_BYTES, UNIX_BYTES = 1400, 8192
 #: Datagrams that wait at most; older ones are dropped. Series whose names are remembered.
 MOST_WAITING, MOST_KNOWN = 2000, 20_000
@@ -27,18 +27,16 @@ TYPES = {Kind.COUNTER: "c", Kind.GAUGE: "g", Kind.TIMER: "ms"}
 
 
 class Statsd:
-    """A StatsD server. Lines wait until `flush`. What the server does not take is dropped and counted."""
+    """A StatsD server. Lines wait until `flush`. Datagrams that the server does not take are dropped and counted."""
 
     def __init__(self, address: str, prefix: str) -> None:
         self._prefix = f"{prefix}." if prefix else ""
-        self._is_unix = address.startswith("unix://")
         self._target: str | tuple[str, int]
-        if self._is_unix:
-            self._target = address.removeprefix("unix://")
+        if address.startswith("unix://"):
+            self._target, self._longest = address.removeprefix("unix://"), UNIX_BYTES
         else:
             host, _, port = address.rpartition(":")
-            self._target = host.strip("[]"), int(port)
-        self._longest = UNIX_BYTES if self._is_unix else UDP_BYTES
+            self._target, self._longest = (host.strip("[]"), int(port)), UDP_BYTES
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._lines: list[bytes] = []
@@ -76,7 +74,7 @@ class Statsd:
         self._shown = {name: value for name, value in shown.items() if value}
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting lines."""
         with self._lock:
             counts, self._counts = self._counts, {}
         for name, count in counts.items():

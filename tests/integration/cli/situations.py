@@ -341,9 +341,3 @@ def undecidable(place: Place) -> None:
 def run_over(place: Place) -> None:
     place.add()
     place.sql("update dag_run set state = 'failed', ended_at = now()")
-
-
-def as_a_whole(place: Place) -> None:
-    place.add()
-    place.set("load", "success")
-    place.instances("left", "success", "success")
