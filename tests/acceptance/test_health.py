@@ -81,7 +81,7 @@ def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: An
     assert stack.cli("dags", "trigger", "blocks").returncode == 0
 
     def said_why() -> bool:
-        """It may miss its sign of life first."""
+        """Its heartbeat may be missed first."""
         code, message = doctor(stack, "waiter")
         return code == 1 and "A trigger blocks the loop for" in message
 

@@ -43,7 +43,7 @@ def told(folder: Path) -> list[Any]:
 
 
 def test_a_worker_killed_in_two_tries_gives_exactly_one_retry_callback_each(stack_factory: StackFactory) -> None:
-    """While a slow callback runs, every scheduler looks for dead workers again and again."""
+    """While a slow callback runs, every scheduler checks for lost workers repeatedly."""
     stack = stack_factory(
         dags={"lost.py": LOST}, env={"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "4"}
     )

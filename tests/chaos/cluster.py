@@ -34,8 +34,8 @@ from scheduler.store.db.database import transact
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
 PLACES_OF_FEW = 2
 POSTGRES = DURABLE | {"log_lock_waits": "on", "log_line_prefix": "%m [%p] %a %x "}
-#: Files change once, when they are written; so many schedulers on few cores shall not read them all the time. Little headroom,
-#: so that messages of the queue with few places do not use up `parallelism`.
+#: Files change once, when they are written, so these schedulers on few cores need not read them again. The prefetch window is
+#: small, so that messages of the queue with few places do not use up `parallelism`.
 ENVIRONMENT = {
     "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600",
     "PACELINE_SCHEDULER_QUEUE_HEADROOM": "4",

@@ -30,7 +30,7 @@ WITNESS = """
 create table witness (
     ti_id bigint, try_number int, dispatch_id uuid, before text, after text, at timestamptz default clock_timestamp()
 );
--- As the owner, whoever moves a task instance: the role of workers may not write here.
+-- As the owner, for every process that moves a task instance: the role of workers may not write here.
 create function witness() returns trigger language plpgsql security definer as $$ begin
     insert into witness values (new.id, new.try_number, new.dispatch_id, old.state, new.state);
     return null;

@@ -41,7 +41,7 @@ def certificates(folder: Path) -> Certificates:
     folder.mkdir()
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "other.pem")
     authority_key, authority = _authority("Paceline test")
-    _, other = _authority("Somebody else")
+    _, other = _authority("Another authority")
     key = ec.generate_private_key(ec.SECP256R1())
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     certificate = (

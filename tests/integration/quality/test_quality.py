@@ -74,7 +74,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_one_more_finds_the_fai
         .between("age.years", 0, 120)
         .accepted_values("country", ["DE", "FR"], warn=True)
         .matches("name", "^[a-z]{3}$")
-        .satisfies("id < 3 or name is not null", "whoever is late has a name")
+        .satisfies("id < 3 or name is not null", "every late row has a name")
         .unique("id", "name")
         .unique("id")
         .foreign_key("country", countries, "code", name="countries")
@@ -93,7 +93,7 @@ def test_all_checks_of_several_dataframes_are_one_job_and_one_more_finds_the_fai
         "age.years is between 0 and 120": ("failed", 2, ""),
         "country is one of DE, FR": ("warned", 1, ""),
         "name matches ^[a-z]{3}$": ("failed", 1, ""),
-        "whoever is late has a name": ("failed", 1, ""),
+        "every late row has a name": ("failed", 1, ""),
         "(id, name) is unique": ("passed", 0, ""),
         "(id) is unique": ("failed", 1, ""),
         "country is found in countries": ("failed", 1, ""),

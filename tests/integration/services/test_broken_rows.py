@@ -68,7 +68,7 @@ def test_more_unreadable_dags_than_one_turn_plans_stop_no_other_dag(scenario: Sc
     assert sum(len(one.broken) for one in planned) == limit + 2
 
     again = plan.plan(START + timedelta(minutes=95))
-    assert len(again.broken) == limit, "they are tried again, in case something was mended"
+    assert len(again.broken) == limit, "they are tried again, in case something was repaired"
 
 
 @pytest.mark.parametrize("data", ["{}", "[]", '{"tasks": ["t"]}', '"text"'])

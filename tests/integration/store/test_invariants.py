@@ -39,7 +39,7 @@ def claimed(scenario: Scenario, dag_id: str = "pair") -> int:
 
 
 def age(scenario: Scenario) -> None:
-    """Make all that happened happen an hour earlier, signs of life apart."""
+    """Move everything except heartbeats an hour into the past."""
     scenario.sql(
         f"update dag_run set started_at = started_at - {AGED}, ended_at = ended_at - {AGED}, run_after = run_after - {AGED}"
     )
@@ -106,7 +106,7 @@ def test_a_task_of_a_dead_worker_runs_again(scenario: Scenario, tools: Tools, ki
 def test_a_worker_is_lost_once_it_was_silent_for_its_timeout(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
     scenario.sql(f"update process set heartbeat_at = now() - {AGED} where kind = 'worker'")
-    assert named(tools) == [], "PostgreSQL started after that: nobody could give a sign of life"
+    assert named(tools) == [], "PostgreSQL started after that: no process could send a heartbeat"
     soon = scenario.settings.model_copy(update={"worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 0.001})})
 
     found = invariants.find(Tools(scenario.engine, soon, scenario.broker, grace_s=0))

@@ -120,7 +120,7 @@ def person_marks(state: S) -> Move:
 
 
 def fit(without_it: bool) -> Move:
-    """The run goes on with another version: one that has no task 0, or one that has it."""
+    """The run continues with another version: one that has no task 0, or one that has it."""
     tasks = {"t000": []} if not without_it else {"other": []}
 
     def move(scenario: Scenario, claim: Claim) -> None:

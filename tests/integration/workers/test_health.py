@@ -28,7 +28,7 @@ def deaf(self):
         {what}
 app.Worker._tick = deaf
 """
-CANCELLED = "self.consumer.task_consumer.cancel(); print('hears nothing', flush=True)"
+CANCELLED = "self.consumer.task_consumer.cancel(); print('consumes nothing', flush=True)"
 STANDING = "print('stands still', flush=True); time.sleep(3600)"
 ONE_TASK = """
 with DAG("d", schedule=None):
@@ -61,7 +61,7 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     worker, file = deaf_worker(bench, monkeypatch, port, CANCELLED)
     assert doctor(bench).returncode == 0
     file.touch()
-    eventually(lambda: "hears nothing" in worker.output)
+    eventually(lambda: "consumes nothing" in worker.output)
     bench.dag(ONE_TASK)
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="queued")

@@ -153,7 +153,7 @@ def test_a_claim_that_a_crash_undid_is_not_given_away_before_its_worker_could_re
 
     elsewhere = HotPath(scenario.settings, other)
     assert elsewhere.claim(*message) is None
-    assert scenario.rows("select count(*) from crash_free") == [(1,)], "whoever connects notes the crash"
+    assert scenario.rows("select count(*) from crash_free") == [(1,)], "the first process that connects notes the crash"
     assert scenario.schedulers[0].service(Rescue)._lost_messages() == []
 
     assert transact(scenario.engine, processes.still_held, scenario.worker_id, {dispatch_id: ti_id}) == {dispatch_id}
@@ -167,7 +167,7 @@ def test_a_claim_that_a_crash_undid_is_not_given_away_before_its_worker_could_re
 def test_a_connection_that_ends_with_a_crash_is_lost_and_no_fault_of_the_statement(
     server: PostgresServer, scenario: Scenario, crash: Any
 ) -> None:
-    """A worker and a scheduler go on with their next connection after such an error, and with no other."""
+    """A worker and a scheduler continue on their next connection after such an error, and with no other."""
     survivor = HotPath(scenario.settings, scenario.worker_id)
     survivor.now()
     with scenario.engine.connect() as connection:

@@ -57,7 +57,7 @@ def test_the_next_daily_run(given: dict[str, object], expected: datetime | None)
     [
         ({"start": at("2026-06-10"), "catchup": True}, at("2026-06-10")),
         ({"start": at("2026-06-10"), "last": at("2026-06-10"), "catchup": True}, at("2026-06-10T05:00")),
-        # Without catchup Airflow 3.3.2 begins now, and goes on from now after missed runs.
+        # Without catchup Airflow 3.3.2 begins now, and continues from now after missed runs.
         ({"start": at("2026-06-10")}, NOW),
         ({"start": at("2026-06-10"), "last": at("2026-06-10")}, NOW),
         ({"start": at("2026-06-10"), "last": at("2026-06-10T10:00")}, at("2026-06-10T15:00")),

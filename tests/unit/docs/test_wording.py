@@ -43,9 +43,16 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "config").glob("*.md"), *(ROOT / "docs").r
 #: Migrations never change.
 MODULES = [
     path
-    for folder in ("scheduler", "workers", "dags", "bench")
+    for folder in ("scheduler", "workers", "dags", "bench", "docs", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "versions" not in path.parts
+    if "versions" not in path.parts and path != Path(__file__)
+]
+#: Their whole text is prose, names and code alike.
+SOURCES = [
+    path
+    for folder, kinds in (("web/src", {".ts", ".tsx", ".css"}), ("deploy", {".yaml", ".tpl", ".service", ".md", ".txt"}))
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in kinds
 ]
 
 
@@ -55,17 +62,22 @@ def prose(page: Path) -> str:
 
 
 def words(module: Path) -> Iterator[str]:
-    """The comments, docstrings and messages of a module, without code spans. A string without a space is a name, not prose."""
+    """The comments, docstrings and messages of a module, without code spans and keys of Redis.
+
+    A string without a space is a name, not prose.
+    """
     source = io.StringIO(module.read_text(encoding="utf-8"))
     for token in tokenize.generate_tokens(source.readline):
         is_string = tokenize.tok_name[token.type] in {"STRING", "FSTRING_MIDDLE"}
         if token.type == tokenize.COMMENT or (is_string and " " in token.string):
-            yield re.sub(r"`[^`]*`", "", token.string)
+            yield re.sub(r"`[^`]*`|paceline:\w+", "", token.string)
 
 
 @cache
 def all_words() -> list[tuple[str, str]]:
-    return [(str(path.relative_to(ROOT)), text) for path in MODULES for text in words(path)]
+    texts = [(path, text) for path in MODULES for text in words(path)]
+    texts += [(path, path.read_text(encoding="utf-8")) for path in SOURCES]
+    return [(str(path.relative_to(ROOT)), text) for path, text in texts]
 
 
 @pytest.mark.parametrize("phrase", BANNED)
