@@ -13,17 +13,9 @@ from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
 from scheduler.authoring.external import Target, Verdict, judge
 
 __all__ = [
-    "BaseEventTrigger",
-    "BaseTrigger",
-    "DateTimeTrigger",
-    "DirectoryFileDeleteTrigger",
-    "ExternalTrigger",
-    "FileDeleteTrigger",
-    "FileTrigger",
-    "TaskDeferred",
-    "TimeDeltaTrigger",
-    "TriggerEvent",
-]
+    "BaseEventTrigger", "BaseTrigger", "DateTimeTrigger", "DirectoryFileDeleteTrigger", "ExternalTrigger", "FileDeleteTrigger",
+    "FileTrigger", "TaskDeferred", "TimeDeltaTrigger", "TriggerEvent",
+]  # fmt: skip
 
 #: A longer sleep would not notice that the machine's clock was set.
 LONGEST_SLEEP_S = 30.0

@@ -11,13 +11,8 @@ from scheduler.operators.python import PythonOperator
 from scheduler.operators.task_function import TaskFunction
 
 __all__ = [
-    "SET_DURING_EXECUTION",
-    "DecoratedOperator",
-    "TaskDecorator",
-    "context_merge",
-    "determine_kwargs",
-    "task_decorator_factory",
-]
+    "SET_DURING_EXECUTION", "DecoratedOperator", "TaskDecorator", "context_merge", "determine_kwargs", "task_decorator_factory",
+]  # fmt: skip
 
 
 class _SetDuringExecution:

@@ -11,17 +11,9 @@ from typing import Any
 from scheduler.exceptions import PacelineError
 
 __all__ = [
-    "datetime",
-    "datetime_diff_for_humans",
-    "ds_add",
-    "ds_format",
-    "ds_format_locale",
-    "json",
-    "random",
-    "time",
-    "timedelta",
+    "datetime", "datetime_diff_for_humans", "ds_add", "ds_format", "ds_format_locale", "json", "random", "time", "timedelta",
     "uuid",
-]
+]  # fmt: skip
 
 
 def ds_add(ds: str, days: int) -> str:

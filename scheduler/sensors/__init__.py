@@ -7,16 +7,6 @@ from scheduler.sensors.file import FileSensor
 from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
 __all__ = [
-    "BaseSensorOperator",
-    "BashSensor",
-    "DateTimeSensor",
-    "DayOfWeekSensor",
-    "ExternalTaskMarker",
-    "ExternalTaskSensor",
-    "FileSensor",
-    "PokeReturnValue",
-    "PythonSensor",
-    "TimeDeltaSensor",
-    "TimeSensor",
-    "WaitSensor",
-]
+    "BaseSensorOperator", "BashSensor", "DateTimeSensor", "DayOfWeekSensor", "ExternalTaskMarker", "ExternalTaskSensor",
+    "FileSensor", "PokeReturnValue", "PythonSensor", "TimeDeltaSensor", "TimeSensor", "WaitSensor",
+]  # fmt: skip
