@@ -90,7 +90,9 @@ def arguments(thing: Any) -> dict[str, inspect.Parameter]:
         shared = TaskArguments.__annotations__.keys() | (sensor_arguments() if hasattr(thing, "poke") else {})
         names = [name for name in parameters(thing) if name not in shared]
         signatures = [inspect.signature(vars(base)["__init__"]).parameters for base in thing.__mro__ if "__init__" in vars(base)]
-        return {name: next(found[name] for found in signatures if name in found) for name in names}
+        return {
+            name: next((found[name] for found in signatures if name in found), None) or _in_table(thing, name) for name in names
+        }
     if isinstance(thing, enum.EnumType) or not callable(thing):
         return {}
     try:
@@ -101,6 +103,12 @@ def arguments(thing: Any) -> dict[str, inspect.Parameter]:
         return {}
     hidden = {inspect.Parameter.VAR_KEYWORD} if thing is DAG else set()
     return {parameter.name: parameter for parameter in named if parameter.kind not in hidden and parameter.name != "dag_id"}
+
+
+def _in_table(kind: type[AbstractOperator], name: str) -> inspect.Parameter:
+    """An argument that a class declares in its TypedDict, see scheduler/authoring/fields.py."""
+    hint = kind.declared.__annotations__[name]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=hint.__metadata__[0].default, annotation=hint)
 
 
 def _entry(thing: Any) -> Iterator[str]:

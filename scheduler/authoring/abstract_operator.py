@@ -91,7 +91,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     ui_color: str = "#fff"
     ui_fgcolor: str = "#000"
 
-    #: The arguments that it takes.
+    #: The arguments that it takes, beside those in the signatures of its subclasses.
     declared: ClassVar[type] = TaskArguments
 
     # Their checked values:
@@ -135,7 +135,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         task_id = given.get("task_id")
         dag, self.task_group = scope.place(given)
         checks = Arguments(owner_of(task_id, dag), self.at)
-        others = {name: value for name, value in given.items() if name not in TaskArguments.__annotations__}
+        others = {name: value for name, value in given.items() if name not in self.declared.__annotations__}
         checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
         if task_id is None:
             raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
@@ -144,7 +144,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         self.dag: Graph[Any] | None = None
         self.upstream_task_ids: set[str] = set()
         self.downstream_task_ids: set[str] = set()
-        values = checked(TaskArguments, given, checks)
+        values = checked(self.declared, given, checks)
         self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
         self.hooks = {name: values.pop(name) for name in HOOKS}
         vars(self).update(values)

@@ -28,26 +28,24 @@ class Field:
 
 
 @cache
-def fields_of(declared: type, but: type | None = None) -> Mapping[str, Field]:
-    """The arguments of a TypedDict that have a Field, those of its base classes first, without those of its base `but`."""
-    known = fields_of(but) if but is not None else {}
-    hints = {name: hint for name, hint in declared.__annotations__.items() if hasattr(hint, "__metadata__")}
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if name not in known}
+def fields_of(declared: type) -> Mapping[str, Field]:
+    """The arguments of a TypedDict that have a Field, those of its base classes first."""
+    return {name: hint.__metadata__[0] for name, hint in declared.__annotations__.items() if hasattr(hint, "__metadata__")}
 
 
-def checked(declared: type, given: Mapping[str, Any], checks: Arguments, *, but: type | None = None) -> dict[str, Any]:
-    """The value of each argument of `declared`, without those of its base `but`."""
-    values = {name: value.copy() if value.__class__ in {dict, list} else value for name, value in _defaults(declared, but).items()}
-    for name, field in fields_of(declared, but).items():
+def checked(declared: type, given: Mapping[str, Any], checks: Arguments) -> dict[str, Any]:
+    """The value of each argument of `declared` that has a Field."""
+    values = {name: value.copy() if value.__class__ in {dict, list} else value for name, value in _defaults(declared).items()}
+    for name, field in fields_of(declared).items():
         if name in given:
             values[name] = field.check(checks, name, given[name])
     return values
 
 
 @cache
-def _defaults(declared: type, but: type | None) -> Mapping[str, Any]:
+def _defaults(declared: type) -> Mapping[str, Any]:
     checks = Arguments("A default", Location(__file__, 0))
-    return {name: field.check(checks, name, field.default) for name, field in fields_of(declared, but).items()}
+    return {name: field.check(checks, name, field.default) for name, field in fields_of(declared).items()}
 
 
 def anything(_checks: Arguments, _name: str, value: Any) -> Any:

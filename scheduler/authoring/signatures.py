@@ -19,13 +19,11 @@ def parameters(kind: type) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for base in kind.__mro__:
         own = base.__dict__.get("__init__")
-        if own is None:
-            continue
-        signature = inspect.signature(own).parameters.values()
+        signature = () if own is None else inspect.signature(own).parameters.values()
         names |= {p.name: None for p in signature if p.kind in {p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD}}
         if "declared" in base.__dict__:  # declared in a TypedDict, and passed as **kwargs
             names |= dict.fromkeys(base.__dict__["declared"].__annotations__)
-        if not any(p.kind is p.VAR_KEYWORD for p in signature):
+        if own is not None and not any(p.kind is p.VAR_KEYWORD for p in signature):
             break
     names.pop("self", None)
     return tuple(names)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
-from scheduler.authoring.fields import Check, Field, boolean, checked, choice, optional
+from scheduler.authoring.fields import Check, Field, boolean, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
@@ -57,7 +57,7 @@ class SensorArguments(TaskArguments, total=False):
 class DeferrableArguments(SensorArguments, total=False):
     """The arguments of sensors that can wait without a worker."""
 
-    deferrable: bool
+    deferrable: Annotated[bool, Field(False, boolean)]
 
 
 class BaseSensorOperator(Operator):
@@ -84,13 +84,10 @@ class BaseSensorOperator(Operator):
     max_wait: float | None
 
     def __init__(self, **kwargs: Unpack[SensorArguments]) -> None:
-        own = SensorArguments.__annotations__.keys() - TaskArguments.__annotations__.keys()
-        others: dict[str, Any] = {name: value for name, value in kwargs.items() if name not in own}
-        super().__init__(**others)
-        checks = self.checks()
-        vars(self).update(checked(SensorArguments, kwargs, checks, but=TaskArguments))
+        given: dict[str, Any] = {**kwargs}
+        super().__init__(**given)
         if sum((self.soft_fail, self.never_fail, self.silent_fail)) > 1:
-            raise checks.refuse("only one of soft_fail, never_fail and silent_fail can be True.")
+            raise self.checks().refuse("only one of soft_fail, never_fail and silent_fail can be True.")
 
     @property
     def reschedule(self) -> bool:
@@ -167,9 +164,13 @@ class BaseSensorOperator(Operator):
 class DeferrableSensor(BaseSensorOperator):
     """Base class of sensors that with `deferrable=True` wait for a trigger without a worker. Subclasses implement `trigger`."""
 
-    def __init__(self, *, deferrable: bool = False, **kwargs: Unpack[SensorArguments]) -> None:
-        super().__init__(**kwargs)
-        self.deferrable = self.checks().boolean("deferrable", deferrable)
+    declared: ClassVar[type] = DeferrableArguments
+
+    deferrable: bool
+
+    def __init__(self, **kwargs: Unpack[DeferrableArguments]) -> None:
+        given: dict[str, Any] = {**kwargs}
+        super().__init__(**given)
 
     def trigger(self, context: "Context") -> BaseTrigger:
         """The trigger that fires when the condition holds."""

@@ -1,11 +1,14 @@
 """Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
+from scheduler.authoring.arguments import Arguments
+from scheduler.authoring.fields import Check, Field, boolean, limit, mapping, optional, text
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.authoring.templates import Literal
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import PacelineError
 
@@ -14,23 +17,70 @@ DEPLOY_MODES = ("client", "cluster")
 SUBMITTER = "spark_submitter"
 
 
+def _templated(check: Check) -> Check:
+    """Accept None, a value that is known only at run time, and what `check` accepts."""
+    return lambda checks, name, value: (
+        value if value is None or isinstance(value, XComArg | DagParam | Literal) else check(checks, name, value)
+    )
+
+
+def _mapping(checks: Arguments, name: str, value: Any) -> Any:
+    return value if isinstance(value, XComArg | DagParam) else mapping(checks, name, value)
+
+
+def _list(checks: Arguments, name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, list | tuple | XComArg | DagParam):
+        raise checks.refuse(f"{name} must be a list, not {value!r}.")
+    return [] if value is None else value
+
+
+def _deploy_mode(checks: Arguments, name: str, value: Any) -> Any:
+    """The mode of deployment, or a template of it."""
+    return value if value is None or "{" in value else checks.choice(name, value, DEPLOY_MODES)
+
+
+_TEXT = Field(None, _templated(text))
+_OFF = Field(False, boolean)
+_NUMBER = Field(None, limit)
+
+
 class SparkArguments(TaskArguments, total=False):
     """The arguments that the operators for Spark clusters share."""
 
-    conf: Mapping[str, Any] | XComArg | None
-    conn_id: str | None
-    master: str | None
-    total_executor_cores: int | None
-    executor_cores: int | None
-    executor_memory: str | None
-    keytab: str | None
-    principal: str | None
-    name: str | None
-    num_executors: int | None
-    verbose: bool
-    yarn_queue: str | None
-    heavy: bool
-    reattach: bool
+    conf: Annotated[Mapping[str, Any] | XComArg | None, Field(None, _mapping)]
+    conn_id: Annotated[str | None, Field(None, optional(text))]
+    master: Annotated[str | None, _TEXT]
+    total_executor_cores: Annotated[int | None, _NUMBER]
+    executor_cores: Annotated[int | None, _NUMBER]
+    executor_memory: Annotated[str | None, _TEXT]
+    keytab: Annotated[str | None, _TEXT]
+    principal: Annotated[str | None, _TEXT]
+    name: Annotated[str | None, _TEXT]
+    num_executors: Annotated[int | None, _NUMBER]
+    verbose: Annotated[bool, _OFF]
+    yarn_queue: Annotated[str | None, _TEXT]
+    heavy: Annotated[bool, _OFF]
+    reattach: Annotated[bool, Field(True, boolean)]
+
+
+class SparkSubmitArguments(SparkArguments, total=False):
+    """The arguments of SparkSubmitOperator beside the application."""
+
+    application_args: Annotated[Sequence[Any] | XComArg | None, Field(None, _list)]
+    files: Annotated[str | None, _TEXT]
+    py_files: Annotated[str | None, _TEXT]
+    archives: Annotated[str | None, _TEXT]
+    driver_class_path: Annotated[str | None, _TEXT]
+    jars: Annotated[str | None, _TEXT]
+    java_class: Annotated[str | None, _TEXT]
+    packages: Annotated[str | None, _TEXT]
+    exclude_packages: Annotated[str | None, _TEXT]
+    repositories: Annotated[str | None, _TEXT]
+    driver_memory: Annotated[str | None, _TEXT]
+    proxy_user: Annotated[str | None, _TEXT]
+    env_vars: Annotated[Mapping[str, Any] | XComArg | None, Field(None, _mapping)]
+    deploy_mode: Annotated[str | None, Field(None, _deploy_mode)]
+    spark_binary: Annotated[str | None, _TEXT]
 
 
 class SparkOperator(Operator):
@@ -46,48 +96,21 @@ class SparkOperator(Operator):
     runtime: ClassVar[str] = "spark_submit"
     conn_id_default: ClassVar[str] = "spark_default"
 
-    def __init__(
-        self,
-        *,
-        conf: Mapping[str, Any] | XComArg | None = None,
-        conn_id: str | None = None,
-        master: str | None = None,
-        total_executor_cores: int | None = None,
-        executor_cores: int | None = None,
-        executor_memory: str | None = None,
-        keytab: str | None = None,
-        principal: str | None = None,
-        name: str | None = None,
-        num_executors: int | None = None,
-        verbose: bool = False,
-        yarn_queue: str | None = None,
-        heavy: bool = False,
-        reattach: bool = True,
-        **kwargs: Unpack[TaskArguments],
-    ) -> None:
-        super().__init__(**kwargs)
-        checks = self.checks()
-        self.conf: Any = conf if _later(conf) else checks.mapping("conf", conf or {})
-        self.conn_id = self.conn_id_default if conn_id is None else checks.text("conn_id", conn_id)
-        self.master = master
-        self.total_executor_cores = checks.limit("total_executor_cores", total_executor_cores)
-        self.executor_cores = checks.limit("executor_cores", executor_cores)
-        self.executor_memory = executor_memory
-        self.num_executors = checks.limit("num_executors", num_executors)
-        self.keytab = keytab
-        self.principal = principal
-        self.name = name
-        self.verbose = checks.boolean("verbose", verbose)
-        self.yarn_queue = yarn_queue
-        self.heavy = checks.boolean("heavy", heavy)
-        self.reattach = checks.boolean("reattach", reattach)
-        self.check_texts("master", "executor_memory", "keytab", "principal", "name", "yarn_queue")
+    declared: ClassVar[type] = SparkArguments
 
-    def check_texts(self, *names: str) -> None:
-        """Check optional arguments that must be a non-empty str."""
-        for name in names:
-            if getattr(self, name) is not None:
-                self.text(name, getattr(self, name))
+    conf: Any
+    conn_id: str
+    master: str | None
+    name: str | None
+    verbose: bool
+    yarn_queue: str | None
+    reattach: bool
+
+    def __init__(self, **kwargs: Unpack[SparkArguments]) -> None:
+        given: dict[str, Any] = {**kwargs}
+        super().__init__(**given)
+        if self.conn_id is None:
+            self.conn_id = self.conn_id_default
 
     def execute(self, context: Mapping[str, Any]) -> object:
         submitter = context.get(SUBMITTER)
@@ -114,46 +137,12 @@ class SparkSubmitOperator(SparkOperator):
         "master", "java_class",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        application: str | XComArg,
-        application_args: Sequence[Any] | XComArg | None = None,
-        files: str | None = None,
-        py_files: str | None = None,
-        archives: str | None = None,
-        driver_class_path: str | None = None,
-        jars: str | None = None,
-        java_class: str | None = None,
-        packages: str | None = None,
-        exclude_packages: str | None = None,
-        repositories: str | None = None,
-        driver_memory: str | None = None,
-        proxy_user: str | None = None,
-        env_vars: Mapping[str, Any] | XComArg | None = None,
-        deploy_mode: str | None = None,
-        spark_binary: str | None = None,
-        **kwargs: Unpack[SparkArguments],
-    ) -> None:
-        super().__init__(**kwargs)
-        checks = self.checks()
+    declared: ClassVar[type] = SparkSubmitArguments
+
+    def __init__(self, *, application: str | XComArg, **kwargs: Unpack[SparkSubmitArguments]) -> None:
+        given: dict[str, Any] = {**kwargs}
+        super().__init__(**given)
         self.application = self.text("application", application)
-        self.application_args: Any = [] if application_args is None else application_args
-        if not _later(application_args) and (
-            isinstance(application_args, str | bytes) or not isinstance(self.application_args, list | tuple)
-        ):
-            raise checks.refuse(f"application_args must be a list, not {application_args!r}.")
-        self.files, self.py_files, self.archives, self.jars = files, py_files, archives, jars
-        self.driver_class_path, self.java_class = driver_class_path, java_class
-        self.packages, self.exclude_packages, self.repositories = packages, exclude_packages, repositories
-        self.driver_memory, self.proxy_user = driver_memory, proxy_user
-        self.env_vars: Any = env_vars if _later(env_vars) else checks.mapping("env_vars", env_vars or {})
-        self.deploy_mode = deploy_mode
-        if deploy_mode is not None and "{" not in deploy_mode:
-            checks.choice("deploy_mode", deploy_mode, DEPLOY_MODES)
-        self.spark_binary = spark_binary
-        self.check_texts("files", "py_files", "archives", "jars", "driver_class_path", "java_class", "packages", "exclude_packages",
-                         "repositories", "driver_memory", "proxy_user", "spark_binary")  # fmt: skip
 
 
 class SparkSqlOperator(SparkOperator):
@@ -166,8 +155,3 @@ class SparkSqlOperator(SparkOperator):
     def __init__(self, *, sql: str | XComArg, **kwargs: Unpack[SparkArguments]) -> None:
         super().__init__(**kwargs)
         self.sql = self.text("sql", sql)
-
-
-def _later(value: object) -> bool:
-    """Whether the value is known only at run time."""
-    return isinstance(value, XComArg | DagParam)

@@ -14,7 +14,7 @@ from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators import PythonOperator, SparkSubmitOperator
 from scheduler.operators.python import PythonArguments
 from scheduler.operators.sensor import SensorArguments
-from scheduler.operators.spark_submit import SparkArguments
+from scheduler.operators.spark_submit import SparkSubmitArguments
 
 PLACES = (
     "scheduler",
@@ -66,7 +66,7 @@ def test_every_public_name_has_a_docstring_that_names_its_arguments(place: str) 
     ("kind", "declared"),
     [
         (DAG, DagArguments), (BaseOperator, TaskArguments), (BaseSensorOperator, SensorArguments),
-        (PythonOperator, PythonArguments), (SparkSubmitOperator, SparkArguments),
+        (PythonOperator, PythonArguments), (SparkSubmitOperator, SparkSubmitArguments),
     ],
 )  # fmt: skip
 def test_arguments_that_other_functions_pass_on_are_named_too(kind: Any, declared: Any) -> None:
