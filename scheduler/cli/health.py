@@ -22,18 +22,16 @@ class UnhealthyError(PacelineError):
     """A process of this role is unhealthy, or none runs."""
 
 
-def ask(settings: Settings, role: str) -> list[Health]:
-    """Return the health of all processes of this role with a socket in this home, or else of the one at the role's port."""
-    healths = list(_by_socket(settings, role))
+def examine(role: str) -> None:
+    """Raise UnhealthyError unless processes of this role run on this machine and all are healthy.
+
+    They are all processes with a socket in this home, or else the one at the port of the role.
+    """
+    settings = options.settings()
     section = getattr(settings, role)
+    healths = list(_by_socket(settings, role))
     if not healths and section.health_port:
         healths = list(_by_port(section.health_address, section.health_port))
-    return healths
-
-
-def examine(role: str) -> None:
-    """Raise UnhealthyError unless processes of this role run on this machine and all are healthy."""
-    healths = ask(options.settings(), role)
     wrong = [health for health in healths if health["status"] != "healthy"]
     if output.json_wanted():
         output.print_json({"ok": bool(healths) and not wrong, "role": role, "processes": healths})

@@ -45,14 +45,7 @@ class Clearing(TypedDict):
 
 @click.command("clear")
 @options.together(options.run, _only_failed, _only_running, _clearing)
-def clear_run(
-    dag_id: str,
-    run_id: str,
-    *,
-    only_failed: bool,
-    only_running: bool,
-    **how: Unpack[Clearing],
-) -> None:
+def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool, **how: Unpack[Clearing]) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     options.transact(reads.run, dag_id, run_id)
