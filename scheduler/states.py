@@ -74,16 +74,33 @@ UNFINISHED = frozenset(S) - FINISHED
 #: UNFINISHED without NONE.
 OPEN = States(UNFINISHED - {S.NONE})
 IDLE = States(map(S, _IDLE.split()))
+#: A TI in one of these waits until its due_at, and the scheduler then makes it scheduled.
+DELAYED = States({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE})
 #: The scheduler moves a TI in one of these at its due_at.
-DUE = States({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
+DUE = States(DELAYED | {S.DEFERRED})
+#: A TI in one of these waits without a worker, and continues with the same try.
+SUSPENDED = States({S.UP_FOR_RESCHEDULE, S.DEFERRED})
+#: A TI in one of these waits for slots or for a worker.
+WAITS_FOR_WORKER = States({S.SCHEDULED, S.QUEUED})
 #: A TI in one of these holds `pool_slots` of its pool.
 HOLDS_SLOTS = States({S.QUEUED, S.RUNNING, S.SHUTDOWN})
 #: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
 ACTIVE = States(HOLDS_SLOTS | {S.DEFERRED})
 #: A worker has a TI in one of these, so it can end at any moment.
 STARTED = States({S.RUNNING, S.SHUTDOWN})
+#: The newest try of a TI in one of these has not begun; it can still write to its log in one of the others.
+NOT_BEGUN = WAITS_FOR_WORKER | {S.NONE}
+CAN_LOG = NOT_BEGUN | STARTED
 #: Clearing or marking a TI in one of these does not move it at once: its worker stops it first, or its task is gone.
 NOT_CLEARABLE = States(STARTED | {S.REMOVED})
+#: A person can mark a TI with one of these.
+MARKABLE = States({S.SUCCESS, S.FAILED, S.SKIPPED})
+#: The task did not fail: it meets its SLA, and the next run need not wait for it.
+PASSED = States({S.SUCCESS, S.SKIPPED})
+#: Final states that are decided without a worker.
+NEVER_RUN = States({S.SKIPPED, S.UPSTREAM_FAILED})
+#: A try that failed leaves its TI in one of these.
+TRY_FAILED = States({S.FAILED, S.UP_FOR_RETRY})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
 RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
 RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})

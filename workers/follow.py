@@ -17,7 +17,7 @@ from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FINISHED, TaskState
+from scheduler.states import FINISHED, SUSPENDED, TaskState
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches
 from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Reported, Undecided
@@ -25,8 +25,6 @@ from scheduler.store.worker.hot_path import HotPath
 
 log = logging.getLogger("paceline.worker")
 
-#: The states in which the try continues with a later dispatch.
-SUSPENDED = frozenset({TaskState.UP_FOR_RESCHEDULE, TaskState.DEFERRED})
 #: Seconds. A task instance that is due later than this is found by the poll of the scheduler.
 SOON_S = 1.0
 

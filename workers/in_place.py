@@ -10,13 +10,13 @@ import uuid
 
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
+from scheduler.states import PASSED
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.in_place_events import InPlaceEvents
 from workers.running_tasks import InPlace, Slot, Step
 
 #: After a failed try, the next task starts from a message, in a process that may have been replaced.
-ENDINGS = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
+ENDINGS = PASSED
 
 
 class Continuing:

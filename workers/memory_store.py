@@ -18,7 +18,7 @@ from scheduler.deciding import evaluate, expansion
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import FINISHED, HOLDS_SLOTS, Branched, Decision, RunState
+from scheduler.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 NO_NUMBER = 0
 #: The largest return value that a test may give.
 MAX_GIVEN_BYTES = 1 << 30
-#: The try continues later, or another one follows it.
-SUSPENDED = frozenset({S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +115,7 @@ class MemoryStore:
 
     def suspended(self) -> list[Instance]:
         """Return the task instances that wait for a retry, the next poke of a sensor, or a trigger."""
-        return self._in(SUSPENDED)
+        return self._in(DUE)
 
     def queue(self, instance: Instance) -> tuple[int, str]:
         """Move scheduled to queued. Returns the ID of the task instance and the dispatch ID."""
@@ -128,7 +126,7 @@ class MemoryStore:
 
     def resume(self, instance: Instance, outcome: Mapping[str, Any]) -> None:
         """Move a suspended task instance to scheduled. `outcome` is that of its trigger."""
-        assert instance.state in SUSPENDED
+        assert instance.state in DUE
         if instance.state is S.UP_FOR_RETRY:
             instance.try_number, instance.resume = instance.try_number + 1, None
         else:
@@ -327,7 +325,7 @@ class MemoryStore:
 
     def _end_rest(self) -> None:
         """Skip all that has not started, but no teardowns: a task of a DAG with fail_fast failed."""
-        for instance in self._in({S.NONE, S.SCHEDULED, *SUSPENDED}):
+        for instance in self._in(UNFINISHED - HOLDS_SLOTS):
             if not self.plan.tasks[instance.task_no].is_teardown:
                 instance.reason = "fail_fast: another task failed"
                 self._move(instance, S.SKIPPED)

@@ -11,14 +11,12 @@ from typing import Any, BinaryIO
 
 from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_copies, log_paths
-from scheduler.states import FINISHED
+from scheduler.states import FINISHED, NOT_BEGUN
 
 #: The beginning of the lines of log records, see workers/logs.
 STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")
 #: Bytes of one part. A longer line is several.
 PART = 1_048_576
-#: States in which a try may still write to its log.
-GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
 
 
 def opened(file: Path) -> BinaryIO:
@@ -45,7 +43,7 @@ def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
     if found.is_file() and not found.is_symlink():
         return found
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
-    if try_number > ti["try_number"] or (try_number == ti["try_number"] and ti["state"] in {None, "scheduled", "queued"}):
+    if try_number > ti["try_number"] or (try_number == ti["try_number"] and (ti["state"] or "none") in NOT_BEGUN):
         raise NotFoundError(f"{which} has not begun.")
     if ti["try_number"] == 0 and ti["state"] in FINISHED:
         raise NotFoundError(f"Task {ti['task_id']!r} is {ti['state']}: nothing ran, so there is no log.")

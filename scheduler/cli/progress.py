@@ -180,7 +180,7 @@ def _detail(task: dict[str, Any]) -> str:
     parts = []
     if task["state"] == "running":
         parts.append(f"on {task['worker']}")
-    if task["started_at"] is not None and task["state"] not in {"queued", "up_for_retry", "up_for_reschedule"}:
+    if task["started_at"] is not None and task["state"] not in states.DELAYED | {"queued"}:
         parts.append(duration(task["started_at"], task["ended_at"] if task["state"] != "running" else None))
     if task["try_number"] > 1 or task["state"] == "up_for_retry":
         parts.append(f"try {task['try_number']} of {task['max_tries'] + 1}")

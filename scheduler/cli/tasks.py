@@ -20,10 +20,6 @@ SHOWN_CHARACTERS = 200
 FOLLOW_POLL_S = 0.3
 #: The columns of a task instance that are empty for a task without a run.
 NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at", "progress")
-#: States in which a try has not begun, or may still write to its log.
-GOING_ON = frozenset({None, "scheduled", "queued", "running", "shutdown"})
-#: States in which a try has not begun.
-WAITING = frozenset({"none", "scheduled", "queued"})
 
 
 @click.group()
@@ -142,7 +138,7 @@ class _TryLog:
         which = f"Try {self.number} of task {task_id!r} of run {run_id!r}"
         if tries == 0 and state in states.FINISHED:
             raise NotFoundError(f"Task {task_id!r} of run {run_id!r} is {state}: nothing ran, so there is no log.")
-        if self.number > tries or (self.number == tries and state in WAITING):
+        if self.number > tries or (self.number == tries and state in states.NOT_BEGUN):
             raise NotFoundError(f"{which} has not begun; the task is {state} after {tries} tries. `-f` waits for a log.")
         raise NotFoundError(f"{which} (now {state}) has no log at {self.path}: look on the machine of its worker.")
 
@@ -177,7 +173,7 @@ class _TryLog:
             return True
         if now["try_number"] < self.number and now["state"] is not None:
             return now["state"] in states.FINISHED
-        return now["state"] not in GOING_ON
+        return (now["state"] or "none") not in states.CAN_LOG
 
     def _read(self) -> dict[str, Any]:
         return options.transact(reads.task_instance, **self._key)

@@ -3,10 +3,8 @@
 from collections.abc import Collection
 
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import Before
+from scheduler.states import PASSED, Before
 from scheduler.states import TaskState as S
-
-GOOD = frozenset({S.SUCCESS, S.SKIPPED})
 
 
 def relevant(dag: SerializedDag) -> set[str]:
@@ -31,11 +29,11 @@ def waits(dag: SerializedDag, before: Before | None) -> dict[int, str]:
         states = before.states.get(task.task_id)
         if states is None and (task.task_id in before.ran_earlier or not task.ignore_first_depends_on_past):
             reasons[no] = f"depends_on_past: the run before, {before.run_id}, has no {task.task_id}"
-        elif states is not None and not GOOD.issuperset(states):
+        elif states is not None and not PASSED.issuperset(states):
             reasons[no] = f"depends_on_past: {task.task_id} of the run before, {before.run_id}, is {_shown(states)}"
         elif task.wait_for_downstream:
             names = (dag.tasks[below].task_id for below in dag.downstream[no])
-            late = [name for name in names if not GOOD.issuperset(before.states.get(name, ()))]
+            late = [name for name in names if not PASSED.issuperset(before.states.get(name, ()))]
             if late:
                 reasons[no] = (
                     f"wait_for_downstream: {late[0]} of the run before, {before.run_id}, is {_shown(before.states[late[0]])}"
@@ -44,5 +42,5 @@ def waits(dag: SerializedDag, before: Before | None) -> dict[int, str]:
 
 
 def _shown(states: Collection[S]) -> str:
-    bad = sorted({state.value for state in states if state not in GOOD})
+    bad = sorted({state.value for state in states if state not in PASSED})
     return ", ".join("not started" if name == "none" else name for name in bad)

@@ -8,14 +8,9 @@ from sqlalchemy import Connection
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import STARTED, TaskState
+from scheduler.states import STARTED, SUSPENDED
 from scheduler.store.dags.versions import Versions
 from scheduler.store.queries.event_feed import Event, Started
-
-#: States in which a try waits without a worker, and continues.
-SUSPENDED = frozenset({TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE})
-#: States after a try that failed.
-FAILED = frozenset({TaskState.FAILED, TaskState.UP_FOR_RETRY})
 
 
 @dataclass(frozen=True, slots=True)

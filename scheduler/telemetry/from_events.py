@@ -3,9 +3,8 @@
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from scheduler.states import STARTED, RunState, TaskState
+from scheduler.states import RUN_FINISHED, STARTED, TRY_FAILED, RunState, TaskState
 from scheduler.store.queries.event_feed import Event, Started
-from scheduler.telemetry.batch import FAILED
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.recorder import Sample
 
@@ -57,7 +56,7 @@ def _of_run(event: Event, dag_id: str) -> Iterator[Sample]:
     is_scheduled = event.run_type == "scheduled" and event.run_after is not None
     if event.to_state == RunState.RUNNING and event.from_state != event.to_state and is_scheduled:
         yield CATALOG["dagrun.schedule_delay"], (dag_id,), max(event.at - (event.run_after or 0.0), 0.0)
-    if event.to_state not in {RunState.SUCCESS, RunState.FAILED}:
+    if event.to_state not in RUN_FINISHED:
         return
     if event.run_started_at is not None:
         yield CATALOG[f"dagrun.duration.{event.to_state}"], (dag_id,), max(event.at - event.run_started_at, 0.0)
@@ -90,7 +89,7 @@ def _of_task(event: Event, dag_id: str, task_id: str, operator: Operator) -> Ite
         yield CATALOG["ti_successes"], (), 1
         yield CATALOG["operator_successes"], (operator(event),), 1
         yield CATALOG["celery_task_succeeded"], _celery(event), 1
-    elif after in FAILED:
+    elif after in TRY_FAILED:
         yield from _of_failure(event, operator)
 
 

@@ -21,11 +21,11 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from scheduler.process import trace_context
 from scheduler.serialized.runtimes import traits
 from scheduler.settings import Settings
-from scheduler.states import RUN_FINISHED, STARTED, TaskState
+from scheduler.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.store.queries import observed
 from scheduler.store.queries.event_feed import Event
 from scheduler.store.queries.observed import SparkWork
-from scheduler.telemetry.batch import FAILED, SUSPENDED, Batch, Observer, ends_try, index_of
+from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
 
 #: Seconds that a request to the collector may take, and between two requests.
 REQUEST_S, PAUSE_S = 10, 2.0
@@ -184,7 +184,7 @@ class Tracing(Observer):
             self._send(event, _Span(
                 name=f"Spark job {job['id']}", id=self._part_id(event, "job", job["id"]), start=job["submitted_ms"] / 1000,
                 end=event.at if job["ended_ms"] is None else job["ended_ms"] / 1000, parent=parent,
-                error="it failed" if job["status"] == "FAILED" else None,
+                error="it failed" if job["status"] == "TRY_FAILED" else None,
                 attributes={
                     "spark.application_id": progress.get("application_id"), "spark.job_id": job["id"], "spark.job_name": job["name"]
                 },
@@ -249,7 +249,7 @@ def _context(trace_id: int, span_id: int) -> SpanContext:
 
 
 def _error(event: Event) -> str | None:
-    return (event.reason or "failed") if event.to_state in FAILED else None
+    return (event.reason or "failed") if event.to_state in TRY_FAILED else None
 
 
 def _names(event: Event) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, Place, TaskPlace
 from scheduler.exceptions import NotFoundError
+from scheduler.states import CAN_LOG
 from scheduler.store.lists import instances
 
 router = new_router(tags=["Task Instance"])
@@ -104,7 +105,7 @@ def end_of_log(api: Call, ti: dict[str, Any], try_number: int, limit: int) -> di
 
 
 def _file_of(api: Call, ti: dict[str, Any], try_number: int) -> tuple[Path, bool]:
-    ended = try_number < ti["try_number"] or ti["state"] not in logs.GOING_ON
+    ended = try_number < ti["try_number"] or (ti["state"] or "none") not in CAN_LOG
     return logs.path(api.settings, ti, try_number), ended
 
 

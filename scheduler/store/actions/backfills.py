@@ -14,7 +14,7 @@ from scheduler.authoring import params
 from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS
+from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ def why_left_out(state: str | None, reprocess: str) -> str | None:
     """Why a date is left out, given the state of its run (None: no run); None if the backfill creates or repeats the run."""
     if state is None or state in REPROCESS[reprocess]:
         return None
-    return "in flight" if state in ("queued", "running") else f"already has a run ({state})"
+    return "in flight" if state in RUN_UNFINISHED else f"already has a run ({state})"
 
 
 def create(connection: Connection, wanted: Wanted) -> Row:

@@ -24,8 +24,6 @@ from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
 from scheduler.store.worker import deferrals, shutdown
 
-#: Clearing does not change these; a removed one comes back with its task.
-UNTOUCHED = frozenset({S.NONE, S.REMOVED})
 #: Runs that are changed without a moment in which no lock is held.
 GROUP = 32
 CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
@@ -132,7 +130,7 @@ def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance
 def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]]:
     """The changes that clear at once, and the ones whose worker stops the task first."""
     stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
-    return [one for one in picked if one.state not in UNTOUCHED | STARTED], stopped
+    return [one for one in picked if one.state is not S.NONE and one.state not in NOT_CLEARABLE], stopped
 
 
 def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:

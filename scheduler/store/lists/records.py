@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.states import HOLDS_SLOTS
+from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters, Listing, Row
 from scheduler.store.queueing.limits import USED_SLOTS
@@ -121,7 +121,7 @@ POOLS = Listing(
     tables=f"""
         pool p cross join lateral (
             select coalesce(sum(t.pool_slots) filter (where t.state = 'queued'), 0)::int as queued_slots,
-                   coalesce(sum(t.pool_slots) filter (where t.state <> 'queued'), 0)::int as running_slots
+                   coalesce(sum(t.pool_slots) filter (where t.state in {STARTED.sql}), 0)::int as running_slots
               from task_instance t where t.pool = p.name and t.state in {HOLDS_SLOTS.sql}) u
     """,
     orders={"id": "p.name", "pool": "p.name", "name": "p.name", "slots": "p.slots"},

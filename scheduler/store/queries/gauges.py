@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import IN_POOL
 
 #: Task instances that gauges count. Partial indexes have them, so that finished ones cost nothing.
-COUNTED = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING, TaskState.SHUTDOWN, TaskState.DEFERRED})
+COUNTED = States(ACTIVE | {TaskState.SCHEDULED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ with open as materialized (
       from alive a cross join unnest(array['alive', 'silent']) s (state) where a.stopped_at is null group by a.kind, s.state
     union all
     select 'paceline.queue.oldest_waiting_seconds', array[queue], extract(epoch from clock_timestamp() - min(since))
-      from open where state <> 'running' and state <> 'deferred' group by queue
+      from open where state in {WAITS_FOR_WORKER.sql} group by queue
     union all
     select m.metric, array[q.name], m.value
       from of_queue q cross join lateral (values
@@ -116,7 +116,6 @@ with open as materialized (
 )
 select metric, labels, value::float8 as value from samples
 """
-assert HOLDS_SLOTS <= COUNTED
 
 
 def read(connection: Connection, *, worker_s: float, waiter_s: float, scheduler_s: float) -> list[Gauge]:

@@ -5,12 +5,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
 #: A TI in one of these uses its queue, now or soon.
-LOADS_QUEUE = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.RUNNING})
+LOADS_QUEUE = States(WAITS_FOR_WORKER | {TaskState.RUNNING})
 #: A TI in one of these needs slots of its pool, or has them.
 NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
 #: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
@@ -59,7 +59,7 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
             select queue, count(*) filter (where state = 'scheduled') as scheduled,
                    count(*) filter (where state = 'queued') as queued,
                    count(*) filter (where state = 'running') as running,
-                   min(coalesce(scheduled_at, queued_at)) filter (where state <> 'running') as oldest_waiting_at
+                   min(coalesce(scheduled_at, queued_at)) filter (where state in {WAITS_FOR_WORKER.sql}) as oldest_waiting_at
               from task_instance where state in {LOADS_QUEUE.sql} group by 1
         )
         select queue, coalesce(scheduled, 0) as scheduled, coalesce(queued, 0) as queued,

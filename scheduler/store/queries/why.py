@@ -23,7 +23,7 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, RunState
+from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.db import rows
 from scheduler.store.queries import holders, reads
@@ -291,7 +291,8 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
           from (select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places from process
                  where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
                    and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
-               (select count(*) filter (where state <> 'queued') as running, count(*) filter (where state = 'queued') as queued,
+               (select count(*) filter (where state in {STARTED.sql}) as running,
+                       count(*) filter (where state = 'queued') as queued,
                        count(*) filter (where state = 'queued' and (queued_at, id) < (%(queued_at)s, %(id)s)) as ahead
                   from task_instance t where queue = %(queue)s and {HOLDS}) t
         """,

@@ -14,7 +14,7 @@ from scheduler.deciding.situation import LimitFacts, PoolFacts
 from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContention, Step, of_run, sentence
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
-from scheduler.states import HOLDS_SLOTS
+from scheduler.states import HOLDS_SLOTS, TaskState
 from scheduler.store.db import rows
 from scheduler.store.queries import events, holders, reads
 from scheduler.store.queries.holders import Reader
@@ -25,6 +25,8 @@ Row = dict[str, Any]
 MOST_STEPS = 200
 #: Waits whose cause is looked up: the longest ones.
 MOST_CAUSES = 10
+#: A step to one of these may have waited for slots or places.
+AWAITED = HOLDS_SLOTS - {TaskState.SHUTDOWN}
 #: A dispatch that ended later after the moment is not found.
 LONGEST_DISPATCH = timedelta(hours=6)
 #: The dispatches that held slots and places at a moment, without that of the task instance itself.
@@ -78,7 +80,7 @@ def of_instance(connection: Connection, settings: Settings, ti_id: int, *, reade
         last = _last_upstream(connection, own, upstream, step.at) if step.to_state == "scheduled" and not step.reason else None
         return sentence(step, before, contention, last)
 
-    return _rows(steps, ("queued", "running"), text)
+    return _rows(steps, AWAITED, text)
 
 
 def of_dag_run(connection: Connection, dag_id: str, run_id: str) -> list[Row]:
@@ -105,7 +107,7 @@ def crowd_of_run(connection: Connection, run: int, before: Step, step: Step) -> 
     return _run_contention(connection, run, _middle(before, step))
 
 
-def longest_waits(pairs: Sequence[tuple[Step | None, Step]], awaited: Collection[str] = ("queued", "running")) -> set[int]:
+def longest_waits(pairs: Sequence[tuple[Step | None, Step]], awaited: Collection[str] = AWAITED) -> set[int]:
     """The places of the steps to one of `awaited` that took longest, whose causes are looked up. Steps come with those before."""
     waits = {
         number: (step.at - before.at).total_seconds()
@@ -125,7 +127,7 @@ def _steps(found: Sequence[Row]) -> list[Step]:
     return [step_of(event) for event in found[-MOST_STEPS:]]
 
 
-def _rows(steps: list[Step], awaited: tuple[str, ...], text: Callable[..., str]) -> list[Row]:
+def _rows(steps: list[Step], awaited: Collection[str], text: Callable[..., str]) -> list[Row]:
     pairs: list[tuple[Step | None, Step]] = list(zip([None, *steps], steps, strict=False))
     explained = longest_waits(pairs, awaited)
     return [

@@ -11,11 +11,9 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import RUN_FINISHED, States, TaskState
+from scheduler.states import PASSED, RUN_FINISHED
 from scheduler.store.db.database import commit_point
 
-#: The states that meet an SLA.
-MEETS_SLA = States({TaskState.SUCCESS, TaskState.SKIPPED})
 #: Whether an SLA or a deadline has passed, see store/upkeep/pending_work.
 PENDING = "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())"
 
@@ -100,7 +98,7 @@ def settle(connection: Connection, dag_run_id: int, now: datetime) -> tuple[int,
            and case d.kind when 'deadline' then r.state = 'success' and r.ended_at <= d.due_at
                else not exists (select 1 from task_instance t where t.dag_run_id = d.dag_run_id and t.task_no = d.task_no
                                 and t.state is distinct from 'removed'
-                                and not coalesce(t.state in {MEETS_SLA.sql} and t.ended_at <= d.due_at, false)) end
+                                and not coalesce(t.state in {PASSED.sql} and t.ended_at <= d.due_at, false)) end
         """,
         {"run": dag_run_id, "now": now},
     )

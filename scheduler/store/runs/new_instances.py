@@ -8,11 +8,11 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import States, TaskState
+from scheduler.states import DELAYED, States, TaskState
 from scheduler.store.db.arrays import literal
 
 #: States without slots, in which queue, pool and limits can still change.
-REFRESHED = States({TaskState.SCHEDULED, TaskState.UP_FOR_RETRY, TaskState.UP_FOR_RESCHEDULE})
+REFRESHED = States(DELAYED | {TaskState.SCHEDULED})
 #: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
 BACKFILL_RANK = -(2**33)
 #: The columns that all instances of a task have in common, and these of an instance `t`.

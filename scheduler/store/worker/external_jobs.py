@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg2.extras import Json
 
-from scheduler.states import FINISHED, States, TaskState
+from scheduler.states import FINISHED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 
@@ -19,7 +19,7 @@ from scheduler.store.db.fencing import Writer
 Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 
 #: A TI in one of these will start a try.
-AHEAD_OF_A_TRY = States({TaskState.SCHEDULED, TaskState.QUEUED, TaskState.UP_FOR_RETRY})
+AHEAD_OF_A_TRY = States(WAITS_FOR_WORKER | {TaskState.UP_FOR_RETRY})
 _COLUMNS = (
     "id, task_instance_id as ti_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
     " application_id, ui_url, submitted_at"

@@ -1,6 +1,6 @@
 """The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
-from scheduler.states import FINISHED, IDLE, States, TaskState
+from scheduler.states import FINISHED, IDLE, NEVER_RUN
 from scheduler.store.db import prepared
 
 #: The type of each parameter, the same in every statement.
@@ -14,8 +14,6 @@ TYPES = {
     **dict.fromkeys(("aging", "line_in_place"), "boolean"),
     **{"map_index": "int", "place": "int", "due_in_s": "double precision", "result": "json", "below_branch": "boolean[]"},
 }
-#: Final states that are decided without a worker.
-NEVER_RUN = States({TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
 #: How many of those first in line for a pool a report considers for its slots.
 LINE = 8
 # Where a row is found by its ID, its state is compared as coalesce(state, ''). With plain `state`, the planner could choose a
