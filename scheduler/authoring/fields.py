@@ -3,7 +3,7 @@
     class Some(TypedDict, total=False):
         retries: Annotated[int, Field(0, integer(least=0))]
 
-Editors then know the keyword arguments of a function with `**given: Unpack[Some]`, and `checked` returns their values.
+Editors then show the keyword arguments of a function with `**given: Unpack[Some]`, and `checked` returns their values.
 """
 
 from collections.abc import Callable, Mapping

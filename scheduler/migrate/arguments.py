@@ -7,6 +7,7 @@ import libcst as cst
 from libcst.metadata import PositionProvider
 
 from scheduler.authoring.arguments import NO_EFFECT, RENAMED
+from scheduler.authoring.weights import RULES
 from scheduler.migrate.bound import Bound, Note
 
 #: The replacements of template variables of Airflow 2 that no longer exist.
@@ -26,7 +27,6 @@ VARIABLES = {
 }
 #: Arguments that mean nothing here, by the class that takes them, and why.
 MEANINGLESS = {"Asset": {"access_control": "Paceline has no teams"}, "Dataset": {"access_control": "Paceline has no teams"}}
-WEIGHT_RULES = {"downstream", "upstream", "absolute"}
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
 _LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
@@ -100,7 +100,7 @@ def _is_own_weight_rule(arg: cst.Arg) -> bool:
     if arg.keyword is None or arg.keyword.value != "weight_rule":
         return False
     if isinstance(arg.value, cst.SimpleString):
-        return arg.value.evaluated_value not in WEIGHT_RULES
+        return arg.value.evaluated_value not in RULES
     return isinstance(arg.value, cst.Call)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.fields import Check, Field, boolean, limit, mapping, optional, text
+from scheduler.authoring.fields import Field, boolean, limit, mapping, optional, text
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
@@ -17,11 +17,9 @@ DEPLOY_MODES = ("client", "cluster")
 SUBMITTER = "spark_submitter"
 
 
-def _templated(check: Check) -> Check:
-    """Accept None, a value that is known only at run time, and what `check` accepts."""
-    return lambda checks, name, value: (
-        value if value is None or isinstance(value, XComArg | DagParam | Literal) else check(checks, name, value)
-    )
+def _text(checks: Arguments, name: str, value: Any) -> Any:
+    """None, a non-empty str, or a value that is known only at run time."""
+    return value if value is None or isinstance(value, XComArg | DagParam | Literal) else checks.text(name, value)
 
 
 def _mapping(checks: Arguments, name: str, value: Any) -> Any:
@@ -39,7 +37,7 @@ def _deploy_mode(checks: Arguments, name: str, value: Any) -> Any:
     return value if value is None or "{" in value else checks.choice(name, value, DEPLOY_MODES)
 
 
-_TEXT = Field(None, _templated(text))
+_TEXT = Field(None, _text)
 _OFF = Field(False, boolean)
 _NUMBER = Field(None, limit)
 
