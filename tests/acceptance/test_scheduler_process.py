@@ -139,7 +139,7 @@ def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Setti
         ("PACELINE_BROKER_URL", ("redis+socket://", "redis+socket://nobody:hidden@"), "Redis rejects the connection"),
     ],
 )
-def test_wrong_credentials_stop_it_with_a_sentence(
+def test_wrong_credentials_stop_it_with_an_error_message(
     start: Any, settings: Settings, name: str, change: tuple[str, str], sentence: str
 ) -> None:
     url = settings.database_url if name == "PACELINE_DATABASE_URL" else settings.broker_url

@@ -45,7 +45,7 @@ def test_the_page_explains_each_situation_as_the_command_line_and_the_api_do(
     cli = Cli({"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder),
                "PACELINE_DATABASE_URL": settings.database_url, "PACELINE_BROKER_URL": settings.broker_url})  # fmt: skip
     assert len(SITUATIONS) >= 40
-    told: dict[str, Any] = {}
+    explained: dict[str, Any] = {}
     shown: dict[str, Any] = {}
     scenario = Scenario(settings)
     transact(scenario.engine, accounts.create, "ada", PASSWORD, role="admin")
@@ -59,13 +59,13 @@ def test_the_page_explains_each_situation_as_the_command_line_and_the_api_do(
             )
             for moment in ("live", "after"):
                 answer = asked(cli, rest, one)
-                told[f"{name}, {moment}"] = plain(answer["waiting_for"]), [step["text"] for step in answer["history"]]
+                explained[f"{name}, {moment}"] = plain(answer["waiting_for"]), [step["text"] for step in answer["history"]]
                 shown[f"{name}, {moment}"] = read(page, address, one, answer)
                 if moment == "live":
                     one.solve(place)
             place.clean()
 
-    assert shown == told
+    assert shown == explained
 
 
 def read(page: Page, address: str, one: Situation, answer: dict[str, Any]) -> tuple[list[str], list[str]]:

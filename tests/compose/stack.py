@@ -28,10 +28,10 @@ class Stack:
         files = [CHECKOUT / "docker-compose.yml", with_dags_of_test(folder)]
         self._command = [*command, "--project-name", PROJECT, *(part for file in files for part in ("--file", str(file)))]
         self._port = free_port()
-        self._flower_password = made_up()
+        self._flower_password = generated()
         self.environment = os.environ | {
-            **{name: made_up() for name in password_names()},
-            "PACELINE_CORE_FERNET_KEY": f"{made_up()[:42]}A=",
+            **{name: generated() for name in password_names()},
+            "PACELINE_CORE_FERNET_KEY": f"{generated()[:42]}A=",
             "PACELINE_FLOWER_PASSWORD": self._flower_password,
             "PACELINE_FLOWER_PORT": str(self._port),
             "PACELINE_WEB_PORT": str(free_port()),
@@ -113,7 +113,7 @@ def running(labels: dict[str, str]) -> list[str]:
     return call("docker", "ps", "--quiet", "--no-trunc", *filters).split()
 
 
-def made_up() -> str:
+def generated() -> str:
     """A secret that the DAG look_around recognizes by its beginning; 36 bytes in base64."""
     return f"Sesame{secrets.token_hex(21)}"
 

@@ -7,7 +7,7 @@ import pytest
 from compose.stack import CheckError, Stack
 
 
-def test_a_failed_command_of_the_cli_ends_the_check_with_a_sentence(tmp_path: Path) -> None:
+def test_a_failed_command_of_the_cli_ends_the_check_with_an_error_message(tmp_path: Path) -> None:
     stack = Stack(["false"], tmp_path)
 
     sentence = "`paceline autoscale --queue default` printed no result and exited with 1"

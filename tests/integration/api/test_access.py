@@ -227,13 +227,13 @@ def test_guesses_at_the_same_time_are_limited_too(make_web: Callable[..., Web]) 
     """Each of them is admitted before the first of them has failed."""
     web = make_web(login_attempts=2)
     web.account("ada", "admin")
-    asked: list[str] = []
+    requests: list[str] = []
     all_are_in = threading.Event()
 
     def counted(_: object, cursor: object, statement: str, *more: object) -> None:
         if "from login_failure f join" in statement:
-            asked.append(statement)
-            if len(asked) >= GUESSES:
+            requests.append(statement)
+            if len(requests) >= GUESSES:
                 all_are_in.set()
 
     def late(_: object, cursor: object, statement: str, *more: object) -> None:

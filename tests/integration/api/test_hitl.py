@@ -38,8 +38,8 @@ def test_a_request_is_answered_once(client: airflow.ApiClient, world: World) -> 
     api = airflow.TaskInstanceApi(client)
     assert refused(client, "yes") == 404
     ask(client)
-    asked = api.get_hitl_detail(**PLACE)
-    assert (asked.subject, asked.options, asked.response_received, asked.task_instance.task_id) == (
+    question = api.get_hitl_detail(**PLACE)
+    assert (question.subject, question.options, question.response_received, question.task_instance.task_id) == (
         "Go?", ["yes", "no"], False, "extract"
     )  # fmt: skip
     assert (refused(client, "maybe"), refused(client, "yes", "no")) == (400, 400)
@@ -137,7 +137,7 @@ def test_an_answer_to_a_try_that_has_ended_is_refused(
 
 def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> None:
     api, store = airflow.TaskInstanceApi(client), airflow.TaskStateStoreApi(client)
-    asked = {"subject": "First?", "options": ["yes"], "try_number": 1, "asked_at": "2026-01-01T00:00:00+00:00"}
+    question = {"subject": "First?", "options": ["yes"], "try_number": 1, "asked_at": "2026-01-01T00:00:00+00:00"}
     answered = {"chosen_options": ["yes"], "responded_by_user": {"id": "7", "name": "ann"}}
 
     def detail(number: int) -> airflow.HITLDetailHistory:
@@ -149,7 +149,7 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
         return bool(error.value.status == 404)
 
     assert missing(1)
-    ask(client, **asked)
+    ask(client, **question)
     assert (detail(1).subject, detail(1).response_received, detail(1).task_instance.try_number) == ("First?", False, 1)
     assert missing(2)
 
@@ -163,7 +163,7 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
     store.set_task_state_store(
         **TASK,
         key=hitl.EARLIER.format(1),
-        task_state_store_body=airflow.TaskStateStoreBody(value={"request": asked, "answer": answered}),
+        task_state_store_body=airflow.TaskStateStoreBody(value={"request": question, "answer": answered}),
     )
     assert (detail(2).subject, detail(2).response_received) == ("Second?", False)
     first = detail(1)

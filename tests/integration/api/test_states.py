@@ -82,15 +82,15 @@ def test_the_state_of_an_asset_names_its_last_writer(client: airflow.ApiClient, 
         one.uri,
     )
 
-    (kept,) = api.list_asset_state_store(asset.id).asset_state_store
-    assert kept.value == 7 and kept.last_updated_by is not None
-    by = kept.last_updated_by
+    (stored,) = api.list_asset_state_store(asset.id).asset_state_store
+    assert stored.value == 7 and stored.last_updated_by is not None
+    by = stored.last_updated_by
     assert (by.kind.value, by.dag_id, by.run_id, by.task_id, by.map_index) == ("task", "p", "r", "t", 2)
 
     api.set_asset_state_store(asset_id=asset.id, key="mark", asset_state_store_body=airflow.AssetStateStoreBody(value={"at": 8}))
-    kept = api.get_asset_state_store(asset_id=asset.id, key="mark")
-    assert kept.value == {"at": 8} and kept.last_updated_by is not None and kept.last_updated_by.kind.value == "api"
-    assert kept.last_updated_by.dag_id is None
+    stored = api.get_asset_state_store(asset_id=asset.id, key="mark")
+    assert stored.value == {"at": 8} and stored.last_updated_by is not None and stored.last_updated_by.kind.value == "api"
+    assert stored.last_updated_by.dag_id is None
     api.set_asset_state_store(asset_id=asset.id, key="other", asset_state_store_body=airflow.AssetStateStoreBody(value=1))
     api.delete_asset_state_store(asset_id=asset.id, key="mark")
     with pytest.raises(NotFoundException):

@@ -216,7 +216,7 @@ def test_a_lost_connection_is_reported_like_an_unreachable_server(cli: Cli, scen
             connection.exec_driver_sql("select 1")
     engine.dispose()
 
-    told = lazy.as_paceline_error(lost.value)
+    error = lazy.as_paceline_error(lost.value)
 
-    assert isinstance(told, UnreachableError)
-    assert "does not answer" in str(told)
+    assert isinstance(error, UnreachableError)
+    assert "does not answer" in str(error)

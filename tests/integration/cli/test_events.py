@@ -131,8 +131,8 @@ def test_a_setting_turns_events_off(cli: Cli, unrecorded: Scenario) -> None:
 
 def test_the_events_of_a_deleted_run_go_with_it(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
-    kept = scenario.trigger("pair", run_id="two")
+    kept_run = scenario.trigger("pair", run_id="two")
     scenario.run_to_end()
     assert cli("runs", "delete", "pair", "one", "--yes").exit_code == 0
 
-    assert scenario.rows("select distinct dag_run_id from event") == [(kept,)]
+    assert scenario.rows("select distinct dag_run_id from event") == [(kept_run,)]

@@ -99,16 +99,16 @@ def test_a_story_lists_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
 
     lines = cli("runs", "explain", "c", "r").stdout.splitlines()
 
-    told = [line.partition(": ")[2] for line in lines if " second: " in line]
+    events = [line.partition(": ")[2] for line in lines if " second: " in line]
     expected = [
         "Scheduled", "Waited 4", "Started", "Failed",
         *("Scheduled", "Queued", "Started", "Failed"),
         *("Scheduled", "Queued", "Started", "Succeeded"),
         *("Cleared", "Scheduled", "Queued", "Started", "Succeeded"),
     ]  # fmt: skip
-    assert [text[: len(start)] for text, start in zip(told, expected, strict=True)] == expected, "\n".join(lines)
-    assert "s for pool 'narrow' with 1 of 1 slot in use by c.first of run 'r', then queued" in told[1]
-    failures = [text for text in told if text.startswith("Failed")]
+    assert [text[: len(start)] for text, start in zip(events, expected, strict=True)] == expected, "\n".join(lines)
+    assert "s for pool 'narrow' with 1 of 1 slot in use by c.first of run 'r', then queued" in events[1]
+    failures = [text for text in events if text.startswith("Failed")]
     assert "ValueError: no" in failures[0] and "sent no heartbeat" in failures[1]
     of_run = [line.partition(": ")[2] for line in lines if " run: " in line]
     assert [text.split()[0] for text in of_run] == ["Created", "Started", "Ended", "Queued", "Started", "Ended"]

@@ -29,8 +29,8 @@ def test_a_wakeup_of_the_queue_service_stays_for_a_scheduler_that_listens_to_it(
 
 def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario) -> None:
     first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
-    heard: set[str] = set()
-    listening = threading.Thread(target=lambda: heard.update(first.wait(4) or ()))
+    tokens: set[str] = set()
+    listening = threading.Thread(target=lambda: tokens.update(first.wait(4) or ()))
     listening.start()
     eventually(lambda: scenario.broker.pttl(listener.KEY) > 1000)
 
@@ -38,7 +38,7 @@ def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario
     second.wake("run:7")
     listening.join(20)
 
-    assert heard == {"run:7"}
+    assert tokens == {"run:7"}
     # It works on this for too long, or has died: the other one listens.
     second.wake("run:8", "queue")
     later: set[str] = set()
@@ -87,8 +87,8 @@ def test_a_listener_whose_lock_key_was_replaced_listens_again(scenario: Scenario
     scenario.broker.zadd(listener.KEY, {"x": 0})
     wakeups.wake("run:7")
 
-    heard: set[str] = set()
-    eventually(lambda: heard.update(wakeups.wait(0.001) or ()) or heard == {"run:7"})
+    tokens: set[str] = set()
+    eventually(lambda: tokens.update(wakeups.wait(0.001) or ()) or tokens == {"run:7"})
 
 
 @pytest.mark.parametrize("kind", ["string", "zset", "late"])
@@ -142,11 +142,11 @@ def test_tokens_that_no_process_of_paceline_sends_are_dropped_and_counted(scenar
                b"next:1.5", b"run:\xd9\xa1", b"", b"\0", b"queue ", b"QUEUE", b"plan\n", b"x" * 100_000]  # fmt: skip
     scenario.broker.zadd(KEY, dict.fromkeys(strange, 0) | {"run:9223372036854775807": 0, "next:12": 0})
 
-    heard = wakeups.wait(1)
+    tokens = wakeups.wait(1)
 
-    assert heard == {"run:9223372036854775807", "next:12"}
+    assert tokens == {"run:9223372036854775807", "next:12"}
     assert wakeups._warned_at is not None
-    scenario.schedulers[0].wake(heard)
+    scenario.schedulers[0].wake(tokens)
     scenario.turn()
 
 
@@ -157,8 +157,8 @@ def test_a_key_of_another_type_is_moved_out_of_the_way(scenario: Scenario, key: 
     assert wakeups.wait(1) is None
 
     assert wakeups.wake("queue", "run:7")
-    heard: set[str] = set()
-    eventually(lambda: heard.update(wakeups.wait(1) or ()) or heard == {"queue", "run:7"})
+    tokens: set[str] = set()
+    eventually(lambda: tokens.update(wakeups.wait(1) or ()) or tokens == {"queue", "run:7"})
 
 
 def test_a_queue_whose_key_is_no_list_still_gets_its_messages(scenario: Scenario) -> None:

@@ -39,11 +39,11 @@ def test_it_refuses_invalid_requests_in_one_sentence(
 ) -> None:
     monkeypatch.setattr(backfills, "MOST_RUNS", 20)
     add(scenario, **of_dag)
-    asked = replace(wanted(), **of_backfill)
+    backfill_request = replace(wanted(), **of_backfill)
 
     for attempt in (backfills.create, backfills.dry_run):
         with pytest.raises(PacelineError, match=sentence) as refusal:
-            transact(scenario.engine, attempt, asked)
+            transact(scenario.engine, attempt, backfill_request)
         assert "\n" not in str(refusal.value)
     assert scenario.rows("select count(*) from backfill") == [(0,)]
 

@@ -72,7 +72,7 @@ def test_more_unreadable_dags_than_one_turn_plans_stop_no_other_dag(scenario: Sc
 
 
 @pytest.mark.parametrize("data", ["{}", "[]", '{"tasks": ["t"]}', '"text"'])
-def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: Scenario, data: str) -> None:
+def test_a_run_that_cannot_be_decided_is_shown_and_continues_by_itself(scenario: Scenario, data: str) -> None:
     scenario.add(chain("bad", 1))
     scenario.add(chain("good", 1))
     bad, good = scenario.trigger("bad", run_id="r"), scenario.trigger("good")
@@ -88,8 +88,8 @@ def test_a_run_that_cannot_be_decided_is_shown_and_goes_on_by_itself(scenario: S
     assert error.startswith("The stored DAG version ")
     assert [run["scheduling_error"] for run in transact(scenario.engine, reads.runs, dag_id="bad")] == [error]
     assert [run["run_id"] for run in transact(scenario.engine, overview.undecidable)] == ["r"]
-    told = transact(scenario.engine, why.why, scenario.settings, "bad", "r", "t000")["waiting_for"]
-    assert error.rstrip(".") in told[0] and not any("Nothing blocks it" in sentence for sentence in told)
+    sentences = transact(scenario.engine, why.why, scenario.settings, "bad", "r", "t000")["waiting_for"]
+    assert error.rstrip(".") in sentences[0] and not any("Nothing blocks it" in sentence for sentence in sentences)
 
     scenario.sql("update dag_version set data = %s where dag_id = 'bad'", *stored)
     scenario.run_to_end()

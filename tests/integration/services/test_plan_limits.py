@@ -101,7 +101,7 @@ def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: 
     assert dates(scenario) == [START + 60 * HOUR, START + 61 * HOUR]
 
 
-def test_without_catchup_a_dag_that_was_paused_goes_on_with_the_newest_run_only(scenario: Scenario) -> None:
+def test_without_catchup_a_dag_that_was_paused_gets_only_the_newest_run(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly()))
     plan(scenario, START)
     transact(scenario.engine, dags.pause, "c")

@@ -18,17 +18,17 @@ MOST_STATEMENTS = 11
 
 
 def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
-    asked: Counter[str] = Counter()
+    queries: Counter[str] = Counter()
     with scenario.engine.connect():
         pass  # the settings of a new connection are not counted
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        asked[" ".join(statement.split())[:60]] += 1
+        queries[" ".join(statement.split())[:60]] += 1
 
     event.listen(scenario.engine, "before_cursor_execute", note)
     scenario.schedulers[0].service(Queue).queue()
     event.remove(scenario.engine, "before_cursor_execute", note)
-    return asked
+    return queries
 
 
 def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[..., Scenario]) -> None:
@@ -37,10 +37,10 @@ def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[...
     scenario.trigger("w")
     scenario.schedulers[0].service(Promote).examine()
 
-    asked = statements_of_a_pass(scenario)
+    queries = statements_of_a_pass(scenario)
 
     assert scenario.rows("select count(*) from task_instance where state = 'queued'") == [(72,)]
-    assert asked.total() <= MOST_STATEMENTS, asked
+    assert queries.total() <= MOST_STATEMENTS, queries
 
 
 def test_a_pass_with_nothing_to_do_sends_one_query(scenario: Scenario) -> None:
@@ -72,9 +72,9 @@ def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Cal
     scenario.trigger("other")
     scenario.schedulers[0].service(Promote).examine()
 
-    asked = statements_of_a_pass(scenario)
+    queries = statements_of_a_pass(scenario)
 
     queued = "select dag_run_id = %s, count(*) from task_instance where state = 'queued' group by 1 order by 1"
     assert scenario.rows(queued, run) == [(False, 2), (True, 1)]
-    (lines,) = (times for statement, times in asked.items() if statement.startswith("select w.* from unnest"))
+    (lines,) = (times for statement, times in queries.items() if statement.startswith("select w.* from unnest"))
     assert lines == 1

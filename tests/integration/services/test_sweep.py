@@ -55,11 +55,11 @@ def end(scenario: Scenario, run: int) -> None:
 
 def sweep(scenario: Scenario) -> int:
     """How many statements a sweep makes."""
-    asked = []
-    event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: asked.append(arguments[2]))
+    queries = []
+    event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: queries.append(arguments[2]))
     scenario.schedulers[0].service(Sweep).run_once()
     event.remove(scenario.engine, "before_cursor_execute", note)
-    return len(asked)
+    return len(queries)
 
 
 def test_of_1000_open_runs_the_undecided_run_is_found_by_the_next_sweep(scenario: Scenario) -> None:

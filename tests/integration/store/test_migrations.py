@@ -58,7 +58,7 @@ def future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future]:
     future.ends()
 
 
-def test_processes_of_this_version_go_on_with_a_newer_schema_that_serves_them(scenario: Scenario, future: Future) -> None:
+def test_processes_of_this_version_accept_a_newer_compatible_schema(scenario: Scenario, future: Future) -> None:
     scenario.add(chain("d", 3))
     run = scenario.trigger("d")
     scenario.turn()
@@ -138,8 +138,8 @@ def test_one_step_back_keeps_every_run_and_waits_for_the_end_of_processes_that_n
     scenario.run_to_end()
     under_way = scenario.trigger("d", run_id="under way")
     scenario.turn()
-    kept = "select id, dag_run_id, task_id, state, try_number from task_instance order by id"
-    rows = scenario.rows(kept)
+    query = "select id, dag_run_id, task_id, state, try_number from task_instance order by id"
+    rows = scenario.rows(query)
 
     with pytest.raises(SchemaError, match=rf"s0#\w+, w#\w+ need the schema {newest}: replace them by processes of the version"):
         migrate.downgrade(scenario.engine)
@@ -148,7 +148,7 @@ def test_one_step_back_keeps_every_run_and_waits_for_the_end_of_processes_that_n
     scenario.sql(f"update process set schema = '{before}'")
     assert migrate.downgrade(scenario.engine) == before
     assert scenario.rows("select version_num, compatible_from from paceline_schema") == [(before, migrate.compatible_from(before))]
-    assert scenario.rows(kept) == rows
+    assert scenario.rows(query) == rows
     for refused in (migrate.check, migrate.downgrade):
         with pytest.raises(SchemaError, match=f"schema is at {before}, (?:and )?this version"):
             refused(scenario.engine)

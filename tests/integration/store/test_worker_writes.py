@@ -269,7 +269,7 @@ def test_taking_an_application_over_twice_is_once(scenario: Scenario, first: Cla
 
 
 def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -> None:
-    """The run is made and its commit's answer lost: the same call is made again."""
+    """The run is created and the response to its commit is lost: the same call is repeated."""
 
     def twice(ask: Callable[[], Any]) -> Any:
         ask()

@@ -177,7 +177,7 @@ def test_the_pool_child_of_an_idle_worker_dies_with_it_although_its_pipes_stay_o
             os.close(fd)
 
 
-def test_a_worker_that_ends_in_order_leaves_no_process(bench: Any) -> None:
+def test_a_worker_that_shuts_down_cleanly_leaves_no_process(bench: Any) -> None:
     worker = bench.worker(concurrency=2)
     below = [child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)]
 

@@ -302,8 +302,8 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_u
     # Growth from tasks is in both parts. Single events are not: a larger table, or a thread that still has a session.
     grown = (second - first) & (third - second)
     print("heap:", *(f"{one[heap.BYTES] / 1e6:.1f} MB" for one in (first, second, third)))
-    kept = {name: count for name, count in grown.items() if name.startswith("org.apache.spark.") and count >= MEASURED / 2}
-    assert not kept, "objects that at least every second task leaves"
+    growing = {name: count for name, count in grown.items() if name.startswith("org.apache.spark.") and count >= MEASURED / 2}
+    assert not growing, "objects that at least every second task leaves"
     # Besides the first session: that of the last task, and those that Python still refers to before its next collection.
     sessions = [one["org.apache.spark.sql.classic.SparkSession"] for one in (first, second, third)]
     assert max(sessions) <= session_pool.COLLECT_EVERY + 2

@@ -185,7 +185,7 @@ def test_a_worker_whose_broker_connections_were_cut_continues(bench: Any) -> Non
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_worker_ends_in_order_while_the_broker_is_away(bench: Any, concurrency: int) -> None:
+def test_a_worker_shuts_down_cleanly_while_the_broker_is_away(bench: Any, concurrency: int) -> None:
     socket = bench.folder / "redis.sock"
     real_socket, _, number = bench.settings.broker_url.removeprefix("redis+socket://").partition("?")
     socket.symlink_to(real_socket)

@@ -370,7 +370,7 @@ def test_external_triggers_share_one_query(scenario: Scenario) -> None:
         assert scenario.follower.report(claim, deferred(trigger))
 
     with running_waiter(scenario.settings) as waiter:
-        asked = _asked(waiter._engine)
+        queries = _asked(waiter._engine)
         eventually(lambda: len(waiter._running) == 3)
         assert scenario.follower.report(claims[0], Ending(TaskState.SUCCESS))
         assert _event(scenario)["x"] == "done"
@@ -378,7 +378,7 @@ def test_external_triggers_share_one_query(scenario: Scenario) -> None:
         events = _event(scenario, wanted=2)
 
     assert events == {"y": "failed", "z": "failed"}
-    assert max(asked) == 3, "the run and two tasks, each asked once for all three triggers"
+    assert max(queries) == 3, "the run and two tasks, each asked once for all three triggers"
     assert scenario.run_state(other) == "failed"
 
 

@@ -62,7 +62,7 @@ def prose(page: Path) -> str:
 
 
 def words(module: Path) -> Iterator[str]:
-    """The comments, docstrings and messages of a module, without code spans and keys of Redis.
+    """The comments, docstrings, messages and names of tests of a module, without code spans and keys of Redis.
 
     A string without a space is a name, not prose.
     """
@@ -71,6 +71,8 @@ def words(module: Path) -> Iterator[str]:
         is_string = tokenize.tok_name[token.type] in {"STRING", "FSTRING_MIDDLE"}
         if token.type == tokenize.COMMENT or (is_string and " " in token.string):
             yield re.sub(r"`[^`]*`|paceline:\w+", "", token.string)
+        elif token.string.startswith("test_"):
+            yield token.string.replace("_", " ")
 
 
 @cache

@@ -39,11 +39,11 @@ def answered(kind: type[HITLOperator], answer: Any, **arguments: Any) -> HITLOpe
 
 
 def test_an_answer_is_the_result(dag_maker: Any) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with dag_maker():
         answered(HITLOperator, {"chosen_options": ["b", "c"], "responded_by_user": {"id": "1", "name": "ann"}}, task_id="choose",
                  subject="On {{ ds }}?", options=["a", "b", "c"], multiple=True,
-                 notifiers=[lambda context: told.append(context["task"].subject)])  # fmt: skip
+                 notifiers=[lambda context: messages.append(context["task"].subject)])  # fmt: skip
         answered(HITLEntryOperator, {"chosen_options": ["OK"], "params_input": {"n": 3}}, task_id="enter", subject="How many?",
                  params={"n": Param(type="integer")})  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_an_answer_is_the_result(dag_maker: Any) -> None:
     assert result.success, result.reasons
     assert result.xcoms["choose"]["chosen_options"] == ["b", "c"] and result.xcoms["choose"]["responded_by_user"]["name"] == "ann"
     assert result.xcoms["enter"]["params_input"] == {"n": 3} and result.xcoms["enter"]["responded_at"]
-    assert len(told) == 1 and told[0].startswith("On 20")
+    assert len(messages) == 1 and messages[0].startswith("On 20")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_answer_that_does_not_fit_is_dropped_and_the_task_waits_on(dag_maker:
 
 
 def test_a_try_keeps_the_question_of_earlier_tries(dag_maker: Any) -> None:
-    kept: list[Any] = []
+    questions: list[Any] = []
 
     class Recorded(HITLOperator):
         def execute(self, context: Any) -> object:
@@ -98,7 +98,7 @@ def test_a_try_keeps_the_question_of_earlier_tries(dag_maker: Any) -> None:
             try:
                 return super().execute(context)
             finally:
-                kept.append(store.get(hitl.EARLIER.format(1)))
+                questions.append(store.get(hitl.EARLIER.format(1)))
 
         def finish(self, context: Any, answer: dict[str, Any]) -> object:
             if context["ti"].try_number == 1:
@@ -112,8 +112,8 @@ def test_a_try_keeps_the_question_of_earlier_tries(dag_maker: Any) -> None:
     result = dag_maker.run(retries=True)
 
     assert result.success and result.xcoms["t"]["chosen_options"] == ["b"], result.reasons
-    assert kept[0] is None
-    assert (kept[-1]["request"]["subject"], kept[-1]["answer"]) == ("s 1", {"chosen_options": ["a"]})
+    assert questions[0] is None
+    assert (questions[-1]["request"]["subject"], questions[-1]["answer"]) == ("s 1", {"chosen_options": ["a"]})
 
 
 def test_an_unanswered_question_fails_or_takes_its_defaults(dag_maker: Any) -> None:

@@ -315,16 +315,16 @@ class Custom(BaseOperator):
         return event, since, context["run_id"]
 
 
-def test_a_deferred_operator_goes_on_with_the_event_and_its_kwargs() -> None:
+def test_a_deferred_operator_continues_with_the_event_and_its_kwargs() -> None:
     operator = Custom(task_id="c")
 
     with pytest.raises(TaskDeferred) as deferred:
         run(operator)
-    asked = deferred.value
-    resume = {"method": asked.method_name, "kwargs": deferral.encode(asked.kwargs, "kwargs"), "event": [1]}
+    deferral_request = deferred.value
+    resume = {"method": deferral_request.method_name, "kwargs": deferral.encode(deferral_request.kwargs, "kwargs"), "event": [1]}
 
     assert run(operator, Ti("c", resume=resume))[0] == ([1], NOON, "r")
-    assert asked.timeout_s == 3
+    assert deferral_request.timeout_s == 3
     with pytest.raises(TaskDeferralTimeout):
         run(operator, Ti("c", resume={"method": "go_on", "timed_out": True}))
     with pytest.raises(TaskDeferralError, match="boom"):

@@ -65,17 +65,17 @@ def test_a_service_manager_that_is_gone_does_no_harm(short_folder: Path) -> None
 def test_the_watchdog_is_silent_while_a_part_hangs(systemd: socket.socket) -> None:
     manager = ServiceManager.take(of_systemd(systemd, WATCHDOG_USEC="30000"))
     states = iter([False, True, True, False])
-    asked = threading.Event()
+    checked = threading.Event()
 
     def hangs() -> bool:
         state = next(states, None)
         if state is None:
-            asked.set()
+            checked.set()
         return state is not False
 
     manager.watch(hangs)
 
-    assert asked.wait(10)
+    assert checked.wait(10)
     systemd.setblocking(False)
     assert [systemd.recv(100), systemd.recv(100)] == [b"WATCHDOG=1", b"WATCHDOG=1"]
     with pytest.raises(BlockingIOError):

@@ -107,10 +107,10 @@ def test_a_stored_task_omits_defaults_and_keeps_fields_that_statements_read() ->
     plain = SerializedTask(task_id="t", operator="E", runtime="empty")
     other = SerializedTask(task_id="o", operator="E", runtime="empty", sla_s=5.0, depends_on_past=True, email=("a@b",))
 
-    stored, told = (json.loads(dag_of(task).to_json())["tasks"][0] for task in (plain, other))
+    stored, other_stored = (json.loads(dag_of(task).to_json())["tasks"][0] for task in (plain, other))
 
     assert stored.keys() == {"task_id", "operator", "runtime"} | ALWAYS_STORED
-    assert told.keys() - stored.keys() == {"sla_s", "depends_on_past", "email"}
+    assert other_stored.keys() - stored.keys() == {"sla_s", "depends_on_past", "email"}
     assert SerializedDag.from_json(json.dumps({**json.loads(dag_of(plain).to_json()), "tasks": [complete(stored)]})) == dag_of(
         plain
     )

@@ -57,16 +57,16 @@ def test_a_database_that_does_not_answer_costs_only_its_gauges(settings: Setting
 
 
 def test_scrapes_of_the_same_second_share_a_query(settings: Settings) -> None:
-    asked = []
+    requests = []
 
     def gauges() -> Sequence[Sample]:
-        asked.append(1)
+        requests.append(1)
         return [(CATALOG["dagbag_size"], (), 7.0)]
 
     exposition = Exposition(Recorder(on(settings)), "p", gauges=gauges)
 
     assert [samples(exposition)["p_dagbag_size",] for _ in range(3)] == [7, 7, 7]
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_a_metric_with_too_many_label_sets_drops_new_ones_and_counts_them(settings: Settings) -> None:

@@ -198,7 +198,7 @@ def test_an_application_that_the_cluster_certainly_did_not_accept_is_closed(subm
     assert jobs.ends == {TAG: "failed"}
 
 
-def test_a_retry_goes_on_with_an_application_that_comes_late(submit: Submit) -> None:
+def test_a_retry_continues_with_an_application_that_appears_late(submit: Submit) -> None:
     cluster, jobs = Cluster(late=5), Jobs(left("earlier"))
     cluster.submitted.append("earlier")
 
