@@ -182,7 +182,8 @@ class SchedulerLoop:
             timer = self.timers[service.name]
             if pending is not None and service.name in self.questions and timer.is_near() and timer.only_polls():
                 if service.name not in pending or self._is_left_to_listener(service, timer):
-                    service.skipped(now)
+                    if isinstance(service, TimedService):
+                        service.skipped(now)
                     timer.skip()
                     continue
                 timer.wake()

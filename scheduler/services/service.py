@@ -60,9 +60,6 @@ class _Declaration:
     def woken(self, kind: str, key: str) -> None:
         """Called for a wakeup in `wakeups`; `key` is the part after its colon."""
 
-    def skipped(self, now: datetime) -> None:
-        """Called instead of `run_once` at the end of an interval without pending work."""
-
     def close(self) -> None:
         """Called when the scheduler stops."""
 
@@ -81,6 +78,9 @@ class TimedService(_Declaration, ABC):
     @abstractmethod
     def run_once(self, now: datetime) -> Result:
         """Decide and write; `now` is the database's clock at the start of the pass."""
+
+    def skipped(self, now: datetime) -> None:
+        """Called instead of `run_once` at the end of an interval without pending work."""
 
 
 def each(
