@@ -127,7 +127,7 @@ class DatabaseStore:
 
     def count_instances(self, claim: Claim) -> int:
         place = ([0], [claim.dag_run_id], [claim.task_no])
-        return sum(row[2] for row in self.patient(lambda: self.hot.read(external_runs.INSTANCES, place)))
+        return sum(count for _, _, count in self.patient(lambda: self.hot.read(external_runs.INSTANCES, place)))
 
     def now(self) -> datetime:
         return self.patient(self.hot.now)

@@ -48,18 +48,18 @@ class Logins:
     def log_in(self, name: str, password: str, address: str, kind: str) -> Login:
         """Check a password and begin a session of this kind. UnauthenticatedError, TooManyLoginsError."""
         self._refuse_too_many(name, address)
-        found = transact(self._engine, accounts.password_hash, name)
+        found = transact(self._engine, accounts.password_of, name)
         with _hashing:
-            # Those that came at the same time have failed by now.
+            # Concurrent attempts that failed are counted by now.
             self._refuse_too_many(name, address)
-            fits = passwords.fits(password, found and found[1])
+            fits = passwords.fits(password, found.password_hash if found else None)
             if not fits:
                 transact(self._engine, logins.failed, name, address, window_s=self._web.login_window)
         if found is None or not fits:
             self._record("login_failed", name, address, 401)
             raise UnauthenticatedError("The user name or the password is wrong.")
         transact(self._engine, logins.succeeded, name, address)
-        return self.begin(found[0], address, kind)
+        return self.begin(found.id, address, kind)
 
     def _refuse_too_many(self, name: str, address: str) -> None:
         attempts, window_s = self._web.login_attempts, self._web.login_window

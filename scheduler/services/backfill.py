@@ -100,10 +100,10 @@ def _take(
     None if the date is left out, or if the run was created or cleared concurrently; then the next step tries again.
     """
     existing = steps.run_of(connection, held.dag_id, date.logical_date)
-    reason = why_left_out(existing and existing[1], held.reprocess)
+    reason = why_left_out(existing.state if existing else None, held.reprocess)
     if reason is None and existing is not None:
-        repeated = steps.repeat(connection, held, date, existing[0], core=settings.core, versions=versions)
-        return existing[0] if repeated else None
+        repeated = steps.repeat(connection, held, date, existing.id, core=settings.core, versions=versions)
+        return existing.id if repeated else None
     if reason is None:
         created = _create(connection, held, date, versions, settings)
         if created is not None:

@@ -4,6 +4,7 @@ import logging
 import math
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
@@ -65,12 +66,17 @@ class Plan(TimedService):
     def plan(self, now: datetime) -> Planned:
         limit = self._settings.scheduler.max_dagruns_to_create_per_loop
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
-        with self._engine.begin() as connection:
-            dag_ids = schedules.due(connection, now, limit=limit, spread=self._spread, without=list(self._set_aside))
-            next_due = schedules.next_due(connection, now)
+        dag_ids, next_due = transact(self._engine, _due, now, limit=limit, spread=self._spread, without=list(self._set_aside))
         done, broken = each(dag_ids, lambda dag_id: transact(self._engine, _plan_dag, dag_id, now, self._versions, self._settings))
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
         return Planned([run for of_dag in done.values() for run in of_dag], broken, more=len(dag_ids) == limit, next_due=next_due)
+
+
+def _due(
+    connection: Connection, now: datetime, *, limit: int, spread: str, without: Sequence[str]
+) -> tuple[list[str], datetime | None]:
+    """The DAGs that are due, and the time at which the next one is."""
+    return schedules.due(connection, now, limit=limit, spread=spread, without=without), schedules.next_due(connection, now)
 
 
 @commit_point("plan")

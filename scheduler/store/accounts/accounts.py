@@ -21,6 +21,14 @@ FIRST = "admin"
 
 
 @dataclass(frozen=True, slots=True)
+class AccountPassword:
+    """The hash of the password of an account."""
+
+    id: int
+    password_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """An account with its rights: `role` on everything, `tags` on the DAGs with a tag."""
 
@@ -71,10 +79,12 @@ def accounts(connection: Connection) -> list[dict[str, Any]]:
     return rows.dicts(found)
 
 
-def password_hash(connection: Connection, name: str) -> tuple[int, str] | None:
-    """The id and the password hash of an account; None if there is none of this name."""
-    row = connection.exec_driver_sql("select id, password_hash from account where lower(name) = lower(%s)", (name,)).first()
-    return None if row is None else (row.id, row.password_hash)
+def password_of(connection: Connection, name: str) -> AccountPassword | None:
+    """The password of an account; None if no account has this name."""
+    return rows.first(
+        AccountPassword,
+        connection.exec_driver_sql("select id, password_hash from account where lower(name) = lower(%s)", (name,)),
+    )
 
 
 def set_password(connection: Connection, name: str, password: str) -> None:

@@ -34,6 +34,14 @@ class LockedBackfill:
 
 
 @dataclass(frozen=True, slots=True)
+class ExistingRun:
+    """A run that a date of a backfill has already."""
+
+    id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Date:
     """A date of a backfill that has no run yet."""
 
@@ -80,12 +88,12 @@ def next_date(connection: Connection, backfill_id: int) -> Date | None:
     return rows.first(Date, waiting)
 
 
-def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> tuple[int, str] | None:
-    """The DAG's run of that date, as (ID, state)."""
-    row = connection.exec_driver_sql(
-        "select id, state from dag_run where dag_id = %s and logical_date = %s", (dag_id, logical_date)
-    ).first()
-    return None if row is None else (row.id, row.state)
+def run_of(connection: Connection, dag_id: str, logical_date: datetime) -> ExistingRun | None:
+    """The DAG's run of that date."""
+    return rows.first(
+        ExistingRun,
+        connection.exec_driver_sql("select id, state from dag_run where dag_id = %s and logical_date = %s", (dag_id, logical_date)),
+    )
 
 
 def leave_out(connection: Connection, backfill_id: int, ordinal: int, reason: str) -> None:

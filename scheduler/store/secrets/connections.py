@@ -40,10 +40,10 @@ def connections(session: Session) -> list[dict[str, Any]]:
 
 def connection(session: Session, conn_id: str, cipher: Cipher) -> Connection:
     """One connection, decrypted; NotFoundError."""
-    stored = rows.dicts(session.exec_driver_sql(READ, (conn_id,)))
-    if not stored:
+    stored = rows.first_dict(session.exec_driver_sql(READ, (conn_id,)))
+    if stored is None:
         raise _missing(conn_id)
-    return from_row(stored[0], cipher)
+    return from_row(stored, cipher)
 
 
 def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: str = "fail") -> list[str]:

@@ -56,7 +56,7 @@ class MappedOver:
         found = connection.read(MAPPED_OVER, (known, key, dag_run_id, task_no))
         if not found:
             return None
-        stored_at, text = found[0]
+        ((stored_at, text),) = found
         if text is not None:
             self._place, self._stored_at, self._entries = place, stored_at, _split(text)
         return self._entries

@@ -283,9 +283,9 @@ def test_the_addresses_of_one_network_are_limited_together(web: Web) -> None:
     assert wait_s("other", "192.0.2.200") > 0 and wait_s("other", "192.0.3.200") == 0
     assert wait_s("other", "2001:db8:7:ffff::1") > 0 and wait_s("other", "2001:db8:8::1") == 0
     assert wait_s("ada", "192.0.2.100") > 0
-    found = transact(web.engine, accounts.password_hash, "ada")
+    found = transact(web.engine, accounts.password_of, "ada")
     assert found is not None
-    transact(web.engine, keys.issue, found[0], "session", lasts_s=60.0, address="192.0.2.100")
+    transact(web.engine, keys.issue, found.id, "session", lasts_s=60.0, address="192.0.2.100")
     assert wait_s("Ada", "192.0.2.100") == 0, "its account has logged in from there"
     assert wait_s("other", "192.0.2.100") > 0 and wait_s("ada", "192.0.2.101") > 0
     fail("ada", "192.0.2.100")
