@@ -138,10 +138,13 @@ def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:
     assert past.steps() == []
 
 
-def test_a_run_that_waited_for_another_run(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"first": []}, max_active_runs=1))
+@pytest.mark.parametrize("at_first", [1, 16], ids=["one version", "a new version lowers the limit"])
+def test_a_run_that_waited_for_another_run(scenario: Scenario, at_first: int) -> None:
+    scenario.add(dag("d", {"first": []}, max_active_runs=at_first))
     scenario.trigger("d", run_id="zero")
     scenario.trigger("d", run_id="one")
+    if at_first > 1:
+        scenario.add(dag("d", {"first": []}, max_active_runs=1))
     scenario.run_to_end()
     scenario.sql(
         f"update event set at = at - {LATER} where task_instance_id is null and to_state = 'queued'"
