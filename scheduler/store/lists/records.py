@@ -13,7 +13,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters, Listing, Row
-from scheduler.store.queueing.limits import USED_SLOTS
+from scheduler.store.queueing.limits import ALIVE, USED_SLOTS
 
 
 def key(column: str) -> str:
@@ -259,7 +259,6 @@ PROCESSES = Listing(
     default_order=("start_date",),
     key="p.id",
 )  # fmt: skip
-ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)"
 #: The condition of each of Airflow's job states.
 JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
 

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
+from scheduler.store.queueing.limits import LIVE_WORKER
 
 Row = dict[str, Any]
 #: A TI in one of these uses its queue, now or soon.
@@ -51,10 +52,7 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
         with listening as (
             select unnest(queues) as queue, count(*) as workers, sum(concurrency) as concurrency,
                    array_agg(name order by name) as worker_names
-              from process
-             where kind = 'worker' and stopped_at is null
-               and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)
-             group by 1
+              from process p where {LIVE_WORKER} group by 1
         ), work as (
             select queue, count(*) filter (where state = 'scheduled') as scheduled,
                    count(*) filter (where state = 'queued') as queued,

@@ -29,7 +29,7 @@ from scheduler.store.db import rows
 from scheduler.store.queries import holders, reads
 from scheduler.store.queries.holders import Reader
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
-from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
+from scheduler.store.queueing.limits import ALIVE, HOLDS, IN_POOL, LIVE_WORKER, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]
@@ -122,11 +122,10 @@ def _instance(connection: Connection, ti_id: int, *, silent_after_s: float) -> R
     """The task instance with its run, and whether its worker is alive."""
     return _one(
         connection,
-        """
+        f"""
         select t.*, clock_timestamp() as now, r.dag_id, r.run_id, r.state as run_state, r.run_after, r.version_id,
                case when r.state = 'running' then r.scheduling_error end as scheduling_error,
-               exists (select 1 from process p where p.id = t.worker and p.stopped_at is null
-                  and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) as worker_alive
+               exists (select 1 from process p where p.id = t.worker and {ALIVE}) as worker_alive
           from task_instance t join dag_run r on r.id = t.dag_run_id where t.id = %(id)s
         """,
         {"id": ti_id, "silent": silent_after_s},
@@ -288,9 +287,8 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
         connection,
         f"""
         select w.workers, w.places, t.running, t.queued, t.ahead
-          from (select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places from process
-                 where kind = 'worker' and stopped_at is null and %(queue)s = any(queues)
-                   and heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)) w,
+          from (select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places
+                  from process p where %(queue)s = any(p.queues) and {LIVE_WORKER}) w,
                (select count(*) filter (where state in {STARTED.sql}) as running,
                        count(*) filter (where state = 'queued') as queued,
                        count(*) filter (where state = 'queued' and (queued_at, id) < (%(queued_at)s, %(id)s)) as ahead
@@ -315,9 +313,7 @@ def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts
 def _alive(connection: Connection, kind: str, *, silent_after_s: float) -> int:
     """The number of live processes of this kind."""
     found: int = connection.exec_driver_sql(
-        "select count(*) from process where kind = %s and stopped_at is null"
-        " and heartbeat_at >= clock_timestamp() - make_interval(secs => %s)",
-        (kind, silent_after_s),
+        f"select count(*) from process p where p.kind = %(kind)s and {ALIVE}", {"kind": kind, "silent": silent_after_s}
     ).scalar_one()
     return found
 

@@ -10,7 +10,7 @@ from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
 from scheduler.states import Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
-from scheduler.store.queueing.limits import COUNTS, DEFERRED_IN_POOL, HOLDS
+from scheduler.store.queueing.limits import COUNTS, DEFERRED_IN_POOL, HOLDS, LIVE_WORKER
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
 PENDING = "exists (select from task_instance where state = 'scheduled')"
@@ -129,7 +129,7 @@ class Counts:
 
 
 def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> Counts:
-    """Count in one statement, with each of `runs`; a worker is alive if its heartbeat is less than `alive_s` seconds old.
+    """Count in one statement, with each of `runs`; a worker is alive if its heartbeat is at most `alive_s` seconds old.
 
     All other runs are counted together: a group and a limit for each active run would cost many times as much. No sum is an int,
     since a task can write any number into the row of its worker and into new task instances.
@@ -142,7 +142,7 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
         union all
         select 'run', null, null, t.dag_run_id, 0, t.instances, v.max_active_tasks, null
           from (select dag_run_id, count(*)::int as instances
-                  from task_instance t where dag_run_id = any(%s::bigint[]) and {HOLDS} group by 1) t
+                  from task_instance t where dag_run_id = any(%(runs)s::bigint[]) and {HOLDS} group by 1) t
           join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
         union all
         select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
@@ -157,11 +157,9 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
           from task_instance t join pool p on p.name = t.pool where {DEFERRED_IN_POOL} group by 2
         union all
         select 'places', q.name, null, null, sum(p.concurrency), 0, null, null
-          from process p cross join unnest(p.queues) q (name)
-         where p.kind = 'worker' and p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
-         group by 2
+          from process p cross join unnest(p.queues) q (name) where {LIVE_WORKER} group by 2
         """,
-        (literal(runs), alive_s),
+        {"runs": literal(runs), "silent": alive_s},
     )
     counts = Counts([], [], [], {}, {})
     for row in rows.of_result(_Counted, found):

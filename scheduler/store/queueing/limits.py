@@ -24,6 +24,9 @@ OPEN_RUNS = f"({_OF_DAG} in {RUN_UNFINISHED.sql})"
 #: For a run `r` with its backfill `b` and the newest version `v` of its DAG: the runs `o` that share its max_active_runs, and this.
 SHARES_RUNS = "o.dag_id = r.dag_id and o.backfill_id is not distinct from r.backfill_id"
 MOST_RUNS = "coalesce(b.max_active_runs, v.max_active_runs)"
+#: A live process `p`: its heartbeat is at most %(silent)s seconds old. A queue has the places of its live workers.
+ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)"
+LIVE_WORKER = f"p.kind = 'worker' and {ALIVE}"
 #: A task instance with its run `r`, its version `v` and its pool `p`.
 INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
           left join pool p on p.name = t.pool"""
