@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from integration.cli.conftest import Cli
 from integration.cli.situations import Place, Situation
-from integration.cli.test_why_situations import SITUATIONS, asked, plain
+from integration.cli.test_why_situations import SITUATIONS, answers, plain
 from playwright.sync_api import Browser, Page, expect
 from support.scenario import Scenario
 from support.waiting import eventually
@@ -58,7 +58,7 @@ def test_the_page_explains_each_situation_as_the_command_line_and_the_api_do(
                 "update process set heartbeat_at = now() + interval '1 hour' where heartbeat_at > now() - interval '1 minute'"
             )
             for moment in ("live", "after"):
-                answer = asked(cli, rest, one)
+                answer = answers(cli, rest, one)
                 explained[f"{name}, {moment}"] = plain(answer["waiting_for"]), [step["text"] for step in answer["history"]]
                 shown[f"{name}, {moment}"] = read(page, address, one, answer)
                 if moment == "live":

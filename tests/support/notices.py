@@ -51,7 +51,7 @@ def write_calling(scenario: Scenario, callback: str, source: str = "") -> None:
     write(scenario, f'{textwrap.dedent(source)}\nwith DAG("d", schedule=None):\n    {task}\n')
 
 
-def told(scenario: Scenario) -> list[dict[str, Any]]:
+def calls(scenario: Scenario) -> list[dict[str, Any]]:
     path = Path(scenario.settings.dags_folder).parent / "told"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

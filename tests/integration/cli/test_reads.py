@@ -161,7 +161,7 @@ def test_workers_are_listed_with_their_heartbeats(cli: Cli, scenario: Scenario) 
 
 def test_a_missing_thing_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
-    asked = {
+    commands = {
         ("dags", "show", "pear"): "did you mean 'pair'?",
         ("dags", "graph", "zzz"): "`paceline dags list`",
         ("dags", "pause", "zzz"): "`paceline dags list`",
@@ -175,7 +175,7 @@ def test_a_missing_thing_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Sc
         ("tasks", "logs", "pair", "one", "frist"): "did you mean 'first'?",
         ("pools", "delete", "zzz"): "`paceline pools list`",
     }
-    for arguments, words in asked.items():
+    for arguments, words in commands.items():
         done = cli(*arguments)
         assert (done.exit_code, words in done.stderr) == (3, True), (arguments, done.output)
         assert done.stderr.count("\n") == 1

@@ -188,9 +188,9 @@ def test_why_is_right_live_and_afterwards(cli: Cli, rest: Rest, scenario: Scenar
         place = Place(scenario)
         one.build(place)
         scenario.sql("update process set heartbeat_at = now() + interval '1 hour' where heartbeat_at > now() - interval '1 minute'")
-        live[name] = shortened(asked(cli, rest, one)["waiting_for"], one.live)
+        live[name] = shortened(answers(cli, rest, one)["waiting_for"], one.live)
         one.solve(place)
-        texts = "\n".join(step["text"] for step in asked(cli, rest, one)["history"])
+        texts = "\n".join(step["text"] for step in answers(cli, rest, one)["history"])
         after[name] = one.after if re.search(one.after, texts) else texts
         place.clean()
 
@@ -198,7 +198,7 @@ def test_why_is_right_live_and_afterwards(cli: Cli, rest: Rest, scenario: Scenar
     assert after == {name: one.after for name, one in SITUATIONS.items()}
 
 
-def asked(cli: Cli, rest: Rest, one: Situation) -> Any:
+def answers(cli: Cli, rest: Rest, one: Situation) -> Any:
     """The answer of the command line; that of the API must be the same."""
     if one.task is None:
         answer, found = cli.json("runs", "why", "d", "one"), rest.get("/dags/d/dagRuns/one/why")

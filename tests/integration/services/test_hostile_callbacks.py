@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from support.notices import errors, notify, told, write
+from support.notices import calls, errors, notify, write
 from support.processes import is_running
 from support.scenario import Scenario
 from support.waiting import eventually
@@ -76,7 +76,7 @@ def test_each_is_the_failure_of_its_callback_and_a_good_callback_is_called_once(
     # A valid answer ends its own callback, and no other.
     lies = {"two"}
     assert {name for name, error in found.items() if error is None} <= {"good", *lies}
-    assert [(call["what"], call["attempt"]) for call in told(scenario)] == [("good", 1)]
+    assert [(call["what"], call["attempt"]) for call in calls(scenario)] == [("good", 1)]
     assert all(len(error) < 2500 for error in found.values() if error)
     # "stops" kills the process that runs callbacks; no answer does.
     assert {name for name, error in found.items() if error and "together with" in error} <= {"stops"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.notices import HEAD, errors, notify, signal, told, write, write_calling
+from support.notices import HEAD, calls, errors, notify, signal, write, write_calling
 from support.scenario import Scenario
 from support.waiting import eventually
 
@@ -47,7 +47,7 @@ def test_a_callback_that_raises_is_ended_with_its_error_and_stops_no_other(
 
     notify(scenario)
 
-    assert [call["what"] for call in told(scenario)] == ["first", "third"]
+    assert [call["what"] for call in calls(scenario)] == ["first", "third"]
     assert errors(scenario) == ["ValueError: no such channel"]
     log = (scenario.settings.logs_folder / "d" / "r" / "a" / "callbacks.log").read_text()
     assert "about to fail" in log and "Traceback" in log
@@ -73,7 +73,7 @@ def test_a_callback_whose_process_dies_is_repeated_and_finds_that_in_its_context
 
     notify(scenario)
 
-    assert [(call["what"], call["rerun"], call["attempt"]) for call in told(scenario)] == [
+    assert [(call["what"], call["rerun"], call["attempt"]) for call in calls(scenario)] == [
         ("before", False, 1), ("dies", False, 1), ("dies", True, 2), ("after", False, 2),
     ]  # fmt: skip
     assert errors(scenario) == [None]
@@ -94,7 +94,12 @@ def test_a_callback_that_always_ends_its_process_is_given_up(scenario: Scenario)
 
     notify(scenario)
 
-    assert [(call["what"], call["attempt"]) for call in told(scenario)] == [("dies", 1), ("dies", 2), ("dies", 3), ("after", 3)]
+    assert [(call["what"], call["attempt"]) for call in calls(scenario)] == [
+        ("dies", 1),
+        ("dies", 2),
+        ("dies", 3),
+        ("after", 3),
+    ]
     assert errors(scenario) == ["its process ended (exit code 7)"]
 
 
@@ -114,7 +119,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
 
     notify(scenario)
 
-    assert [call["what"] for call in told(scenario)] == ["hangs", "after"]
+    assert [call["what"] for call in calls(scenario)] == ["hangs", "after"]
     assert errors(scenario) == ["it took more than 0.5 s and was ended"]
 
 
@@ -139,7 +144,7 @@ def test_a_change_of_the_file_is_named_in_the_error(scenario: Scenario, change: 
 
     notify(scenario)
 
-    assert told(scenario) == []
+    assert calls(scenario) == []
     assert re.search(complaint, errors(scenario)[0] or "")
 
 
@@ -158,10 +163,10 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     scenario.trigger("d")
     scenario.run_to_end()
     other = subprocess.Popen([sys.executable, "-c", KILLED, scenario.settings.model_dump_json()])
-    eventually(lambda: len(told(scenario)) == 2)
+    eventually(lambda: len(calls(scenario)) == 2)
     other.kill()
     other.wait()
-    eventually(lambda: not Path(f"/proc/{told(scenario)[1]['what']}").exists())
+    eventually(lambda: not Path(f"/proc/{calls(scenario)[1]['what']}").exists())
     (scheduler,) = scenario.schedulers
     scheduler.services = (Notify(scenario.engine, scenario.settings, lambda: "s"),)
     assert scheduler.service(Notify).take().taken == 0
@@ -169,8 +174,8 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     scenario.sql("update notice set claimed_until = clock_timestamp()")
     notify(scenario)
 
-    assert [(call["rerun"], call["attempt"]) for call in told(scenario)] == [(False, 1), (False, 1), (True, 2)]
-    assert told(scenario)[0]["what"] == "before"
+    assert [(call["rerun"], call["attempt"]) for call in calls(scenario)] == [(False, 1), (False, 1), (True, 2)]
+    assert calls(scenario)[0]["what"] == "before"
     assert errors(scenario) == [None]
 
 
@@ -206,7 +211,7 @@ def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_
         scenario.trigger("d", run_id=f"r{number}")
     scenario.run_to_end()
     first = next(one for one in scenario.schedulers if one.service(Notify).busy or one.service(Notify).take().taken)
-    eventually(lambda: told(scenario))
+    eventually(lambda: calls(scenario))
     stopping = threading.Thread(target=first.service(Notify).close)
     stopping.start()
     signal(scenario, "go")
@@ -215,7 +220,7 @@ def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_
 
     notify(scenario)
 
-    seen = sorted((call["run_id"], call["attempt"]) for call in told(scenario))
+    seen = sorted((call["run_id"], call["attempt"]) for call in calls(scenario))
     assert seen == [("r0", 1), ("r1", 1), ("r2", 1)]
 
 
@@ -248,4 +253,4 @@ def test_each_try_that_a_dead_worker_loses_gives_one_retry_notice(make_scenario:
     eventually(lambda: (scenario.turn(), scenario.run_state(run) == "failed")[1])
     notify(scenario)
 
-    assert sorted((call["what"], call["try"]) for call in told(scenario)) == [("failure", 3), ("retry", 1), ("retry", 2)]
+    assert sorted((call["what"], call["try"]) for call in calls(scenario)) == [("failure", 3), ("retry", 1), ("retry", 2)]

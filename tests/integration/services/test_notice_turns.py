@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from support.notices import notify, signal, told, write, write_calling
+from support.notices import calls, notify, signal, write, write_calling
 from support.scenario import Scenario
 from support.waiting import eventually
 
@@ -50,7 +50,7 @@ def test_two_schedulers_deliver_each_notice_once(make_scenario: Callable[..., Sc
         stop.set()
         other.join()
 
-    seen = sorted((call["what"], call["run_id"]) for call in told(scenario))
+    seen = sorted((call["what"], call["run_id"]) for call in calls(scenario))
     assert seen == sorted((dag_id, f"r{number}") for dag_id in ("d", "e") for number in range(10))
     assert scenario.rows("select distinct attempts, error from notice") == [(1, None)]
 
@@ -70,7 +70,7 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
 
     def quick_told() -> bool:
         scenario.schedulers[0].service(Notify).take()
-        return bool(told(scenario))
+        return bool(calls(scenario))
 
     eventually(quick_told)
     signal(scenario, "go")
@@ -92,9 +92,9 @@ def test_a_file_with_many_slow_callbacks_lets_other_files_run(make_scenario: Cal
 
     def quick_told() -> bool:
         scenario.schedulers[0].service(Notify).take()
-        return "quick" in [call["what"] for call in told(scenario)]
+        return "quick" in [call["what"] for call in calls(scenario)]
 
     eventually(quick_told)
 
-    assert 0 < len(told(scenario)) < 16
+    assert 0 < len(calls(scenario)) < 16
     assert scenario.rows("select max(attempts) from notice") == [(1,)]

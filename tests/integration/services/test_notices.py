@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.notices import errors, notify, told, write, write_calling
+from support.notices import calls, errors, notify, write, write_calling
 from support.scenario import Scenario
 from support.waiting import eventually
 
@@ -27,10 +27,10 @@ def test_each_event_of_a_task_and_its_run_calls_its_callback_once(scenario: Scen
 
     notify(scenario)
 
-    assert [(call["what"], call["try"]) for call in told(scenario)] == [
+    assert [(call["what"], call["try"]) for call in calls(scenario)] == [
         ("on_execute", 1), ("on_retry", 1), ("on_execute", 2), ("first", 2), ("second", 2), ("dag_success", 2),
     ]  # fmt: skip
-    assert {(call["rerun"], call["attempt"], call["run_id"], call["dag"]) for call in told(scenario)} == {(False, 1, "r", "d")}
+    assert {(call["rerun"], call["attempt"], call["run_id"], call["dag"]) for call in calls(scenario)} == {(False, 1, "r", "d")}
     assert errors(scenario) == [None] * 5
 
 
@@ -51,7 +51,7 @@ def test_a_failure_has_its_reason(scenario: Scenario) -> None:
 
     notify(scenario)
 
-    assert [(call["what"], call["state"], call["reason"]) for call in told(scenario)] == [
+    assert [(call["what"], call["state"], call["reason"]) for call in calls(scenario)] == [
         ("on_failure", "failed", "a wall"), ("dag_failure", "failed", "task_failure"),
     ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_callback_sees_no_password_and_may_not_pull(
     notify(scenario)
 
     assert errors(scenario) == [None]
-    assert "works only while a task runs" in told(scenario)[0]["reason"]
+    assert "works only while a task runs" in calls(scenario)[0]["reason"]
 
 
 def test_each_instance_of_a_mapped_task_has_its_callback(scenario: Scenario) -> None:
@@ -130,7 +130,7 @@ def test_each_instance_of_a_mapped_task_has_its_callback(scenario: Scenario) -> 
     notify(scenario)
 
     assert errors(scenario) == [None, None]
-    assert sorted(call["what"] for call in told(scenario)) == ["0", "1"]
+    assert sorted(call["what"] for call in calls(scenario)) == ["0", "1"]
     assert (scenario.settings.logs_folder / "d" / "r" / "a" / "1" / "callbacks.log").exists()
 
 
@@ -154,7 +154,7 @@ def test_callbacks_get_the_params_even_those_that_made_the_task_fail(scenario: S
     notify(scenario)
 
     assert errors(scenario) == [None] * 4
-    assert sorted(call["what"] for call in told(scenario)) == ["5 7", "5 7", "no number 2", "no number 2"]
+    assert sorted(call["what"] for call in calls(scenario)) == ["5 7", "5 7", "no number 2", "no number 2"]
 
 
 def test_a_run_that_timed_out_has_its_reason(make_scenario: Callable[..., Scenario]) -> None:
@@ -173,4 +173,4 @@ def test_a_run_that_timed_out_has_its_reason(make_scenario: Callable[..., Scenar
     eventually(lambda: (scenario.turn(), scenario.run_state(run) == "failed")[1])
     notify(scenario)
 
-    assert [(call["what"], call["reason"]) for call in told(scenario)] == [("dag_failure", "timed_out")]
+    assert [(call["what"], call["reason"]) for call in calls(scenario)] == [("dag_failure", "timed_out")]

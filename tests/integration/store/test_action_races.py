@@ -37,7 +37,7 @@ def test_actions_schedulers_and_workers_never_wait_for_each_other_in_a_circle(ma
     over = threading.Event()
     dice = random.Random(11)
 
-    def take_a_hand() -> int:
+    def act() -> int:
         changed = 0
         until = time.monotonic() + DURATION_S
         while time.monotonic() < until:
@@ -60,7 +60,7 @@ def test_actions_schedulers_and_workers_never_wait_for_each_other_in_a_circle(ma
     with ThreadPoolExecutor(len(engines)) as pool:
         working = [pool.submit(schedule_and_work, scenario, over) for scenario in engines]
         try:
-            assert take_a_hand() > 20
+            assert act() > 20
         finally:
             over.set()
         assert sum(one.result(timeout=60) for one in working) > 20

@@ -48,7 +48,7 @@ TASKS = st.builds(
 RUNS = st.sampled_from(["r0", "r1", "r2"])
 
 
-class Hands(RuleBasedStateMachine):
+class Actions(RuleBasedStateMachine):
     """Actions of people and a worker on one database. Each example begins with runs of its own."""
 
     scenario: ClassVar[Scenario]
@@ -202,7 +202,7 @@ def test_clear_and_mark_at_random_moments(make_scenario: Callable[..., Scenario]
         phases=(Phase.explicit, Phase.generate),  # an example takes a second: it is not worth minutes to shorten it
     )
 
-    run_state_machine_as_test(type("OfScenario", (Hands,), {"scenario": scenario}), settings=chosen)
+    run_state_machine_as_test(type("OfScenario", (Actions,), {"scenario": scenario}), settings=chosen)
 
 
 def test_a_task_cleared_a_hundred_times_while_it_runs_ends_once_each_time(scenario: Scenario) -> None:

@@ -19,8 +19,8 @@ from scheduler.store.worker.claims import Ending
 from workers.heartbeat import lease_s
 
 
-class Heard:
-    """The result of a renewal."""
+class Results:
+    """The results of renewals."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
@@ -42,14 +42,14 @@ def through(settings: Settings, link: Link) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
 
 
-def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> tuple[Renewal, Heard]:
-    heard = Heard()
+def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> tuple[Renewal, Results]:
+    results = Results()
     renewal = Renewal(
         settings, process_id=lambda: process_id, interval_s=0.05, timeout_s=timeout_s,
-        renewed=lambda _, sent_at: heard.sent.append(sent_at), refused=heard.refused.append, failed=heard.failed.append,
+        renewed=lambda _, sent_at: results.sent.append(sent_at), refused=results.refused.append, failed=results.failed.append,
     )  # fmt: skip
     renewal.start()
-    return renewal, heard
+    return renewal, results
 
 
 @pytest.mark.parametrize("requests", [True, False])
@@ -57,57 +57,57 @@ def test_a_half_open_connection_is_replaced(
     scenario: Scenario, settings: Settings, link: tuple[Proxy, Link], requests: bool
 ) -> None:
     proxy, wire = link
-    made, heard = renewing(through(settings, wire), scenario.worker_id, timeout_s=1.0)
-    eventually(lambda: heard.sent)
+    renewal, results = renewing(through(settings, wire), scenario.worker_id, timeout_s=1.0)
+    eventually(lambda: results.sent)
 
     proxy.do(lambda: wire.cut(requests=requests))
-    eventually(lambda: heard.failed, timeout=20)
-    before = len(heard.sent)
+    eventually(lambda: results.failed, timeout=20)
+    before = len(results.sent)
     proxy.do(lambda: wire.restore(reset=False))
 
-    eventually(lambda: len(heard.sent) > before, timeout=20)
-    made.end()
-    made.join(20)
-    assert not made.is_alive()
+    eventually(lambda: len(results.sent) > before, timeout=20)
+    renewal.end()
+    renewal.join(20)
+    assert not renewal.is_alive()
 
 
 def test_a_lock_on_its_row_delays_a_heartbeat_and_nothing_else(scenario: Scenario, settings: Settings) -> None:
-    made, heard = renewing(settings, scenario.worker_id, timeout_s=1.0)
-    eventually(lambda: heard.sent)
+    renewal, results = renewing(settings, scenario.worker_id, timeout_s=1.0)
+    eventually(lambda: results.sent)
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
-        eventually(lambda: heard.failed)
-        before = len(heard.sent)
+        eventually(lambda: results.failed)
+        before = len(results.sent)
 
-    eventually(lambda: len(heard.sent) > before)
-    made.end()
+    eventually(lambda: len(results.sent) > before)
+    renewal.end()
 
 
 def test_an_attempt_that_was_given_up_ends_no_lease(scenario: Scenario, settings: Settings) -> None:
     timeout_s = 4.0
-    made, heard = renewing(settings, scenario.worker_id, timeout_s=timeout_s)
-    eventually(lambda: heard.sent)
+    renewal, results = renewing(settings, scenario.worker_id, timeout_s=timeout_s)
+    eventually(lambda: results.sent)
     with scenario.engine.begin() as stalled:
         stalled.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
-        eventually(lambda: heard.failed)
-    before = len(heard.sent)
+        eventually(lambda: results.failed)
+    before = len(results.sent)
 
-    eventually(lambda: len(heard.sent) > before)
-    made.end()
-    gaps = [after - sent for sent, after in itertools.pairwise(heard.sent)]
+    eventually(lambda: len(results.sent) > before)
+    renewal.end()
+    gaps = [after - sent for sent, after in itertools.pairwise(results.sent)]
     assert max(gaps) < lease_s(timeout_s)
 
 
 def test_a_process_that_was_declared_lost_learns_it_from_its_heartbeat(scenario: Scenario, settings: Settings) -> None:
-    made, heard = renewing(settings, scenario.worker_id)
-    eventually(lambda: heard.sent)
-    assert not made.is_refused(scenario.worker_id)
+    renewal, results = renewing(settings, scenario.worker_id)
+    eventually(lambda: results.sent)
+    assert not renewal.is_refused(scenario.worker_id)
 
     scenario.sql("update process set stopped_at = now() where id = %s", scenario.worker_id)
 
-    eventually(lambda: made.is_refused(scenario.worker_id))
-    made.end()
-    assert set(heard.refused) == {scenario.worker_id}
+    eventually(lambda: renewal.is_refused(scenario.worker_id))
+    renewal.end()
+    assert set(results.refused) == {scenario.worker_id}
 
 
 def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scenario: Scenario, settings: Settings) -> None:

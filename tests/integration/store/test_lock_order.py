@@ -69,12 +69,12 @@ def test_backfills_deleting_pruning_and_repairing_never_deadlock(make_scenario: 
 
     with ThreadPoolExecutor(4) as pool:
         working = [pool.submit(schedule_and_work, scenario, over) for scenario in engines]
-        meddling = [pool.submit(interfere, scenario, over) for scenario in (person, housekeeper)]
+        interfering = [pool.submit(interfere, scenario, over) for scenario in (person, housekeeper)]
         until = time.monotonic() + DURATION_S
         over.wait(until - time.monotonic())
         over.set()
         assert sum(one.result(timeout=60) for one in working) > 10
-        assert sum(one.result(timeout=60) for one in meddling) > 10
+        assert sum(one.result(timeout=60) for one in interfering) > 10
 
     person.run_to_end(turns=100)
     assert person.rows("select deadlocks from pg_stat_database where datname = current_database()") == [(0,)]

@@ -21,10 +21,10 @@ def test_the_text_names_only_counts_above_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (34_000_000, "34 MB"), (5 * 10**18, "5000 PB")]
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (34_000_000, "34 MB"), (5 * 10**18, "5000 PB")]
 )
-def test_sizes(count: int, told: str) -> None:
-    assert spark_progress.size(count) == told
+def test_sizes(count: int, text: str) -> None:
+    assert spark_progress.size(count) == text
 
 
 def test_a_line_is_printed_after_each_tenth_and_in_each_stage() -> None:

@@ -25,14 +25,14 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The output of a table on a terminal of 80 columns, as plain lines, and the text on stderr."""
 
     def run(rows: list[dict[str, Any]], columns: list[str]) -> tuple[list[str], str]:
-        out, told = Terminal(), io.StringIO()
+        out, message = Terminal(), io.StringIO()
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("TERM", "xterm")
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
-            patch.setattr(sys, "stderr", told)
+            patch.setattr(sys, "stderr", message)
             output.table(rows, columns, empty="")
-        return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines(), told.getvalue()
+        return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines(), message.getvalue()
 
     return run
 
@@ -51,13 +51,13 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("columns", [RUNS, TASKS, DAGS], ids=["runs", "tasks", "dags"])
 def test_a_table_fits_80_columns_and_breaks_no_id(printed: Any, columns: list[str]) -> None:
-    lines, told = printed([VALUES], columns)
+    lines, message = printed([VALUES], columns)
 
     assert max(map(len, lines)) <= 80
     for name in columns:
         if name.endswith("_id") or name.endswith("state"):
             assert any(str(VALUES[name]) in line for line in lines), name
-    assert told.startswith("Not shown, for lack of room: ")
+    assert message.startswith("Not shown, for lack of room: ")
 
 
 def test_ids_that_are_too_wide_widen_the_table_instead_of_being_broken(printed: Any) -> None:
@@ -67,9 +67,9 @@ def test_ids_that_are_too_wide_widen_the_table_instead_of_being_broken(printed: 
 
 
 def test_a_table_that_fits_shows_every_column(printed: Any) -> None:
-    lines, told = printed([{"name": "default_pool", "slots": 128, "queue": None}], ["name", "slots", "queue"])
+    lines, message = printed([{"name": "default_pool", "slots": 128, "queue": None}], ["name", "slots", "queue"])
 
-    assert (lines[0].split(), told) == (["name", "slots", "queue"], "")
+    assert (lines[0].split(), message) == (["name", "slots", "queue"], "")
 
 
 def test_times_are_short_on_a_terminal(printed: Any) -> None:

@@ -179,10 +179,10 @@ def test_variables_and_connections_of_the_environment_are_no_settings() -> None:
 
 @pytest.mark.parametrize("key", ["short", "a" * 43 + "=," + "b" * 10, "ü" * 44])
 def test_a_wrong_fernet_key_is_refused_and_not_shown(key: str) -> None:
-    told = refusal({"PACELINE_CORE_FERNET_KEY": key})
+    message = refusal({"PACELINE_CORE_FERNET_KEY": key})
 
-    assert "core.fernet_key (set by PACELINE_CORE_FERNET_KEY) cannot be '***'; allowed is Fernet keys" in told
-    assert key not in told
+    assert "core.fernet_key (set by PACELINE_CORE_FERNET_KEY) cannot be '***'; allowed is Fernet keys" in message
+    assert key not in message
 
 
 def test_fernet_keys_are_separated_by_commas() -> None:

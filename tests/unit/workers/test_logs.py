@@ -215,6 +215,6 @@ def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_w
     path = tmp_path / "log"
     done = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
 
-    told = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
-    assert told == ["header", "operators.hitl", "operators.sensor", "quality.report", "authoring.retry_policy"]
+    modules = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
+    assert modules == ["header", "operators.hitl", "operators.sensor", "quality.report", "authoring.retry_policy"]
     assert done.stderr == ""
