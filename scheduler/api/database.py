@@ -58,7 +58,7 @@ def read(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args
 
 @contextlib.contextmanager
 def _autocommit(connection: Connection) -> Iterator[None]:
-    """Not by SQLAlchemy's isolation level, with which psycopg2 asks the server twice."""
+    """Autocommit of the driver: SQLAlchemy's isolation level would cost two messages to the server."""
     raw: Any = connection.connection.dbapi_connection
     raw.autocommit = True
     try:

@@ -11,8 +11,8 @@ from scheduler.api import bulk, params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.store.lists.listing import Listing, Row
+from scheduler.exceptions import UsageError
+from scheduler.store.lists.listing import Filters, Listing, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         return bulk.run(
             body.actions,
             name=name,
-            find=lambda entity: [str(row[kind.column]) for row in found(api, kind, name(entity))],
+            find=lambda entity: [name(entity)] if exists(api, kind, name(entity)) else [],
             create=lambda entity: _create(api, kind, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
             delete=lambda entity: api.write(kind.delete, entity),
@@ -102,12 +102,13 @@ def _create(api: Call, kind: Kind, body: Any) -> None:
 
 def one(api: Call, kind: Kind, name: str) -> Row:
     """One thing as a response. NotFoundError."""
-    rows = found(api, kind, name)
-    if not rows:
-        raise NotFoundError(f"There is no {kind.noun} {name!r}.")
-    return kind.show(api, rows[0])
+    return kind.show(api, api.read(kind.listing.one, _named(kind, name), f"There is no {kind.noun} {name!r}."))
 
 
-def found(api: Call, kind: Kind, name: str) -> list[Row]:
-    """The thing of this name, or nothing."""
-    return api.read(kind.listing.page, kind.listing.filters().equals(kind.column, name), params.page(1)).rows
+def exists(api: Call, kind: Kind, name: str) -> bool:
+    """Whether there is a thing of this name."""
+    return api.read(kind.listing.count, _named(kind, name)) > 0
+
+
+def _named(kind: Kind, name: str) -> Filters:
+    return kind.listing.filters().equals(kind.column, name)

@@ -3,7 +3,7 @@
 from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
-from scheduler.api.routes.named import Kind, found, one, routes
+from scheduler.api.routes.named import Kind, exists, one, routes
 from scheduler.exceptions import ConflictError
 from scheduler.store.actions import pools as actions
 from scheduler.store.lists import records
@@ -12,7 +12,7 @@ FIELDS = {"slots", "description", "include_deferred"}
 
 
 def _create(api: Call, body: models.PoolBody) -> None:
-    if found(api, POOLS, body.name):
+    if exists(api, POOLS, body.name):
         raise ConflictError(f"There is a pool {body.name!r} already.")
     _set(api, body.name, body.slots, body.description, body.include_deferred)
 

@@ -12,8 +12,6 @@ from scheduler.store.lists import records
 from scheduler.store.secrets import variables as store
 
 FIELDS = {"value", "description"}
-#: The placeholder of a value that no key of this process can decrypt.
-UNREADABLE = None
 
 
 def _create(api: Call, body: models.VariableBody) -> None:
@@ -34,7 +32,7 @@ def _shown(api: Call, row: dict[str, Any]) -> dict[str, Any]:
     try:
         value = api.cipher().decrypt(row["value"], "The value")
     except PacelineError:
-        return row | {"value": UNREADABLE}
+        return row | {"value": None}  # no key of this process can decrypt it
     return row | {"value": secrets_masker.shown(row["key"], value)}
 
 

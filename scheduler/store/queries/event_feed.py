@@ -1,4 +1,4 @@
-"""All events in the order of their time, in batches: each exactly once as long as one reader reads, without a write by anybody.
+"""All events in the order of their time, in batches: each exactly once as long as one reader reads. Reading writes nothing.
 
 An event can become visible after a later one, when its transaction ends. So a batch starts from the first moment at which a
 transaction that is still open could have written one, and events of the last batch are left out by their place in the table. The
