@@ -1,7 +1,7 @@
 """Assets and their updates."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -86,7 +86,7 @@ class AssetEvent(Model):
     source_task_id: str | None = from_row("task_id")
     source_dag_id: str | None = from_row("dag_id")
     source_run_id: str | None = from_row("run_id")
-    source_map_index: Annotated[int, Field(validation_alias="map_index")]
+    source_map_index: int = from_row("map_index")
     created_dagruns: list[AssetRun] = from_row("created_runs")
     timestamp: datetime = from_row("created_at")
     partition_key: str | None = None

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 INSTANCE_NUMBER, VERSION_NUMBER = 2, 3
 
 
-def uuid(kind: int, number: int) -> UUID:
-    """A number of the database as a UUID."""
-    return UUID(int=kind << 64 | number)
+def numbered(kind: int) -> BeforeValidator:
+    """Shows a number of the database as a UUID."""
+    return BeforeValidator(lambda value: UUID(int=kind << 64 | value) if isinstance(value, int) else value)
 
 
 class Model(BaseModel):
@@ -27,17 +27,15 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def from_row(name: str, **options: Any) -> Any:
+def from_row(name: str) -> Any:
     """A field with another name in the store."""
-    return Field(validation_alias=name, **options)
+    return Field(validation_alias=name)
 
 
 class Version(Model):
     """A version of a DAG."""
 
-    id: Annotated[UUID, BeforeValidator(lambda value: uuid(VERSION_NUMBER, value) if isinstance(value, int) else value)] = from_row(
-        "version_id"
-    )
+    id: Annotated[UUID, numbered(VERSION_NUMBER)] = from_row("version_id")
     version_number: int
     dag_id: str
     dag_display_name: str = from_row("dag_id")

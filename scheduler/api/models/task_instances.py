@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from scheduler.api.models.base import INSTANCE_NUMBER, Body, CursorPage, Model, Moment, Note, Page, Version, from_row, uuid
+from scheduler.api.models.base import INSTANCE_NUMBER, Body, CursorPage, Model, Moment, Note, Page, Version, from_row, numbered
 from scheduler.api.models.dag_runs import DagRunsFilter
 
 #: Airflow's states, for filters. Ours have `shutdown`, which Airflow calls restarting.
@@ -63,7 +63,7 @@ class TaskInstanceTry(Model):
 class TaskInstance(TaskInstanceTry):
     """A task instance with its newest try."""
 
-    id: UUID
+    id: Annotated[UUID, numbered(INSTANCE_NUMBER)]
     logical_date: datetime | None
     run_after: datetime
     rendered_map_index: str | None = from_row("map_label")
@@ -74,13 +74,6 @@ class TaskInstance(TaskInstanceTry):
     #: Additions of Paceline: when a retry or the next poke is due, and the progress of a Spark task.
     due_at: datetime | None = None
     progress: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbered(cls, row: Any) -> Any:
-        if isinstance(row, dict) and isinstance(row.get("id"), int):
-            return row | {"id": uuid(INSTANCE_NUMBER, row["id"])}
-        return row
 
 
 class TaskInstancePage(CursorPage):

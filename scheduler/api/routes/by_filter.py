@@ -20,8 +20,6 @@ from scheduler.store.runs.selection import Change
 router = new_router(tags=["Paceline"])
 
 RANGES = ("run_after", "logical_date", "start_date", "end_date")
-#: Runs that are changed at the same time, each in a transaction of its own.
-AT_ONCE = 3
 #: DAGs and errors in a response.
 MOST_DAGS, MOST_ERRORS = 100, 20
 
@@ -31,7 +29,7 @@ def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
     clear_all = functools.partial(
         clear.clear_rows, api.engine, _chosen(api, body.filter), core=api.settings.core, versions=api.service.versions,
-        latest=body.run_on_latest_version, at_once=AT_ONCE,
+        latest=body.run_on_latest_version,
     )  # fmt: skip
     return _changed(api, body, clear_all)
 
@@ -40,7 +38,7 @@ def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
 def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     """Mark all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
     chosen, state = _chosen(api, body.filter), TaskState(body.new_state)
-    mark_all = functools.partial(mark.mark_rows, api.engine, chosen, state, versions=api.service.versions, at_once=AT_ONCE)
+    mark_all = functools.partial(mark.mark_rows, api.engine, chosen, state, versions=api.service.versions)
     return _changed(api, body, mark_all)
 
 

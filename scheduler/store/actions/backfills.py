@@ -203,7 +203,7 @@ def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
         )
     version_id, data, now = found
     dag = SerializedDag.from_json(data)
-    check(dag, wanted, now)
+    _check(dag, wanted, now)
     times = _dates(dag, wanted, now)
     runs = connection.exec_driver_sql(
         "select logical_date, state from dag_run where dag_id = %s and logical_date between %s and %s",
@@ -216,7 +216,7 @@ def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
     return version_id, places[::-1] if wanted.reverse else places
 
 
-def check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
+def _check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
     """BackfillError if the backfill makes no sense for this DAG."""
     name = f"DAG {dag.dag_id!r}"
     if dag.allowed_run_types and "backfill" not in dag.allowed_run_types:

@@ -24,6 +24,8 @@ from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
 from scheduler.store.worker import deferrals, shutdown
 
+#: Runs that are changed at the same time.
+AT_ONCE = 3
 #: Runs that are changed without a moment in which no lock is held.
 GROUP = 32
 CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
@@ -47,7 +49,7 @@ def clear(
 
 def clear_rows(
     engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, versions: Versions, latest: bool | None = None,
-    dry_run: bool = False, at_once: int = 1,
+    dry_run: bool = False,
 ) -> list[Change]:  # fmt: skip
     """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `clear`."""
 
@@ -55,19 +57,17 @@ def clear_rows(
         tasks = Tasks(keys=frozenset(keys))
         return transact(engine, _clear_run, run, tasks, core, versions, latest=latest, dry_run=dry_run, writer=None)
 
-    return run_by_run(one, rows, at_once)
+    return run_by_run(one, rows)
 
 
-def run_by_run(
-    work: Callable[[int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]], at_once: int
-) -> list[Change]:
-    """The changes of `work` for each run, with `at_once` transactions at a time.
+def run_by_run(work: Callable[[int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]]) -> list[Change]:
+    """The changes of `work` for each run, AT_ONCE runs at a time, each in a transaction of its own.
 
     After each GROUP, all have committed for a moment, so that a transaction gets its turn that waits to change the schedule of
     the DAG: shared locks overtake it.
     """
     keys = list(rows)
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         groups = (keys[start : start + GROUP] for start in range(0, len(keys), GROUP))
         done = (pool.map(work, group, [rows[key] for key in group]) for group in groups)
         return [change for group in done for changes in group for change in changes]

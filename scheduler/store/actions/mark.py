@@ -41,7 +41,7 @@ def mark(
 
 
 def mark_rows(
-    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, versions: Versions, dry_run: bool = False, at_once: int = 1
+    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, versions: Versions, dry_run: bool = False
 ) -> list[Change]:
     """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `mark`."""
 
@@ -49,7 +49,7 @@ def mark_rows(
         tasks = Tasks(keys=frozenset(keys))
         return transact(engine, _mark_tasks, run, tasks, state, versions, clear_downstream=False, dry_run=dry_run)
 
-    return clear.run_by_run(one, rows, at_once)
+    return clear.run_by_run(one, rows)
 
 
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:

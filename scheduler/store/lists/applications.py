@@ -15,7 +15,7 @@ def of_instance(connection: Connection, ti_id: int) -> Row:
         "select p.progress, p.seen_at from task_progress p join task_instance t on t.id = p.task_instance_id"
         " where t.id = %s and p.try_number = t.try_number",
         (ti_id,),
-    ).first()
+    )
     found = connection.exec_driver_sql(
         """
         select try_number, kind, deploy_mode, master, application_id, driver_id, ui_url, state, detail, submitted_at, ended_at
@@ -23,5 +23,5 @@ def of_instance(connection: Connection, ti_id: int) -> Row:
         """,
         (ti_id,),
     )
-    report = {"progress": progress and progress.progress, "seen_at": progress and progress.seen_at}
+    report = rows.first_dict(progress) or {"progress": None, "seen_at": None}
     return report | {"applications": rows.dicts(found)}
