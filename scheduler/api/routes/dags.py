@@ -65,12 +65,8 @@ async def _filters(
 
 Chosen = Annotated[Filters, Depends(_filters)]
 #: The parameters that choose DAGs. `exclude_stale` alone chooses none.
-CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters} - {
-    "api",
-    "ranges_",
-    "patterns_",
-    "exclude_stale",
-}
+CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters}
+CHOOSING -= {"api", "ranges_", "patterns_", "exclude_stale"}
 
 
 @router.get("/dags", response_model=models.DagPage)

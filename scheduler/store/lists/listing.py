@@ -169,9 +169,9 @@ class Listing:
         """All tables."""
         return " ".join([self.tables, *self.joins.values()])
 
-    def source_for(self, *used: str) -> str:
-        """The tables for these pieces of SQL."""
-        joins = (join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", " ".join(used)))
+    def source_for(self, sql: str) -> str:
+        """The tables for these conditions and this order."""
+        joins = (join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", sql))
         return " ".join([self.tables, *joins])
 
     def filters(self) -> Filters:
@@ -213,9 +213,9 @@ class Listing:
         """The rows whose `key` column has these values, in the default order."""
         if not keys:
             return []
-        filters = self.filters()
-        filters.where(f"{self.key} = any({filters.parameter(list(keys))})")
-        return self.page(connection, filters, Page(limit=len(keys))).rows
+        order = _sql(_order(self.default_order, self.orders, self.key))
+        statement = f"select {self.columns} from {self.source} where {self.key} = any(%s) order by {order}"
+        return rows.dicts(connection.exec_driver_sql(statement, (list(keys),)))
 
     def count(self, connection: Connection, filters: Filters, most: int | None = None) -> int:
         """The number of all entries, or of the first `most`."""

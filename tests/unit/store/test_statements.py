@@ -39,6 +39,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("listing.py", "self.source_for(chosen)"): "made of constants of the package",
     ("listing.py", "self.source_for(filters.sql)"): "made of constants of the package",
     ("listing.py", "self.source"): "made of constants of the package",
+    ("listing.py", "order"): "made of columns that the package names",
     ("listing.py", "self.columns"): "a constant of the package",
     ("listing.py", "self.key"): "a constant of the package",
     ("listing.py", "chosen"): "made of columns that the package names and of placeholders",
