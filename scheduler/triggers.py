@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.authoring import running
 from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
-from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.authoring.external import ExternalResult, Target, judge
 
 __all__ = [
     "BaseEventTrigger", "BaseTrigger", "DateTimeTrigger", "DirectoryFileDeleteTrigger", "ExternalTrigger", "FileDeleteTrigger",
@@ -140,7 +140,7 @@ class ExternalTrigger(BaseTrigger):
         while True:
             answers = await self.other_runs.states(self.targets)
             verdict = judge(answers, allowed=allowed, skipped=skipped, failed=failed)
-            if verdict is not Verdict.WAITING:
+            if verdict is not ExternalResult.WAITING:
                 yield TriggerEvent({"verdict": verdict.value, "states": [dict(counts) for counts in answers]})
                 return
 

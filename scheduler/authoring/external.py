@@ -9,7 +9,7 @@ from enum import StrEnum
 Counts = Mapping[str, int]
 
 
-class Verdict(StrEnum):
+class ExternalResult(StrEnum):
     """The result of a condition on all of its targets."""
 
     WAITING = "waiting"
@@ -30,10 +30,10 @@ class Target:
 
 def judge(
     answers: Sequence[Counts], *, allowed: Collection[str], skipped: Collection[str] = (), failed: Collection[str] = ()
-) -> Verdict:
+) -> ExternalResult:
     """FAILED or SKIPPED if an instance of any target is in such a state; DONE if all of them are in an allowed state."""
-    for states, verdict in ((failed, Verdict.FAILED), (skipped, Verdict.SKIPPED)):
+    for states, verdict in ((failed, ExternalResult.FAILED), (skipped, ExternalResult.SKIPPED)):
         if any(state in states for counts in answers for state in counts):
             return verdict
     done = all(counts and all(state in allowed for state in counts) for counts in answers)
-    return Verdict.DONE if done else Verdict.WAITING
+    return ExternalResult.DONE if done else ExternalResult.WAITING

@@ -60,7 +60,7 @@ def create(
     """Create the missing scheduled runs of a DAG between two dates, both included."""
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
-    wanted = store.Wanted(
+    wanted = store.BackfillRequest(
         dag_id=dag_id,
         first=first,
         last=last,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from scheduler.authoring import xcom
-from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.xcom_arg import XComArg
@@ -71,14 +71,14 @@ class TriggerDagRunOperator(Operator):
         while True:
             answers = context["ti"].states([target])
             verdict = judge(answers, allowed=self.allowed_states, failed=self.failed_states)
-            if verdict is not Verdict.WAITING:
+            if verdict is not ExternalResult.WAITING:
                 self._conclude(verdict, run_id)
                 return None
             time.sleep(self.poke_interval)
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None, run_id: str = "") -> None:
         """Continue after the deferral: the triggered run has ended."""
-        self._conclude(Verdict(event["verdict"]), run_id)
+        self._conclude(ExternalResult(event["verdict"]), run_id)
 
     def _trigger(self, ti: Any) -> str:
         try:
@@ -115,6 +115,6 @@ class TriggerDagRunOperator(Operator):
         xcom.encode(dict(self.conf or {}), sys.maxsize, name="conf")
         return dict(self.conf or {})
 
-    def _conclude(self, verdict: Verdict, run_id: str) -> None:
-        if verdict is Verdict.FAILED:
+    def _conclude(self, verdict: ExternalResult, run_id: str) -> None:
+        if verdict is ExternalResult.FAILED:
             raise FailTask(f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}.")

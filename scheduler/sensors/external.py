@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
-from scheduler.authoring.external import Target, Verdict, judge
+from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SkipTask
 from scheduler.operators.empty import EmptyOperator
@@ -103,18 +103,18 @@ class ExternalTaskSensor(DeferrableSensor):
         return ExternalTrigger([asdict(target) for target in self._targets(context)], **states)
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:
-        self._conclude(Verdict(event["verdict"]))
+        self._conclude(ExternalResult(event["verdict"]))
 
     def poke(self, context: Mapping[str, Any]) -> bool:
         answers = context["ti"].states(self._targets(context))
         verdict = judge(answers, allowed=self.allowed_states, skipped=self.skipped_states, failed=self.failed_states)
         self._conclude(verdict)
-        return verdict is Verdict.DONE
+        return verdict is ExternalResult.DONE
 
-    def _conclude(self, verdict: Verdict) -> None:
-        if verdict is Verdict.SKIPPED or (verdict is Verdict.FAILED and (self.soft_fail or self.never_fail)):
+    def _conclude(self, verdict: ExternalResult) -> None:
+        if verdict is ExternalResult.SKIPPED or (verdict is ExternalResult.FAILED and (self.soft_fail or self.never_fail)):
             raise SkipTask(f"{self._shown()} ended in a state that skips this task.")
-        if verdict is Verdict.FAILED:
+        if verdict is ExternalResult.FAILED:
             raise FailTask(f"{self._shown()} ended in one of the failed_states {', '.join(self.failed_states)}.")
 
     def _targets(self, context: Mapping[str, Any]) -> list[Target]:

@@ -17,7 +17,7 @@ from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each
 from scheduler.settings import Settings
 from scheduler.store.dags import assets, partitions
-from scheduler.store.dags.assets import Success, Update
+from scheduler.store.dags.assets import SucceededTask, Update
 from scheduler.store.dags.partitions import Pending
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
@@ -145,14 +145,14 @@ def _create_partition_run(
     return created
 
 
-def _updates(dag: SerializedDag, success: Success) -> list[Update]:
+def _updates(dag: SerializedDag, success: SucceededTask) -> list[Update]:
     # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
     no = dag.number.get(success.task_id)
     outlets = () if no is None else dag.tasks[no].outlets
     return [update for uri in outlets for update in _of_outlet(uri, success)]
 
 
-def _of_outlet(uri: str, success: Success) -> list[Update]:
+def _of_outlet(uri: str, success: SucceededTask) -> list[Update]:
     """The update of an asset. For an alias, those of the assets that the task added, and one of the alias for each of them."""
     extra = success.extras.get(uri, {})
     if not uri.startswith(ALIAS):
@@ -163,7 +163,7 @@ def _of_outlet(uri: str, success: Success) -> list[Update]:
     ]
 
 
-def _partitions(uri: str, success: Success) -> list[Partition | None]:
+def _partitions(uri: str, success: SucceededTask) -> list[Partition | None]:
     """Those that the task named for the asset, else that of its run. Only the partition of the run has its date."""
     own = success.partition
     named = success.partitions.get(uri, ())

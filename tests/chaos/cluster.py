@@ -263,7 +263,7 @@ def _settings(folder: Path, database_url: str, broker_url: str) -> Settings:
 def _prepare(settings: Settings, plan: Plan) -> None:
     engine = database.create(settings)
     try:
-        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", f"{WORKER_ROLE}@")))
+        migrate.migrate(engine, worker_role=roles.RoleRequest(settings.database_url.replace("postgres@", f"{WORKER_ROLE}@")))
         for name, slots in plan.pools.items():
             transact(engine, pools.set_pool, name, slots)
     finally:

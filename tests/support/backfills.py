@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scheduler.store.actions import backfills
-from scheduler.store.actions.backfills import Wanted
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.db.database import transact
 from support.scenario import Scenario, chain
 
@@ -16,8 +16,8 @@ def hour(number: int) -> datetime:
     return START + timedelta(hours=number)
 
 
-def wanted(dag_id: str = "c", *, hours: int = 10, **options: Any) -> Wanted:
-    return Wanted(dag_id=dag_id, first=START, last=hour(hours - 1), **options)
+def wanted(dag_id: str = "c", *, hours: int = 10, **options: Any) -> BackfillRequest:
+    return BackfillRequest(dag_id=dag_id, first=START, last=hour(hours - 1), **options)
 
 
 def without_schedule(scenario: Scenario) -> None:

@@ -231,7 +231,9 @@ class FaultyStack:
         elif dag_id == "dated":
             self.filled += 1
             first = EARLIEST + timedelta(days=30 * self.filled)
-            wanted = backfills.Wanted(dag_id=dag_id, first=first, last=first + timedelta(hours=count - 1), max_active_runs=count)
+            wanted = backfills.BackfillRequest(
+                dag_id=dag_id, first=first, last=first + timedelta(hours=count - 1), max_active_runs=count
+            )
             transact(self.engine, backfills.create, wanted)
         else:
             self.trigger(dag_id, count, point)

@@ -60,12 +60,12 @@ def cancel_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     return _change(api, backfill_id, actions.cancel)
 
 
-def _wanted(api: Call, body: models.BackfillBody) -> actions.Wanted:
+def _wanted(api: Call, body: models.BackfillBody) -> actions.BackfillRequest:
     api.require(body.dag_id, "operator")
     if body.run_on_latest_version is False:
         raise UsageError("A backfill always runs on the newest version of its DAG.")
     core = api.settings.core
-    return actions.Wanted(
+    return actions.BackfillRequest(
         dag_id=body.dag_id,
         first=body.from_date,
         last=body.to_date,

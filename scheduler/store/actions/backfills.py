@@ -40,7 +40,7 @@ SELECT = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class BackfillRequest:
     """A requested backfill: the DAG's runs with logical dates from `first` to `last`, both included."""
 
     dag_id: str
@@ -73,7 +73,7 @@ def why_left_out(state: str | None, reprocess: str) -> str | None:
     return "in flight" if state in RUN_UNFINISHED else f"already has a run ({state})"
 
 
-def create(connection: Connection, wanted: Wanted) -> Row:
+def create(connection: Connection, wanted: BackfillRequest) -> Row:
     """Store a backfill with a row for each of its dates; the scheduler creates the runs.
 
     BackfillError if the request makes no sense for the DAG; ConflictError if a backfill is active, or nothing is to be done.
@@ -112,7 +112,7 @@ def create(connection: Connection, wanted: Wanted) -> Row:
     return _show(connection, backfill_id)
 
 
-def dry_run(connection: Connection, wanted: Wanted) -> list[Row]:
+def dry_run(connection: Connection, wanted: BackfillRequest) -> list[Row]:
     """The rows that `create` would store, one per date, in order. It raises the same errors and changes nothing."""
     _, places = _places(connection, wanted)
     if _active(connection, wanted.dag_id) is not None:
@@ -190,7 +190,7 @@ def cancel(connection: Connection, backfill_id: int) -> Row:
     return _show(connection, backfill_id)
 
 
-def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
+def _places(connection: Connection, wanted: BackfillRequest) -> tuple[int, list[_Place]]:
     """The version of a backfill and its dates in order. Rejects a backfill that is not possible."""
     found = connection.exec_driver_sql(
         "select v.id, v.data, clock_timestamp()"
@@ -216,7 +216,7 @@ def _places(connection: Connection, wanted: Wanted) -> tuple[int, list[_Place]]:
     return version_id, places[::-1] if wanted.reverse else places
 
 
-def _check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
+def _check(dag: SerializedDag, wanted: BackfillRequest, now: datetime) -> None:
     """BackfillError if the backfill makes no sense for this DAG."""
     name = f"DAG {dag.dag_id!r}"
     if dag.allowed_run_types and "backfill" not in dag.allowed_run_types:
@@ -242,7 +242,7 @@ def _check(dag: SerializedDag, wanted: Wanted, now: datetime) -> None:
         )
 
 
-def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
+def _dates(dag: SerializedDag, wanted: BackfillRequest, now: datetime) -> list[RunTimes]:
     """The runs of the range that are due, in order of time; the schedule creates later ones."""
     between = next_timetable(dag).runs_between(wanted.first, min(wanted.last, now), anchor=dag.start)
     span = f"from {wanted.first.isoformat()} to {wanted.last.isoformat()}"
@@ -259,7 +259,7 @@ def _dates(dag: SerializedDag, wanted: Wanted, now: datetime) -> list[RunTimes]:
     return times
 
 
-def _all_left_out(wanted: Wanted, places: Sequence[_Place]) -> str:
+def _all_left_out(wanted: BackfillRequest, places: Sequence[_Place]) -> str:
     hint = "failed or completed runs them again" if wanted.reprocess == "none" else "choose other dates"
     return (
         f"Nothing to do: each of the {len(places)} dates has a run, which `reprocess` {wanted.reprocess} leaves as it is; {hint}."

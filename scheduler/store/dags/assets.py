@@ -55,7 +55,7 @@ Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
+class SucceededTask:
     """A task instance with outlets that succeeded, and the extras of its updates by URI."""
 
     version_id: int
@@ -77,7 +77,7 @@ class Update:
 
     uri: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-    by: Success | None = None
+    by: SucceededTask | None = None
     created_by: str = "task"
     partition: Partition | None = None
 
@@ -91,7 +91,7 @@ class Collected:
     uris: frozenset[str]
 
 
-def take_successes(connection: Connection, *, limit: int) -> list[Success]:
+def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]:
     """Take and end the oldest notices of tasks that updated assets, except those that another scheduler has locked."""
     rows = connection.exec_driver_sql(
         """
@@ -337,11 +337,11 @@ def _values(update: Update) -> dict[str, Any]:
     }
 
 
-def _success(row: dict[str, Any]) -> Success:
+def _success(row: dict[str, Any]) -> SucceededTask:
     """The data that a task stored about its updates, by URI; any other content of that XCom is ignored."""
     stored, key, date = row.pop("events"), row.pop("partition_key"), row.pop("partition_date")
     events = {uri: one for uri, one in stored.items() if isinstance(one, dict)} if isinstance(stored, dict) else {}
-    return Success(
+    return SucceededTask(
         **row,
         extras={uri: one["extra"] for uri, one in events.items() if isinstance(one.get("extra"), dict)},
         partition=None if key is None else Partition(key, date),

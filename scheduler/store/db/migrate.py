@@ -47,9 +47,9 @@ def migrate(
     engine: Engine,
     *,
     default_pool_slots: int = 128,
-    worker_role: roles.Wanted | None = None,
-    scheduler_role: roles.Wanted | None = None,
-    web_role: roles.Wanted | None = None,
+    worker_role: roles.RoleRequest | None = None,
+    scheduler_role: roles.RoleRequest | None = None,
+    web_role: roles.RoleRequest | None = None,
 ) -> str:
     """Apply every missing migration, and create default_pool and these roles. Returns the new revision.
 
@@ -70,9 +70,9 @@ def migrate_as_set(engine: Engine, settings: Settings) -> str:
     return migrate(
         engine,
         default_pool_slots=settings.core.default_pool_task_slot_count,
-        worker_role=roles.Wanted.of(settings),
-        scheduler_role=roles.Wanted.of_schedulers(settings),
-        web_role=roles.Wanted.of_web(settings),
+        worker_role=roles.RoleRequest.of(settings),
+        scheduler_role=roles.RoleRequest.of_schedulers(settings),
+        web_role=roles.RoleRequest.of_web(settings),
     )
 
 
@@ -106,7 +106,7 @@ def _was_in_the_way(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", None) in LOST_RACES | TOO_SLOW
 
 
-def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.Wanted | None) -> tuple[str, bool]:
+def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.RoleRequest | None) -> tuple[str, bool]:
     """Apply the next migration, or all to a new database. Returns the revision, and whether none is missing."""
     from alembic import command
 

@@ -141,26 +141,26 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RoleRequest:
     """A role that a migration creates if it is missing: the user of a URL, and the password if there is one."""
 
     url: str
     may_clear_runs: bool = False
 
     @classmethod
-    def of(cls, settings: Settings) -> "Wanted | None":
+    def of(cls, settings: Settings) -> "RoleRequest | None":
         """The role of workers; None if it is that of schedulers or the owner. With the embedded server, tasks may clear runs."""
         if settings.worker_database_url in (settings.database_url, settings.owner_database_url):
             return None
         return cls(settings.worker_database_url, may_clear_runs=settings.database.url is None)
 
     @classmethod
-    def of_schedulers(cls, settings: Settings) -> "Wanted | None":
+    def of_schedulers(cls, settings: Settings) -> "RoleRequest | None":
         """The role of schedulers; None if it is the owner of the tables."""
         return None if settings.database_url == settings.owner_database_url else cls(settings.database_url)
 
     @classmethod
-    def of_web(cls, settings: Settings) -> "Wanted | None":
+    def of_web(cls, settings: Settings) -> "RoleRequest | None":
         """The role of web processes, unless it is that of schedulers."""
         if settings.web_database_url in (settings.database_url, settings.owner_database_url):
             return None
@@ -179,7 +179,7 @@ def grant_worker(connection: Connection, role: str, *, may_clear_runs: bool = Fa
     _execute(connection, role, _of_worker(Granted(role, may_clear_runs)))
 
 
-def make(connection: Connection, worker: Wanted | None, scheduler: Wanted | None, web: Wanted | None = None) -> None:
+def make(connection: Connection, worker: RoleRequest | None, scheduler: RoleRequest | None, web: RoleRequest | None = None) -> None:
     """Create these roles if they are missing; `renew` grants their rights. An existing role keeps its password and rights."""
     for kind, wanted, setting in (("scheduler", scheduler, "database.url"), ("web", web, "web.database_url")):
         if wanted is not None:
@@ -238,7 +238,7 @@ def excesses(connection: Connection) -> list[tuple[str, str, str]]:
     return [(role, right, statement) for role, right, statement in excesses]
 
 
-def _ensure(connection: Connection, wanted: Wanted, setting: str) -> str:
+def _ensure(connection: Connection, wanted: RoleRequest, setting: str) -> str:
     parts = parse_dsn(wanted.url)
     role = parts.get("user")
     if role is None:

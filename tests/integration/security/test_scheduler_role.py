@@ -91,7 +91,7 @@ def test_a_whole_stack_works_when_nothing_that_runs_owns_the_tables(
 
 
 def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, settings: Settings, engine: Any) -> None:
-    migrate.migrate(engine, scheduler_role=roles.Wanted(scheduler_url))
+    migrate.migrate(engine, scheduler_role=roles.RoleRequest(scheduler_url))
     # PostgreSQL only warns of a grant that grants nothing.
     rights = "select relname, relacl::text from pg_class where relnamespace = 'public'::regnamespace order by 1"
     with engine.connect() as connection:
@@ -109,7 +109,7 @@ def test_it_may_change_every_row_and_nothing_of_the_schema(scheduler_url: str, s
 def test_one_role_does_not_serve_schedulers_and_workers(role: str, engine: Any) -> None:
     transact(engine, roles.grant_worker, ROLE)
     with pytest.raises(PacelineError, match="use a separate role for each"):
-        migrate.migrate(engine, scheduler_role=roles.Wanted(role))
+        migrate.migrate(engine, scheduler_role=roles.RoleRequest(role))
 
 
 def test_doctor_names_the_rights_that_only_the_owner_of_the_database_can_revoke(

@@ -307,15 +307,15 @@ def test_without_the_right_to_create_roles_the_error_names_the_role_to_create(
     without_right = database.create(settings.model_copy(update={"database": settings.database.model_copy(update={"url": role})}))
 
     with without_right.begin() as connection, pytest.raises(PacelineError, match=r"may not create it: run `create role"):
-        roles.make(connection, roles.Wanted(missing_role), None)
+        roles.make(connection, roles.RoleRequest(missing_role), None)
     without_right.dispose()
 
 
 def test_a_url_without_a_user_and_a_url_of_the_owner_name_no_role(settings: Settings, engine: Any) -> None:
     with pytest.raises(PacelineError, match="has no user"):
-        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "")))
+        migrate.migrate(engine, worker_role=roles.RoleRequest(settings.database_url.replace("postgres@", "")))
     with pytest.raises(PacelineError, match="superuser or owns"):
-        migrate.migrate(engine, worker_role=roles.Wanted(settings.database_url.replace("postgres@", "postgres:other@")))
+        migrate.migrate(engine, worker_role=roles.RoleRequest(settings.database_url.replace("postgres@", "postgres:other@")))
     assert transact(engine, roles.granted) == []
 
 

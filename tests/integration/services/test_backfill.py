@@ -14,7 +14,7 @@ from scheduler.services.backfill import Backfill
 from scheduler.services.loop import SchedulerLoop
 from scheduler.states import TaskState
 from scheduler.store.actions import backfills
-from scheduler.store.actions.backfills import Wanted
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Claim
@@ -145,7 +145,7 @@ def test_three_schedulers_keep_every_limit_at_every_moment(make_scenario: Callab
     transact(
         scenario.engine,
         backfills.create,
-        Wanted(dag_id="c", first=now - timedelta(hours=120), last=now - timedelta(hours=21), max_active_runs=3),
+        BackfillRequest(dag_id="c", first=now - timedelta(hours=120), last=now - timedelta(hours=21), max_active_runs=3),
     )
     ended = threading.Event()
     most_slots = 0

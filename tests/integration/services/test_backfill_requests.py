@@ -11,7 +11,7 @@ from support.scenario import Scenario
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import TaskState
 from scheduler.store.actions import backfills
-from scheduler.store.actions.backfills import Wanted
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.db.database import transact
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -53,7 +53,7 @@ def test_dates_that_are_not_due_are_left_to_the_schedule(scenario: Scenario) -> 
     now = scenario.rows("select date_trunc('hour', clock_timestamp())")[0][0]
 
     backfill = transact(
-        scenario.engine, backfills.create, Wanted(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9))
+        scenario.engine, backfills.create, BackfillRequest(dag_id="c", first=now - timedelta(hours=1), last=now + timedelta(days=9))
     )
 
     assert backfill["total"] in (2, 3)  # the hour may turn meanwhile

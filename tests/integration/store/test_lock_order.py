@@ -15,7 +15,7 @@ from support.scenario import Scenario, dag
 from scheduler.exceptions import PacelineError
 from scheduler.services import invariants, prune
 from scheduler.store.actions import backfills, delete
-from scheduler.store.actions.backfills import Wanted
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs
 
@@ -36,7 +36,9 @@ def interfere(scenario: Scenario, over: threading.Event) -> int:
                 case 0:
                     last = START + timedelta(hours=dice.randrange(1, 12))
                     transact(
-                        scenario.engine, backfills.create, Wanted(dag_id=dag_id, first=START, last=last, reprocess="completed")
+                        scenario.engine,
+                        backfills.create,
+                        BackfillRequest(dag_id=dag_id, first=START, last=last, reprocess="completed"),
                     )
                 case 1:
                     for row in transact(scenario.engine, backfills.backfills, dag_id=dag_id, limit=1):

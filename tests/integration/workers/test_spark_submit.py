@@ -18,7 +18,7 @@ from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
 from workers.spark.clusters import rest, signed
-from workers.spark.clusters.status import UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError
 
 pytestmark = pytest.mark.spark
 
@@ -236,7 +236,7 @@ def test_the_master_refuses_requests_that_its_password_did_not_sign(cluster: Spa
     base = f"http://127.0.0.1:{cluster.rest_port}/v1/submissions"
 
     for path, body in (("create", {"action": "CreateSubmissionRequest"}), ("kill/driver-1", {}), ("status/driver-1", None)):
-        with pytest.raises(UnreachableError, match=r"answers 403 .*: give the connection the password") as caught:
+        with pytest.raises(ClusterUnreachableError, match=r"answers 403 .*: give the connection the password") as caught:
             rest.ask(f"{base}/{path}", body=body, headers=signed.headers("c", password))
         assert caught.value.refused
     assert rest.ask(f"{base}/status/driver-1", headers=signed.headers("c", PASSWORD))["submissionId"] == "driver-1"

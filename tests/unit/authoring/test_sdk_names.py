@@ -41,7 +41,7 @@ from scheduler.exceptions import DagError, DownstreamTasksSkipped, NotFoundError
 from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
 from scheduler.sensors import ExternalTaskMarker
 from scheduler.services import assets as service
-from scheduler.store.dags.assets import Success
+from scheduler.store.dags.assets import SucceededTask
 
 
 class Shop(BaseHook):
@@ -219,7 +219,7 @@ def test_an_alias_updates_the_assets_that_were_added_and_itself() -> None:
     outlets = OutletEvents([AssetAlias("x")])
     outlets[AssetAlias("x")].add(Asset("s3://a"), extra={"n": 1})
     extras = {uri: value["extra"] for uri, value in json.loads(json.dumps(outlets.to_xcom())).items()}
-    success = Success(1, "d", "r", "t", -1, None, extras)  # type: ignore[arg-type]
+    success = SucceededTask(1, "d", "r", "t", -1, None, extras)  # type: ignore[arg-type]
 
     updates = service._of_outlet("alias:x", success)
 

@@ -15,7 +15,7 @@ from workers.spark import archive, java
 from workers.spark.applications.following import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command, connect
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import ApplicationError, Phase, Status, UnreachableError
+from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Phase, Status
 
 #: A pool process has ten seconds to react to a stop. Five are for the process group, these are for the cluster.
 CLUSTER_SHARE_S = 3.0
@@ -104,7 +104,7 @@ def _end_rest(submission: Submission, followed: Followed, interruption: BaseExce
         within_s /= 2
         try:
             connect.interrupt(submission.target.master, submission.tag, within_s=within_s)
-        except UnreachableError as error:
+        except ClusterUnreachableError as error:
             say(str(error), level="WARNING")
     end_for(interruption, followed, within_s)
 
@@ -119,7 +119,7 @@ def _verify(followed: Followed) -> None:
             if ids is None:
                 break
             status = followed.cluster.status(followed.ids.known(ids), followed.job.tag)
-        except UnreachableError as error:
+        except ClusterUnreachableError as error:
             say(f"the cluster did not confirm the end of {followed.ids}: {error}", level="WARNING")
             break
         time.sleep(0.0 if status.phase.is_end else LOOK_S)

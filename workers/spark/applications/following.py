@@ -16,7 +16,7 @@ from workers.spark.applications import lines
 from workers.spark.applications.jobs import Jobs, ids_of
 from workers.spark.clusters import calls
 from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 R = TypeVar("R")
 
@@ -108,7 +108,7 @@ class Followed:
 
     def look_once(self) -> bool:
         """The same with a single request, after which False proves nothing."""
-        with contextlib.suppress(UnreachableError):
+        with contextlib.suppress(ClusterUnreachableError):
             self._find()
         return self.ids.is_named
 
@@ -129,7 +129,7 @@ class Followed:
             now, is_found = time.monotonic(), True
             try:
                 answer = ask()
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 why = str(error)
             else:
                 phase = answer.phase if isinstance(answer, Status) else Phase.NOT_FOUND if answer is None else Phase.RUNNING
@@ -185,7 +185,7 @@ class Followed:
                             return self.say(f"{self.ids} has ended or is followed by another try: not ended here")
                         kill_at = now + ASK_AGAIN_S
                         self.cluster.kill(self.ids)
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 last = str(error)
             if not_found_since is not None and within_s is None:
                 deadline = max(deadline, not_found_since + self._not_found_s + timeout_s)
@@ -222,7 +222,7 @@ class Followed:
     def _pass_output(self) -> None:
         try:
             text = self.cluster.output(self.ids, self._seen)
-        except UnreachableError:
+        except ClusterUnreachableError:
             return  # the next request reads the same part
         if text:
             self.read_output(text, self.cluster.driver_host(self.ids))

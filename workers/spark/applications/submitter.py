@@ -20,7 +20,7 @@ from workers.spark.applications.following import Followed, end_for, say
 from workers.spark.applications.jobs import Jobs
 from workers.spark.clusters import command, registry, rest, target
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 #: Paths and URLs of files on this machine.
 _HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
@@ -172,7 +172,7 @@ class Submitter:
         followed.check_current()
         try:
             ids = followed.cluster.submit(submission, lambda given: driver.output_of(given, self._settings))
-        except UnreachableError as error:
+        except ClusterUnreachableError as error:
             if error.refused:
                 followed.note(Status(Phase.FAILED, str(error)))
                 raise ApplicationError(f"The Spark master {submission.target.address} accepted no application ({error}).") from None
@@ -194,7 +194,7 @@ class Submitter:
 
 
 def _progress(ids: Ids, *, jobs: bool = False) -> progress.Progress | None:
-    """The progress of an application, from the REST API of its UI; None while the URL of the UI is unknown. UnreachableError."""
+    """The progress of an application, from the REST API of its UI; None while its URL is unknown. ClusterUnreachableError."""
     if ids.ui_url is None:
         return None
     base = f"{ids.ui_url.rstrip('/')}/api/v1/applications"

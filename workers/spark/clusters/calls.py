@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 
-from workers.spark.clusters.status import UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError
 
 COMMAND_S = 30.0
 
@@ -29,10 +29,10 @@ def left(most_s: float) -> float:
 
 
 def run(command: Sequence[str], shown: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end; UnreachableError, which names it as `shown`, if it cannot be run or takes too long."""
+    """Run a command to its end; ClusterUnreachableError, which names it as `shown`, if it cannot be run or takes too long."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=left(COMMAND_S), check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnreachableError(f"{shown} gave no answer ({error})") from None
+        raise ClusterUnreachableError(f"{shown} gave no answer ({error})") from None

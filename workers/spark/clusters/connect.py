@@ -3,7 +3,7 @@
 import threading
 import uuid
 
-from workers.spark.clusters.status import UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError
 
 #: The namespace of the UUIDs that turn tags into session IDs, the same in every process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
@@ -22,7 +22,7 @@ def remote(master: str, tag: str) -> str:
 
 
 def interrupt(master: str, tag: str, *, within_s: float) -> None:
-    """Interrupt and stop the session of a tag on the server; UnreachableError if that takes longer than `within_s`."""
+    """Interrupt and stop the session of a tag on the server; ClusterUnreachableError if that takes longer than `within_s`."""
     failed: list[str] = ["it gave no answer"]
 
     def ask() -> None:
@@ -41,4 +41,4 @@ def interrupt(master: str, tag: str, *, within_s: float) -> None:
     asking.start()
     asking.join(within_s)
     if failed:
-        raise UnreachableError(f"the Connect server did not stop its session: {failed[0]}")
+        raise ClusterUnreachableError(f"the Connect server did not stop its session: {failed[0]}")

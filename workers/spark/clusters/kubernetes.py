@@ -9,7 +9,7 @@ from typing import Any
 from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster, Run
-from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 LABEL = "paceline-try"
 #: The container of the driver in its pod, which may have sidecars.
@@ -69,14 +69,14 @@ class Kubernetes(Cluster):
         try:
             answer: Mapping[str, Any] = json.loads(output) if output.strip() else {}
         except ValueError:
-            raise UnreachableError(f"kubectl {' '.join(arguments)} did not print JSON") from None
+            raise ClusterUnreachableError(f"kubectl {' '.join(arguments)} did not print JSON") from None
         return answer
 
     def _run(self, *arguments: str) -> str:
         shown = f"kubectl {' '.join(arguments)}"
         done = calls.run([self._command, "--server", self._server, "--namespace", self._namespace, *arguments], shown)
         if done.returncode != 0:
-            raise UnreachableError(f"{shown} failed: {done.stderr[-300:].strip()}")
+            raise ClusterUnreachableError(f"{shown} failed: {done.stderr[-300:].strip()}")
         return done.stdout
 
 
@@ -110,9 +110,9 @@ def of_pod(pod: Mapping[str, Any], ids: Ids) -> Status:
 
 
 def found(listed: Mapping[str, Any]) -> Ids | None:
-    """The newest pod in a list of pods with a tag; UnreachableError if the answer is not a list."""
+    """The newest pod in a list of pods with a tag; ClusterUnreachableError if the answer is not a list."""
     if not isinstance(listed.get("items"), list):
-        raise UnreachableError(f"kubectl did not print a list of pods but {str(listed)[:200]!r}")
+        raise ClusterUnreachableError(f"kubectl did not print a list of pods but {str(listed)[:200]!r}")
     pods = listed["items"]
     newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
     if newest is None:

@@ -14,7 +14,7 @@ Password = Callable[[str], str | None]
 
 
 class Cluster(ABC):
-    """The requests for following an application. Each method sends one request; UnreachableError without an answer."""
+    """The requests for following an application. Each method sends one request; ClusterUnreachableError without an answer."""
 
     def tagged(self, submission: Submission) -> Submission:
         """The submission with its tag in the place where this cluster can search for it; by default in its name."""
@@ -23,7 +23,7 @@ class Cluster(ABC):
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit an application whose driver runs in the cluster. Not called for a master without the deploy mode cluster.
 
-        FailTask, and UnreachableError with `refused`, mean that the cluster certainly did not accept it. After any other
+        FailTask, and ClusterUnreachableError with `refused`, mean that the cluster certainly did not accept it. After any other
         error it may have.
         """
         raise NotImplementedError

@@ -11,7 +11,7 @@ from scheduler.exceptions import FailTask
 from workers.spark.clusters import command, rest, signed
 from workers.spark.clusters.command import AS_CONF, Submission
 from workers.spark.clusters.protocol import Cluster, Password, Run
-from workers.spark.clusters.status import ENDS, Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.status import ENDS, ClusterUnreachableError, Ids, Phase, Status
 
 R = TypeVar("R")
 
@@ -53,7 +53,7 @@ class Standalone(Cluster):
         for number, base in enumerate(self._rest, 1):
             try:
                 return created(rest.ask_object(f"{base}/create", body=body, headers=headers))
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 # If a master may have accepted it, no other one is tried: then there could be two drivers.
                 if not error.refused or number == len(self._rest):
                     raise
@@ -105,7 +105,7 @@ class Standalone(Cluster):
                 without_log = driver
             # An ended driver without a log never ran, or its worker is gone: it is not running.
         if without_log is not None:
-            raise UnreachableError(f"{without_log} has no log yet, so it is unknown whether it is {tag}")
+            raise ClusterUnreachableError(f"{without_log} has no log yet, so it is unknown whether it is {tag}")
         return None
 
     def _page(self) -> dict[str, Any]:
@@ -120,11 +120,11 @@ class Standalone(Cluster):
 
     def _each(self, addresses: Sequence[str], ask: Callable[[str], R]) -> R:
         """The first answer of several masters."""
-        last: UnreachableError | None = None
+        last: ClusterUnreachableError | None = None
         for address in addresses:
             try:
                 return ask(address)
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 last = error
         assert last is not None
         raise last
@@ -172,31 +172,34 @@ def request(submission: Submission) -> dict[str, Any]:
 
 
 def alive(page: dict[str, Any], address: str) -> dict[str, Any]:
-    """The JSON of a master's page; UnreachableError unless the master is active."""
+    """The JSON of a master's page; ClusterUnreachableError unless the master is active."""
     if page.get("status") != "ALIVE" or not all(isinstance(page.get(name), list) for name in LISTS):
-        raise UnreachableError(f"the master at {address} is not ALIVE but {str(page.get('status', page))[:200]!r}")
+        raise ClusterUnreachableError(f"the master at {address} is not ALIVE but {str(page.get('status', page))[:200]!r}")
     return page
 
 
 def of_action(answer: dict[str, Any], action: str) -> dict[str, Any]:
-    """An answer of an active master to one kind of request; UnreachableError for any other answer."""
+    """An answer of an active master to one kind of request; ClusterUnreachableError for any other answer."""
     message = str(answer.get("message", ""))
     if answer.get("action") != action or _is_standby(message):
-        raise UnreachableError(f"the master did not answer with {action} but with {message or answer!r:.200}")
+        raise ClusterUnreachableError(f"the master did not answer with {action} but with {message or answer!r:.200}")
     return answer
 
 
 def created(answer: Mapping[str, Any]) -> Ids:
-    """The driver ID of a CreateSubmissionResponse; FailTask if the master rejected it, UnreachableError if it may have accepted."""
+    """The driver ID of a CreateSubmissionResponse.
+
+    FailTask if the master rejected the driver, ClusterUnreachableError if it may have accepted it.
+    """
     driver, message = answer.get("submissionId"), str(answer.get("message") or answer)[:300]
     by_master = answer.get("action") in {"CreateSubmissionResponse", "ErrorResponse"}
     if by_master and answer.get("success") and driver:
         return Ids(driver_id=str(driver))
     if by_master and not answer.get("success"):
         if _is_standby(message):
-            raise UnreachableError(f"the master accepted no driver: {message}", refused=True)
+            raise ClusterUnreachableError(f"the master accepted no driver: {message}", refused=True)
         raise FailTask(f"The Spark master accepted no driver: it answered {message!r}.")
-    raise UnreachableError(f"the master returned no driver ID but answered {message!r}")
+    raise ClusterUnreachableError(f"the master returned no driver ID but answered {message!r}")
 
 
 def of_driver(answer: Mapping[str, Any]) -> Status:

@@ -59,7 +59,7 @@ class Status:
     ids: Ids = Ids()
 
 
-class UnreachableError(Exception):
+class ClusterUnreachableError(Exception):
     """A cluster did not answer, or not in a known form. `refused`: the request was certainly not processed."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from workers.spark.clusters import calls, rest
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster, Run
-from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 #: The heading of a list of applications.
 _LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
@@ -68,7 +68,7 @@ class Yarn(Cluster):
         shown = f"`{self._command} {' '.join(arguments)}`"
         done = calls.run([self._command, *arguments], shown)
         if done.returncode != 0 and not _ID.search(done.stdout):
-            raise UnreachableError(f"{shown} failed: {(done.stderr or done.stdout)[-300:].strip()}")
+            raise ClusterUnreachableError(f"{shown} failed: {(done.stderr or done.stdout)[-300:].strip()}")
         return done.stdout
 
 
@@ -105,18 +105,18 @@ def of_report(report: str) -> Status:
 
 
 def found(answer: Mapping[str, Any]) -> Ids | None:
-    """The newest application in an answer of /ws/v1/cluster/apps; UnreachableError if it is not a list."""
+    """The newest application in an answer of /ws/v1/cluster/apps; ClusterUnreachableError if it is not a list."""
     if "apps" not in answer:
-        raise UnreachableError(f"the resource manager did not answer with a list of applications but {str(answer)[:200]!r}")
+        raise ClusterUnreachableError(f"the resource manager did not answer with a list of applications but {str(answer)[:200]!r}")
     apps = (answer.get("apps") or {}).get("app") or []
     newest = max(apps, key=lambda app: app.get("startedTime", 0), default=None)
     return None if newest is None else Ids(application_id=str(newest["id"]), ui_url=newest.get("trackingUrl") or None)
 
 
 def listed(output: str) -> Ids | None:
-    """The last application in the output of `yarn application -list`; UnreachableError if it is not a list."""
+    """The last application in the output of `yarn application -list`; ClusterUnreachableError if it is not a list."""
     if not _LIST_HEAD.search(output):
-        raise UnreachableError(f"yarn did not print a list of applications but {output[-300:].strip()!r}")
+        raise ClusterUnreachableError(f"yarn did not print a list of applications but {output[-300:].strip()!r}")
     application_ids = _ID.findall(output)
     return Ids(application_id=application_ids[-1]) if application_ids else None
 

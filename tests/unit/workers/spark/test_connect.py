@@ -3,7 +3,7 @@
 import pytest
 
 from workers.spark.clusters import connect
-from workers.spark.clusters.status import UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -17,5 +17,5 @@ def test_the_session_of_a_tag_is_the_same_in_any_process_and_with_any_url() -> N
 
 
 def test_an_interruption_of_an_unreachable_server_is_reported_in_time() -> None:
-    with pytest.raises(UnreachableError, match="did not stop its session"):
+    with pytest.raises(ClusterUnreachableError, match="did not stop its session"):
         connect.interrupt("sc://127.0.0.1:1", TAG, within_s=1.0)

@@ -12,7 +12,7 @@ from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.following import Followed, end_for
 from workers.spark.applications.jobs import NoJobs
-from workers.spark.clusters.status import ApplicationLivesError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
 #: Time for an application that is found in the end, on the slowest machine.
@@ -88,14 +88,14 @@ def followed(
 
 
 def test_an_unknown_status_and_no_response_are_queried_again() -> None:
-    answers = [Phase.RUNNING, Phase.UNKNOWN, UnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
+    answers = [Phase.RUNNING, Phase.UNKNOWN, ClusterUnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
     jobs = Jobs()
 
     assert followed(Cluster(answers), jobs, settings=PATIENT).to_the_end().phase is Phase.FINISHED
     assert [one.phase for one in jobs.noted] == [Phase.RUNNING, Phase.FINISHED]
 
 
-@pytest.mark.parametrize("answer", [Phase.UNKNOWN, UnreachableError("the master does not answer")])
+@pytest.mark.parametrize("answer", [Phase.UNKNOWN, ClusterUnreachableError("the master does not answer")])
 def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> None:
     jobs = Jobs()
 
@@ -143,7 +143,7 @@ def test_an_application_that_another_try_has_taken_over_is_left_alone() -> None:
     assert cluster.killed == []
 
 
-AWAY = UnreachableError("the master does not answer")
+AWAY = ClusterUnreachableError("the master does not answer")
 
 
 @pytest.mark.parametrize("found", [[None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])

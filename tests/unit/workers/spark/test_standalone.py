@@ -8,7 +8,7 @@ import pytest
 from scheduler.exceptions import FailTask
 from workers.spark.applications import lines
 from workers.spark.clusters import standalone
-from workers.spark.clusters.status import Ids, Phase, Status, UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -71,7 +71,7 @@ def test_a_master_that_refuses_a_driver_took_none(answer: dict[str, Any]) -> Non
 def test_a_standby_master_surely_took_none() -> None:
     message = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
 
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(ClusterUnreachableError) as caught:
         standalone.created({"action": "CreateSubmissionResponse", "success": False, "message": message})
 
     assert caught.value.refused
@@ -79,7 +79,7 @@ def test_a_standby_master_surely_took_none() -> None:
 
 @pytest.mark.parametrize("answer", [{}, {"action": "CreateSubmissionResponse", "success": True}, {"message": "bad gateway"}])
 def test_after_any_other_answer_a_driver_may_have_been_taken(answer: dict[str, Any]) -> None:
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(ClusterUnreachableError) as caught:
         standalone.created(answer)
 
     assert not caught.value.refused
@@ -87,7 +87,7 @@ def test_after_any_other_answer_a_driver_may_have_been_taken(answer: dict[str, A
 
 @pytest.mark.parametrize("answer", [{}, {"message": "bad gateway"}, page(status="RECOVERING"), page(activedrivers=None)])
 def test_a_response_that_is_no_page_of_an_active_master_is_ignored(answer: dict[str, Any]) -> None:
-    with pytest.raises(UnreachableError):
+    with pytest.raises(ClusterUnreachableError):
         standalone.alive(answer, "http://m:8080")
 
 

@@ -18,7 +18,7 @@ from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.submitter import Submitter
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import ApplicationError, Ids, Phase, Status, StatusUnknownError, UnreachableError
+from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 #: A short wait for applications that never appear, and enough time for others on the slowest machine.
 SHORT_S, LONG_S = 0.05, 60.0
@@ -142,7 +142,7 @@ def submit() -> Iterator[Submit]:
         yield run
 
 
-LOST = UnreachableError("the answer was cut off")
+LOST = ClusterUnreachableError("the answer was cut off")
 
 
 @pytest.mark.parametrize("late", [0, 5])
@@ -187,7 +187,7 @@ def test_a_spark_submit_that_failed_may_have_submitted_its_application(submit: S
 
 
 @pytest.mark.parametrize(
-    "answer", [UnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
+    "answer", [ClusterUnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
 )
 def test_an_application_that_the_cluster_certainly_did_not_accept_is_closed(submit: Submit, answer: Exception) -> None:
     jobs = Jobs()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from workers.spark.clusters import kubernetes, yarn
-from workers.spark.clusters.status import Ids, Phase, UnreachableError
+from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase
 
 #: github.com/apache/airflow, tests of the provider apache-spark: spark-submit to YARN.
 YARN_SUBMITTING = """\
@@ -160,12 +160,12 @@ def test_an_empty_list_is_recognized() -> None:
     assert yarn.listed(f"{head}0\n  Application-Id\tApplication-Name\n") is None
     assert yarn.listed(f"{head}1\n application_1_2\td.t\tSPARK\n") == Ids(application_id="application_1_2")
     for no_list in ("", "application_1_2", "WARN RetryInvocationHandler: no route"):
-        with pytest.raises(UnreachableError):
+        with pytest.raises(ClusterUnreachableError):
             yarn.listed(no_list)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(ClusterUnreachableError):
         yarn.found({"message": "bad gateway"})
     for no_pods in ({}, {"items": None}):
-        with pytest.raises(UnreachableError):
+        with pytest.raises(ClusterUnreachableError):
             kubernetes.found(no_pods)
 
 
