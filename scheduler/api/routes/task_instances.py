@@ -14,7 +14,7 @@ from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageErr
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.queries import why
-from scheduler.store.queries.holders import Reader
+from scheduler.store.queries.why import Reader
 
 router = new_router(tags=["Task Instance"])
 

@@ -1,7 +1,7 @@
 """`tasks why`: reads the situation of one task instance, and explains in sentences what it waits for. It changes nothing."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,6 +12,7 @@ from scheduler.deciding.situation import (
     BackfillFacts,
     Counted,
     DeferralFacts,
+    Holder,
     LimitFacts,
     PoolFacts,
     QueueFacts,
@@ -25,9 +26,10 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, RunState
 from scheduler.states import TaskState as S
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
-from scheduler.store.queries import holders, reads
-from scheduler.store.queries.holders import Reader
+from scheduler.store.lists import dags
+from scheduler.store.queries import reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
 from scheduler.store.queueing.limits import ALIVE, HOLDS, IN_POOL, LIVE_WORKER, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
@@ -41,6 +43,17 @@ select id, task_id, map_index from task_instance where dag_run_id = %(run)s and 
  order by state is null, task_no, map_index limit 5
 """
 LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The reader of an explanation. Of other DAGs, only those that have one of `tags` are named; None names all.
+
+    `versions` are those that its process has read already.
+    """
+
+    tags: Collection[str] | None = None
+    versions: Versions = field(default_factory=Versions)
 
 
 def why(
@@ -91,6 +104,20 @@ def _first_open(instances: list[Row]) -> int:
     """The smallest map index of an unfinished instance, or of any."""
     still_open = [row["first"] for row in instances if row["state"] not in FINISHED]
     return min(still_open or [row["first"] for row in instances], default=-1)
+
+
+def named_holders(connection: Connection, rows: Sequence[Row], reader: Reader) -> tuple[Holder, ...]:
+    """These task instances (dag_id, run_id, task_id, map_index, pool_slots) as holders."""
+    found = {row["dag_id"] for row in rows}
+    seen = found if reader.tags is None else set(dags.visible(connection, found, reader.tags))
+    return tuple(
+        _named_holder(row) if row["dag_id"] in seen else Holder(name=None, run_id=None, slots=row["pool_slots"]) for row in rows
+    )
+
+
+def _named_holder(row: Row) -> Holder:
+    index = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""
+    return Holder(name=f"{row['dag_id']}.{row['task_id']}{index}", run_id=row["run_id"], slots=row["pool_slots"])
 
 
 def _situation(connection: Connection, settings: Settings, ti_id: int, counts: dict[S, int], reader: Reader) -> Situation:
@@ -234,8 +261,8 @@ def _pool(connection: Connection, settings: Settings, ti: Row, reader: Reader) -
         return None
     key |= {"free": pool["slots"] - pool["used"], "slots": pool["slots"]}
     first = _reserved_for(connection, key, rank) if settings.scheduler.pool_reservation else []
-    reserved_for = next(iter(holders.named(connection, first, reader)), None)
-    return PoolFacts(**pool, holders=holders.named(connection, _holders(connection, ti["pool"]), reader), reserved_for=reserved_for)
+    reserved_for = next(iter(named_holders(connection, first, reader)), None)
+    return PoolFacts(**pool, holders=named_holders(connection, _holders(connection, ti["pool"]), reader), reserved_for=reserved_for)
 
 
 def _holders(connection: Connection, name: str) -> list[Row]:

@@ -16,8 +16,8 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
 from scheduler.states import HOLDS_SLOTS, TaskState
 from scheduler.store.db import rows
-from scheduler.store.queries import events, holders, reads
-from scheduler.store.queries.holders import Reader
+from scheduler.store.queries import events, reads
+from scheduler.store.queries.why import Reader, named_holders
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]
@@ -173,7 +173,7 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
 
 
 def _pool(connection: Connection, own: Row, held: list[Row], reader: Reader) -> PoolFacts:
-    found = holders.named(connection, sorted(held, key=lambda one: -one["pool_slots"]), reader)
+    found = named_holders(connection, sorted(held, key=lambda one: -one["pool_slots"]), reader)
     used = sum(one.slots for one in found)
     return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=found, holder_count=len(found))
 
