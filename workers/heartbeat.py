@@ -245,9 +245,9 @@ class HeartbeatThread(threading.Thread):
 
     def _expire_former(self) -> None:
         """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""
-        dead = self._pidfile.take_dead() if self._pidfile is not None else []
-        if dead:
-            runs = transact(self._engine, processes.expire, dead, why="is gone from its machine")
+        ended = self._pidfile.take_ended() if self._pidfile is not None else []
+        if ended:
+            runs = transact(self._engine, processes.expire, ended, why="is gone from its machine")
             self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _restart_if_deaf(self) -> None:

@@ -290,8 +290,8 @@ class Waiter:
         self._settings_drift.enter(waiter_id)
         if self._pidfile is not None:
             self._pidfile.note(waiter_id)
-            if dead := self._pidfile.take_dead():
-                transact(self._engine, processes.expire, dead, why="is gone from its machine")
+            if ended := self._pidfile.take_ended():
+                transact(self._engine, processes.expire, ended, why="is gone from its machine")
         return waiter_id
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:

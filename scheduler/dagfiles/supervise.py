@@ -184,15 +184,15 @@ class DagFileManager:
             return None, (), ()
         listing = self._listing
         changes: dict[str, Any] = {"modules": listing.modules, "again": listing.again, "now": now}
-        room = self._free_places()
+        places = self._free_places()
         removed: tuple[str, ...] = ()
         claimed: list[files.Claimed] = []
-        if listing.complete or room <= 0:
+        if listing.complete or places <= 0:
             removed = transact(self._engine, files.sync, listing.files, complete=listing.complete, **changes)
             self._ask_at = 0.0
         else:
-            claimed = transact(self._engine, files.take, listing.files, **changes, **self._claim(room, now))
-            self._asked(full=len(claimed) == room)
+            claimed = transact(self._engine, files.take, listing.files, **changes, **self._claim(places, now))
+            self._asked(full=len(claimed) == places)
         self._listing = None
         return len(listing.files), removed, self._begin(claimed)
 
@@ -299,11 +299,11 @@ class DagFileManager:
         )
 
     def _start_due(self, now: datetime) -> tuple[str, ...]:
-        room = self._free_places()
-        if room <= 0:
+        places = self._free_places()
+        if places <= 0:
             return ()
-        claimed = transact(self._engine, files.claim, now=now, **self._claim(room, now))
-        self._asked(full=len(claimed) == room)
+        claimed = transact(self._engine, files.claim, now=now, **self._claim(places, now))
+        self._asked(full=len(claimed) == places)
         return self._begin(claimed)
 
     def _asked(self, *, full: bool) -> None:
@@ -313,12 +313,12 @@ class DagFileManager:
     def _free_places(self) -> int:
         return self._settings.scheduler.parsing_processes - self._parser.busy
 
-    def _claim(self, room: int, now: datetime) -> dict[str, Any]:
+    def _claim(self, places: int, now: datetime) -> dict[str, Any]:
         limits = self._settings.scheduler
         return {
             "claimed_by": self._id,
             "until": now + timedelta(seconds=limits.dag_file_processor_timeout + CLAIM_MARGIN_S),
-            "limit": room,
+            "limit": places,
             "sort_mode": limits.file_parsing_sort_mode,
             "host": self._host,
         }

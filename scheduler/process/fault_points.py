@@ -38,7 +38,7 @@ TRANSACTIONS = {
     "expire": "declare expired processes lost, and recover their tasks",
     "deadline": "record missed SLAs and deadlines of a run",
     "notice": "claim a callback or email",
-    "told": "record the delivery of a callback or email",
+    "delivered": "record the delivery of a callback or email",
     "register": "register a process",
     "heartbeat": "write the heartbeat of a process",
     "lost": "report a pool process that died",

@@ -27,7 +27,7 @@ class Pidfile:
         self._path = folder / f"{role}-{os.getpid()}{MARK}"
         self._descriptor: int | None = None
         self._pid = os.getpid()
-        self._dead: list[str] = []
+        self._ended: list[str] = []
 
     @property
     def socket(self) -> Path:
@@ -54,10 +54,10 @@ class Pidfile:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
-    def take_dead(self) -> list[str]:
+    def take_ended(self) -> list[str]:
         """Return the registry IDs of processes of this host and role that have certainly ended. Each is returned once."""
-        dead, self._dead = self._dead, []
-        return dead
+        ended, self._ended = self._ended, []
+        return ended
 
     def leave(self) -> None:
         """Remove the pidfile. Does nothing in a forked process."""
@@ -75,7 +75,7 @@ class Pidfile:
             owner = {}
         # Machines may share the folder without sharing its locks.
         if owner.get("host") == self._host:
-            self._dead.append(owner["id"])
+            self._ended.append(owner["id"])
             path.unlink(missing_ok=True)
             path.with_suffix(SOCKET).unlink(missing_ok=True)
 

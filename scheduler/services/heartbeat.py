@@ -94,5 +94,5 @@ class Heartbeat(Service):
         self.drift.enter(scheduler_id)
         if self._pidfile is not None:
             self._pidfile.note(scheduler_id)
-            self._left_behind += self._pidfile.take_dead()
+            self._left_behind += self._pidfile.take_ended()
         return scheduler_id

@@ -88,7 +88,7 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
     upcoming = _upcoming(connection, due, dag, now)
     new: list[runs.CreatedRun] = []
     for _ in range(MAX_DATES):
-        if upcoming is None or upcoming.run_after > now or len(new) >= due.room:
+        if upcoming is None or upcoming.run_after > now or len(new) >= due.free_runs:
             break
         created = runs.create(connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue)
         if created is not None:
@@ -101,7 +101,7 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
 def _upcoming(connection: Connection, due: Due, dag: SerializedDag, now: datetime) -> RunTimes | None:
     """The next run: the planned one, unless the schedule was edited or newer runs are due."""
     is_old = due.planned_version_id != due.version_id
-    if not is_old and (due.next is None or due.next.run_after > now or due.room <= 0):
+    if not is_old and (due.next is None or due.next.run_after > now or due.free_runs <= 0):
         return due.next
     last, covered = schedules.newest_scheduled(connection, due.dag_id) or (None, None)
     newest = schedules.next_run(dag, last, now, covered=covered)

@@ -133,8 +133,8 @@ def told(context):
 #: The DAG that reaches a fault point, where that is not `work`.
 NEEDS = {
     "due": "flaky", "lost": "dies", "await": "waits", "fire": "waits", "update": "makes", "asset": "makes", "timeout": "slow",
-    "deadline": "late", "notice": "told", "told": "told", "callback": "told", "backfill": "dated", "plan": "once", "parse": "once",
-    "continue": "row",
+    "deadline": "late", "notice": "told", "delivered": "told", "callback": "told", "backfill": "dated", "plan": "once",
+    "parse": "once", "continue": "row",
 }  # fmt: skip
 FAILS = frozenset({"slow"})
 

@@ -30,7 +30,7 @@ class Due:
     planned_version_id: int | None
     next: RunTimes | None
     #: How many more open runs max_active_runs allows. Runs of backfills have a limit of their own and do not count.
-    room: int
+    free_runs: int
 
 
 def due(connection: Connection, now: datetime, *, limit: int, spread: str, without: Sequence[str] = ()) -> list[str]:
@@ -73,7 +73,7 @@ def lock(connection: Connection, dag_id: str) -> Due | None:
     row = connection.exec_driver_sql(
         f"""
         select s.planned_version_id, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
-               d.version_id, v.max_active_runs - {OPEN_RUNS} as room
+               d.version_id, v.max_active_runs - {OPEN_RUNS} as free_runs
           from dag_schedule s join dag d on d.dag_id = s.dag_id and d.is_active join dag_version v on v.id = d.version_id
          where s.dag_id = %s
         """,
@@ -82,7 +82,7 @@ def lock(connection: Connection, dag_id: str) -> Due | None:
     if row is None:
         return None
     planned, next_ = row.planned_version_id, _planned(row)
-    return Due(dag_id=dag_id, version_id=row.version_id, planned_version_id=planned, next=next_, room=row.room)
+    return Due(dag_id=dag_id, version_id=row.version_id, planned_version_id=planned, next=next_, free_runs=row.free_runs)
 
 
 def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:

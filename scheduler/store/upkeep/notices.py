@@ -100,7 +100,7 @@ def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: i
     return noted.rowcount == 1
 
 
-@commit_point("told")
+@commit_point("delivered")
 def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
     """End a notice, with `error` if it failed; False if the claim is lost."""
     ended = connection.exec_driver_sql(

@@ -144,12 +144,12 @@ def delete_runs(connection: Connection, before: datetime, after: tuple[datetime,
         {"before": before, "ids": [row.id for row in seen]},
     ).all()
     chosen: list[Any] = []
-    room = MOST_INSTANCES
+    left = MOST_INSTANCES
     for row in sorted(held, key=_place):
-        if chosen and row.size > room:
+        if chosen and row.size > left:
             return _deleted(connection, before, chosen, _place(chosen[-1]))
         chosen.append(row)
-        room -= row.size
+        left -= row.size
     return _deleted(connection, before, chosen, _place(seen[-1]) if len(seen) == SCAN else None)
 
 

@@ -238,7 +238,7 @@ def test_free_runs_are_counted_after_the_lock_is_held(scenario: Scenario) -> Non
         eventually(lambda: gate.exec_driver_sql(WAITS).scalar_one() == 1)
 
         other = schedules.lock(quick, "c")
-        if other is not None and other.room > 0:
+        if other is not None and other.free_runs > 0:
             quick.exec_driver_sql(
                 "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after)"
                 " values ('c', 'theirs', 'manual', 'queued', %s, now())",
@@ -254,4 +254,4 @@ def test_free_runs_are_counted_after_the_lock_is_held(scenario: Scenario) -> Non
     (mine,) = found
     open_runs = scenario.rows("select count(*) from dag_run")[0][0]
     assert mine is not None
-    assert mine.room == 1 - open_runs
+    assert mine.free_runs == 1 - open_runs

@@ -146,7 +146,7 @@ def test_a_process_has_certainly_ended_once_it_and_its_forked_children_are_gone(
     def dead() -> list[str]:
         found = Pidfile(short_folder, "worker").take()
         try:
-            return found.take_dead()
+            return found.take_ended()
         finally:
             found.leave()
 
@@ -166,7 +166,7 @@ def test_marks_of_other_roles_and_hosts_are_left_alone(short_folder: Path, monke
     host = short_folder / f"worker-1{pidfile.MARK}"
     host.write_text('{"host": "elsewhere", "id": "other host"}')
 
-    assert Pidfile(short_folder, "worker").take().take_dead() == []
+    assert Pidfile(short_folder, "worker").take().take_ended() == []
     assert role.exists() and host.exists()
 
 
