@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
-#: How a task can work (see source.py): `empty` leaves no trace in the ledger.
-DOES = ("work", "fails_first", "fails", "skips", "pokes", "waits", "lists", "item", "empty")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask:
     """One task. `over` names the task whose list it is mapped over; without it, a mapped task is mapped over a literal."""
 
     task_id: str
+    #: A function of dag_files.py. `empty` leaves no trace in the ledger.
     does: str = "work"
     seconds: float = 0.0
     #: Tries that fail before one succeeds, of `fails_first`.

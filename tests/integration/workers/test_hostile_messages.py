@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from scheduler.messaging import publisher
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import client
 from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
-from scheduler.settings import Settings
 from scheduler.store.worker import crashes
 from workers import message_filter
 
@@ -24,13 +22,6 @@ ONE_TASK = """
     with DAG("d", schedule=None):
         PythonOperator(task_id="t", python_callable=lambda: print("ran"))
 """
-
-
-@pytest.fixture
-def scenario(settings: Settings) -> Iterator[Scenario]:
-    scenario = Scenario(settings)
-    yield scenario
-    scenario.close()
 
 
 def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: Path) -> None:

@@ -24,13 +24,6 @@ from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 MANY = 500
 
 
-@pytest.fixture
-def scenario(settings: Settings) -> Any:
-    scenario = Scenario(settings)
-    yield scenario
-    scenario.close()
-
-
 def deferred(trigger: Any, *, timeout_s: float | None = None, file: str | None = None) -> Ending:
     classpath, kwargs = deferral.serialized(trigger)
     return Ending(
