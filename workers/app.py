@@ -140,7 +140,10 @@ class Pool(TaskPool):  # type: ignore[misc]
     """Celery's prefork pool. A pool process that dies during its start is replaced like any other."""
 
     def on_start(self) -> None:
-        """Fork the pool processes. Their garbage collections leave alone what they share with this process, so it stays shared."""
+        """Fork the pool processes.
+
+        Their garbage collections do not touch the memory that they share with this process, so it stays shared.
+        """
         gc.collect()
         gc.freeze()
         super().on_start()

@@ -28,7 +28,7 @@ from workers.store import Store
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
 LEASE_WAIT_S = 10.0
-REFUSED = "the report was refused: this try is no longer the current one, or was asked to stop"
+REFUSED = "the report was refused: this try is no longer the current one, or a stop was requested"
 EMPTY = Ending(TaskState.SUCCESS)
 
 

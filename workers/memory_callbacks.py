@@ -38,7 +38,7 @@ class MemoryCallbacks:
             self._call("on_execute", instance, state=TaskState.RUNNING)
 
     def ended(self, instance: Instance) -> None:
-        """A try ended, or waits to go on, which is no event."""
+        """A try ended, or is suspended, which has no callback."""
         if instance.state in EVENTS:
             self._call(EVENTS[instance.state], instance, state=instance.state)
 

@@ -92,7 +92,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
             keys = [self._q_for_pri(queue, step) for queue in self.active_queues for step in self.priority_steps]
             if not self._put_aside(error, keys, "list"):
                 # The worker may not remove it. It tries again at once, so a pause limits the rate.
-                refused.log("no message can be taken: one of the keys %s is not a list", ", ".join(keys))
+                refused.log("no message can be consumed: one of the Redis keys %s is not a list", ", ".join(keys))
                 time.sleep(PAUSE_S)
             raise Empty from None
 

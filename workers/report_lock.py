@@ -36,7 +36,7 @@ class ReportLock:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the lock, or go on without it if one holder keeps it for LONGEST_S."""
+        """Hold the lock, or continue without it if one holder keeps it for LONGEST_S."""
         held = self._acquire()
         try:
             yield

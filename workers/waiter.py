@@ -242,7 +242,7 @@ class Waiter:
             self._something_fired.set()
 
     def _drop(self, dispatch_ids: Sequence[str], *, awaited: Container[str] | None = None) -> None:
-        """Stop to await these triggers. Tasks that are not `awaited` elsewhere and not late were stopped: `on_kill` is called."""
+        """Cancel these triggers. Tasks that are not `awaited` elsewhere and not late were stopped: `on_kill` is called."""
         for dispatch_id in dispatch_ids:
             if (running := self._running.pop(dispatch_id, None)) is not None:
                 trigger, waits = running

@@ -249,7 +249,7 @@ def _without_secrets(value: Any, levels: int = DEEPEST_EXTRA) -> Any:
 
 
 def check_again(request: Request) -> None:
-    """For a response that goes on: UnauthenticatedError or ForbiddenError if the login has ended or lost its rights meanwhile."""
+    """For a streaming response: UnauthenticatedError or ForbiddenError if the login has ended or lost its rights since."""
     begin(request)
     _raise_refusal(request)
 

@@ -27,7 +27,7 @@ log = logging.getLogger("paceline.web")
 
 #: The meanings of the statuses that any route can return.
 MEANINGS = {
-    400: "The request asks for something impossible.",
+    400: "The request is invalid.",
     401: "There is no valid login or token.",
     403: "The account may not do that.",
     404: "There is no such thing.",
@@ -60,7 +60,7 @@ class UnsupportedError(PacelineError):
     """Paceline does not have this."""
 
 
-#: The status of an error. Others are 400: the request asks for something impossible.
+#: The status of an error. Others are 400: the request is invalid.
 STATUS: dict[type[PacelineError], int] = {
     UnauthenticatedError: 401,
     ForbiddenError: 403,

@@ -75,7 +75,7 @@ class Logins:
         return self.begin(account_id, address, "session")
 
     def begin(self, account_id: int, address: str, kind: str) -> Login:
-        """Begin a session of an account that has proved itself. UnauthenticatedError if it was deleted meanwhile."""
+        """Begin a session of an authenticated account. UnauthenticatedError if the account was deleted meanwhile."""
         lasts_s = self._web.session_timeout if kind == "session" else self._web.token_timeout
         key, expires_at = transact(self._engine, keys.issue, account_id, kind, lasts_s=lasts_s, address=address)
         account = transact(self._engine, keys.account, key, kind)

@@ -50,7 +50,7 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def _without(value: Any, seen: set[str]) -> Any:
-    """The same without these names. What stands beside the name of another DAG is about that DAG, and goes with it."""
+    """The object without these names. Values beside the name of another DAG describe that DAG, and are removed too."""
     if isinstance(value, list):
         return [_without(item, seen) for item in value]
     if not isinstance(value, dict):

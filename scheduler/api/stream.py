@@ -1,4 +1,4 @@
-"""The event stream: one look at the database for all open pages of a web process, fanned out in memory."""
+"""The event stream: one query of the database for all open pages of a web process, fanned out in memory."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from scheduler.store.lists.changes import Changes, Watch
 
 log = logging.getLogger("paceline.web")
 
-#: Seconds between two looks, while a page is open.
+#: Seconds between two polls, while a page is open.
 INTERVAL_S = 0.4
 #: Seconds for the first look.
 READY_S = 5.0
@@ -101,7 +101,7 @@ class Stream:
         self._looking: asyncio.Task[None] | None = None
         #: Set after the first look, from which on no change is missed.
         self._sees = asyncio.Event()
-        #: Looks since the start, for tests: they do not grow with the number of pages.
+        #: Polls since the start, for tests: they do not grow with the number of pages.
         self.looks = 0
 
     def refuse_too_many(self) -> None:

@@ -116,7 +116,7 @@ def java(settings: Settings) -> Iterator[Finding]:
 
     path = runtime.find_java()
     if path is None:
-        yield bad("java", "No Java is found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
+        yield bad("java", "Java was not found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
         return
     version = runtime.java_version(path)
     if version is not None and version < runtime.OLDEST_JAVA:
@@ -253,7 +253,7 @@ def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = T
             yield bad(
                 f"{kind}s",
                 f"{kind} {row['name']} on {row['host']} has sent no heartbeat since {row['heartbeat_at']:%H:%M:%S} UTC.",
-                "See whether it still runs there; a live scheduler takes its work over.",
+                "Check whether it still runs there; a live scheduler takes its work over.",
             )
 
 

@@ -72,7 +72,7 @@ def demo(keep: bool) -> None:
                 output.say(f"Paceline is at {running.web_url}; this link logs you in once: {running.web_link}")
                 if running.web_password:
                     output.say(f"Later, log in as admin with the password {running.web_password}")
-                output.say(f"The stack stays up until Ctrl-C; `PACELINE_HOME={settings.home} paceline runs list` looks into it.")
+                output.say(f"The stack stays up until Ctrl-C; `PACELINE_HOME={settings.home} paceline runs list` lists its runs.")
                 threading.Event().wait()
     if run is None:
         raise click.Abort

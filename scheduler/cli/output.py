@@ -150,7 +150,7 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
         grid.add_row(*line)
     screen.print(grid)
     if left_out := [column for column in columns if column not in chosen]:
-        say(f"Not shown, for lack of room: {', '.join(map(_title, left_out))}; --json has them.")
+        say(f"Not shown, because the terminal is too narrow: {', '.join(map(_title, left_out))}; --json has them.")
 
 
 def fitting(widths: Mapping[str, int], max_width: int) -> list[str]:

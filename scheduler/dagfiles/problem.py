@@ -18,7 +18,7 @@ MAX_TRACEBACK_CHARACTERS = 20_000
 MAX_REPORT_CHARACTERS = 1 << 20
 MEANINGS: dict[int, str] = {
     signal.SIGSEGV: "a segmentation fault in a library it uses",
-    signal.SIGABRT: "a library it uses gave up",
+    signal.SIGABRT: "a library that it uses aborted",
     signal.SIGBUS: "a bad memory access in a library it uses",
     signal.SIGKILL: "killed from outside, perhaps for lack of memory",
 }

@@ -1,11 +1,11 @@
 """The tasks that may be queued when a try ends, as far as its worker can decide it: pure, and O(direct downstream tasks).
 
-1. `plan_of` sorts the direct downstream tasks: those that this one state settles, whatever the others do; joins, which need a
-   look at their other upstream tasks; and those left to the scheduler, which need more than the states of their direct upstream
-   tasks (SerializedDag.followed).
+1. `plan_of` sorts the direct downstream tasks: those that this one state settles, whatever the others do; joins, which
+   depend on their other upstream tasks too; and those left to the scheduler, which need more than the states of their direct
+   upstream tasks (SerializedDag.followed).
 2. A join with an upstream task that no worker has cannot be ready. The report detects that, and takes no lock for it.
 3. If another join may be ready, the report stores nothing. The joins are locked in ID order and decided by `decide_joins`, so two
-   last siblings never both take the other for unfinished.
+   last siblings never both treat the other as unfinished.
 4. An upstream task that no worker had in 2. can start and end before the report is stored. So a report that may be the last one
    checks the tasks that it left undecided again once it is stored (`undecided`).
 5. `moves_of` chooses the successor: the one ready task that may get the slots of the ended one.

@@ -8,7 +8,7 @@ from typing import NewType
 
 from scheduler.states import Waiting
 
-#: A limit goes by the name of its setting or argument.
+#: A limit is identified by the name of its setting or argument.
 Limit = NewType("Limit", str)
 #: A limit, and the key of the task instances that share it.
 Place = tuple[Limit, Hashable]
@@ -32,5 +32,5 @@ def own_limits(waiting: Waiting) -> tuple[tuple[Place, int | None], ...]:
 
 
 def reached(active: Mapping[Place, int], limits: Iterable[tuple[Place, int | None]]) -> list[Place]:
-    """Those of `limits` that allow no further task instance."""
+    """The limits that are full."""
     return [place for place, most in limits if most is not None and active.get(place, 0) >= most]

@@ -46,7 +46,7 @@ class HITLOperator(Operator):
     """Asks a person to choose from `options`, and waits for the answer.
 
     `subject` and `body` (Markdown) describe the decision; both are templates. With `multiple`, several options can be chosen.
-    `params` are further inputs of the answer, see Param. If nobody answers within `response_timeout` (a timedelta), the
+    `params` are further inputs of the answer, see Param. Without an answer within `response_timeout` (a timedelta), the
     `defaults`, one option or a list, are the answer; without them the try fails with HITLTimeoutError. `notifiers`, one or a list,
     are called once when the task begins to wait. `assigned_users`, dicts with id and name, are the only users who may answer.
 
@@ -160,7 +160,7 @@ class HITLOperator(Operator):
         if left_s > 0:
             raise TaskRescheduled(min(POLL_S, left_s), {"waits": True})
         if self.defaults is None:
-            raise HITLTimeoutError(f"Nobody answered {self.subject!r} within {self.response_timeout}; give defaults, or more time.")
+            raise HITLTimeoutError(f"{self.subject!r} got no answer within {self.response_timeout}; give defaults, or more time.")
         filled = {name: param.value for name, param in self.form.items() if param.has_value}
         return {"chosen_options": self.defaults, "params_input": filled, "responded_by_user": NOBODY}
 

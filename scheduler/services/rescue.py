@@ -31,7 +31,7 @@ BATCH = 1000
 #: The largest jump of the database's clock between two passes that is ignored: this part of a worker's timeout, and at least
 #: these seconds, see docs/explanation/exclusive-tasks.md.
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
-#: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler dies.
+#: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler ends.
 LOCK_KEY, LOCK_S = "paceline:rescue", 2.0
 #: Messages read at once from a list, and in total. In a list with foreign content beyond that, later messages count as lost.
 PAGE, MOST_READ = 1000, 100_000

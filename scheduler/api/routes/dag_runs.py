@@ -37,7 +37,7 @@ router = new_router(tags=["DagRun"])
 RANGES = ("run_after", "logical_date", "start_date", "end_date", "duration", "updated_at", "partition_date")
 #: Characters of an idempotency key.
 LONGEST_KEY = 200
-#: Seconds between two looks at a run that a client waits for.
+#: Seconds between two polls of a run that a client waits for.
 SHORTEST_INTERVAL_S = 0.1
 
 

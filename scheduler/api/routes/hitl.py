@@ -75,7 +75,7 @@ def get_hitl_detail_try_detail(api: Api, place: MappedPlace, try_number: params.
     else:
         earlier = _value(api, place, EARLIER.format(try_number))
         if earlier is None or not isinstance(earlier["value"], dict):
-            raise NotFoundError(f"Try {try_number} of task {place.task_id!r} asked nothing.")
+            raise NotFoundError(f"Try {try_number} of task {place.task_id!r} has no question.")
         request = earlier["value"].get("request")
         created_at = requests.asked_at(request) or earlier["updated_at"]
         own = {"request": request, "created_at": created_at, "answer": earlier["value"].get("answer")}

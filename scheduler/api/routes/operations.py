@@ -75,7 +75,7 @@ def get_workers(api: Api) -> dict[str, Any]:
 
 @router.post("/workers/{worker:path}/drain", response_model=models.WorkerList, status_code=202)
 def drain_worker(api: Api, worker: str) -> dict[str, Any]:
-    """Ask a worker to take no more tasks and to end when its running tasks have ended. Its supervisor may start it again."""
+    """Drain a worker: it takes no more tasks, and ends when its running tasks have ended. Its supervisor may start it again."""
     drained = set(api.write(workers.drain, worker, f"api:{api.account.name}"))
     return {"workers": [row for row in get_workers(api)["workers"] if row["id"] in drained]}
 

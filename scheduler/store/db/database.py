@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the engine of a process, and transactions that are done again when that is right."""
+"""Connections to PostgreSQL: the engine of a process, and transactions that are retried when that is safe."""
 
 import functools
 import getpass

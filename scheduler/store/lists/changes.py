@@ -1,6 +1,6 @@
-"""The changes since the last look, for all open pages at once: one query at each look, and one more if something changed.
+"""The changes since the last poll, for all open pages at once: one query in each poll, and one more if something changed.
 
-Task instances that are queued or running write no event of their own, so they are compared with those of the last look. All
+Task instances that are queued or running write no event of their own, so they are compared with those of the last poll. All
 other changes are events. No change is missed: an event can become visible after a later one, when its transaction ends, so a look
 starts from the first moment at which a transaction that is still open could have written one.
 

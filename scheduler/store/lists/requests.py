@@ -49,7 +49,7 @@ def in_order(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_open(connection: Connection, ti_id: int, request: Mapping[str, Any]) -> bool:
-    """Whether the try that stored this request goes on: it runs, or continues after a wait. The next try asks again."""
+    """Whether the try that stored this request is still current: it runs, or continues after a wait. The next try asks again."""
     row = connection.exec_driver_sql(
         "select try_number from task_instance where id = %s and (state = 'running' or resume is not null)", (ti_id,)
     ).first()

@@ -209,7 +209,7 @@ class Renewal(threading.Thread):
             try:
                 self._connection.draining(process_id)
             except psycopg2.Error as error:
-                log.warning("the database does not know that this process drains: %s", str(error).strip())
+                log.warning("that this process drains could not be stored: %s", str(error).strip())
 
 
 def _shut_down(connection: Connection) -> None:

@@ -122,7 +122,7 @@ with probe as materialized (
     select t.*, n.state, n.reason, n.below_branch, n.place
       from unnest($task_nos, $map_indexes, $verdicts, $reasons, $below_branch)
            with ordinality n (task_no, map_index, state, reason, below_branch, place)
-     cross join lateral (  -- "offset 0": one look by number for each, never the whole run with the numbers picked out of it
+     cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
            select id, pool, pool_slots, queue, rank, reason as was from task_instance
             where dag_run_id = $dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
 ), first as materialized (
@@ -170,7 +170,7 @@ with probe as materialized (
                                         -- A task of another run waits for the budget of this process at most.
                                         or (not a.first_is_ours and a.in_place and b.queue = a.queue)))) as inherits
           from around a cross join below b
-         -- A cleared task below a branch is the scheduler's: it knows what the branch decided.
+         -- A cleared task below a branch is left to the scheduler, which has the branch's decision.
          where a.run_goes_on and (b.was is null or not b.below_branch)
          order by b.id) v
 ), moved as (
@@ -205,7 +205,7 @@ with probe as materialized (
                         where m.dispatch_id is not null
                            or (m.state = 'scheduled' and m.pool = a.pool
                                and (m.rank > a.first_rank or (m.rank = a.first_rank and m.id < a.first_id))))
-), next as (  -- Passed over are those that somebody is taking at this moment.
+), next as (  -- Rows that another process is taking are skipped.
     -- What resumes an earlier dispatch has an event of its own when it starts, so it goes by message.
     select t.id, a.in_place and $line_in_place and t.resume is null as in_place
       from around a cross join line join task_instance t on t.id = line.id

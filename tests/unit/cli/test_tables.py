@@ -57,7 +57,7 @@ def test_a_table_fits_80_columns_and_breaks_no_id(printed: Any, columns: list[st
     for name in columns:
         if name.endswith("_id") or name.endswith("state"):
             assert any(str(VALUES[name]) in line for line in lines), name
-    assert message.startswith("Not shown, for lack of room: ")
+    assert message.startswith("Not shown, because the terminal is too narrow: ")
 
 
 def test_ids_that_are_too_wide_widen_the_table_instead_of_being_broken(printed: Any) -> None:

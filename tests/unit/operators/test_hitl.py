@@ -123,7 +123,7 @@ def test_an_unanswered_question_fails_or_takes_its_defaults(dag_maker: Any) -> N
 
     result = dag_maker.run()
 
-    assert "Nobody answered 'Now?' within" in result.reasons["lost"]
+    assert "'Now?' got no answer within" in result.reasons["lost"]
     assert result.xcoms["entry"]["params_input"] == {"n": 5} and result.xcoms["entry"]["responded_by_user"] == hitl.NOBODY
     task = dag_maker.dag.get_task("lost")
     task.response_timeout = None
