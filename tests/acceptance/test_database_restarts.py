@@ -32,7 +32,7 @@ def kill_server(server: PostgresServer) -> None:
     """And keep it away for a while."""
     postgres = server.embedded.supervisor
     with postgres._guard:  # its watcher does not start it again meanwhile
-        postgres.kill(server.embedded.name)
+        os.kill(postgres.pid(server.embedded.name), signal.SIGKILL)
         back_at = time.monotonic() + AWAY_S
         eventually(lambda: time.monotonic() >= back_at, timeout=AWAY_S + 1)
 

@@ -142,7 +142,7 @@ class TlsProxy:
     def __enter__(self) -> "TlsProxy":
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self.certificates.certificate, self.certificates.key)
-        self._loop.set_exception_handler(self._output)
+        self._loop.set_exception_handler(self._note)
         self._server = self._loop.run_until_complete(asyncio.start_server(self._client, "127.0.0.1", 0, ssl=context))
         self.port = self._server.sockets[0].getsockname()[1]
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -174,7 +174,7 @@ class TlsProxy:
         self._thread.join(10)
         self._loop.close()
 
-    def _said(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Ignore a handshake that the client aborted."""
         self.refused += 1
 
