@@ -116,7 +116,7 @@ def java(settings: Settings) -> Iterator[Finding]:
 
     path = runtime.find_java()
     if path is None:
-        yield bad("java", "Java was not found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
+        yield bad("java", "No Java was found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
         return
     version = runtime.java_version(path)
     if version is not None and version < runtime.OLDEST_JAVA:
