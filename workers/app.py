@@ -26,13 +26,14 @@ from scheduler.process.health import Complaint, Health
 from scheduler.process.parent_death import die_with_parent
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.hot_path import HotPath
 from workers import log_copies, logs, message_filter, remote_control, secrets_backend, startup, strategy
 from workers.database_store import DatabaseStore
 from workers.execute import Executor
 from workers.follow import Follower
 from workers.guard import Guard
-from workers.heartbeat import HeartbeatThread, Identity
+from workers.heartbeat import HeartbeatThread
 from workers.in_place import Continuing
 from workers.in_place_events import InPlaceEvents
 from workers.logs import worker_log
@@ -69,7 +70,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         killer = worker.killer
         killer.start()
         ending.callback(killer.end)
-        worker_id = worker.heartbeat.register()
+        worker_id = worker.heartbeat.registration.enter()
         worker.heartbeat.start()
         ending.callback(worker.heartbeat.finish)
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
@@ -122,8 +123,11 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     )
     running_tasks = RunningTasks(concurrency)
     host = socket.gethostname()
-    identity = Identity(name=f"{name}@{host}", host=host, pid=os.getpid(), queues=tuple(queues), concurrency=concurrency)
-    heartbeat = HeartbeatThread(engine, running_tasks, identity, settings, pidfile)
+    registration = Registration(
+        engine, settings, kind="worker", name=f"{name}@{host}", silent_s=settings.worker.heartbeat_timeout, log=worker_log,
+        pidfile=pidfile, queues=queues, concurrency=concurrency,
+    )  # fmt: skip
+    heartbeat = HeartbeatThread(engine, running_tasks, registration, settings)
     watchdog = Watchdog(settings, tuple(queues), concurrency)
     events = InPlaceEvents()
     _add_task(app, settings, running_tasks, heartbeat, events)
@@ -202,7 +206,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }
-        other: dict[str, Complaint] = {"broker": self.watchdog.broker, "settings": self.heartbeat.settings_drift}
+        other: dict[str, Complaint] = {"broker": self.watchdog.broker, "settings": self.heartbeat.registration.settings_drift}
         return Health("worker", lambda: self.heartbeat.worker_id, vital, other)
 
     def _loop_complaint(self, now: float) -> str | None:

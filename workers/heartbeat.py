@@ -5,19 +5,18 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
-from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import SettingsDrift
+from scheduler.store.upkeep.registration import Registration
 from workers import logs
 from workers.logs import worker_log
 from workers.lost_processes import LostProcesses
@@ -33,17 +32,6 @@ NOT_IN_PROGRESS = "its worker claimed it, but no process of that worker runs it"
 LEASE = 0.75
 #: Seconds until a dispatch that no pool process has in progress is lost.
 UNKNOWN_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The registration data of a worker."""
-
-    name: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    concurrency: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +53,13 @@ class HeartbeatThread(threading.Thread):
     While the database is unreachable, both wait. Reports are not lost.
     """
 
-    def __init__(
-        self, engine: Engine, running_tasks: RunningTasks, identity: Identity, settings: Settings, pidfile: Pidfile | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, running_tasks: RunningTasks, registration: Registration, settings: Settings) -> None:
         super().__init__(name="heartbeat", daemon=True)
         interval_s, silent_s = settings.worker.heartbeat_sec, settings.worker.heartbeat_timeout
         self._engine = engine
         self._running_tasks = running_tasks
-        self._identity = identity
-        self._pidfile = pidfile
-        self.settings_drift = SettingsDrift(engine, settings, worker_log.warning, silent_s)
+        self.registration = registration
+        registration.entered = self._use_id
         self._wakeups = Wakeups(settings)
         self._interval_s = interval_s
         self._lost: queue.SimpleQueue[Lost | None] = queue.SimpleQueue()
@@ -101,15 +86,11 @@ class HeartbeatThread(threading.Thread):
     @property
     def worker_id(self) -> str:
         """The ID under which this worker is registered now."""
-        return self._running_tasks.worker_id
+        return self.registration.id
 
-    def register(self) -> str:
-        """Register the worker and return its ID. The pool processes read the ID from the running tasks."""
-        worker_id = self._running_tasks.worker_id = processes.register(self._engine, kind="worker", **asdict(self._identity))
-        self.settings_drift.enter(worker_id)
-        if self._pidfile is not None:
-            self._pidfile.note(worker_id)
-        return worker_id
+    def _use_id(self, worker_id: str) -> None:
+        """Let the pool processes read the ID from the running tasks."""
+        self._running_tasks.worker_id = worker_id
 
     def watch(
         self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: LostProcesses, pool: Callable[[], Collection[int]]
@@ -175,7 +156,7 @@ class HeartbeatThread(threading.Thread):
         self._collect(0.0)
         self._attempt(self._settle)
         self._renewal.end()
-        self._attempt(lambda: transact(self._engine, processes.stop, self.worker_id))
+        self._attempt(self.registration.leave)
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for a lost dispatch until the next heartbeat, then take all lost dispatches."""
@@ -219,14 +200,18 @@ class HeartbeatThread(threading.Thread):
             self._unsettled.pop(0)
             if runs:
                 worker_log.warning("dispatch %s was lost: %s", lost.dispatch_id, lost.reason)
-            self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
+            self._wake(runs)
+
+    def _wake(self, runs: Collection[int]) -> None:
+        self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _beat(self) -> None:
         former = self.worker_id
         if self._renewal.is_refused(former):
-            worker_log.warning("worker %s was declared lost; it continues as %s", former, self.register())
-        self._expire_former()
-        self.settings_drift.look(self.worker_id)
+            worker_log.warning("worker %s was declared lost; it continues as %s", former, self.registration.enter())
+        if runs := self.registration.expire_former():
+            self._wake(runs)
+        self.registration.compare_settings()
         self._beats += 1
         if self._beats % BEATS_PER_SWEEP == 0:
             self._find_unknown()
@@ -242,13 +227,6 @@ class HeartbeatThread(threading.Thread):
 
     def _is_draining(self) -> bool:
         return self._stopper is not None and self._stopper.draining
-
-    def _expire_former(self) -> None:
-        """Declare earlier workers on this machine lost that have ended, without waiting for their heartbeats to expire."""
-        ended = self._pidfile.take_ended() if self._pidfile is not None else []
-        if ended:
-            runs = transact(self._engine, processes.expire, ended, why="is gone from its machine")
-            self._wakeups.wake("queue", *(f"run:{run}" for run in runs))
 
     def _restart_if_deaf(self) -> None:
         """Restart the worker if it receives no messages. A worker that is stopping takes none on purpose."""

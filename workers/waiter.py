@@ -29,9 +29,8 @@ from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import SettingsDrift
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers import logs, secrets_backend, startup
@@ -83,12 +82,13 @@ class Waiter:
     """Claims triggers, awaits each in its own asyncio task, and writes fired triggers in batches."""
 
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
-        host = socket.gethostname()
         self._engine = engine
         self._settings = settings
-        self._name = name or f"waiter@{host}"
-        self._pidfile = pidfile
         silent_s = settings.waiter.heartbeat_timeout
+        self._registration = Registration(
+            engine, settings, kind="waiter", name=name or f"waiter@{socket.gethostname()}", silent_s=silent_s, log=log,
+            pidfile=pidfile,
+        )  # fmt: skip
         self._loop = Pulse("A trigger blocks the loop", silent_s)
         self._heartbeat = Pulse("Its heartbeat did not reach the database", silent_s)
         self._claims = Pulse("It has claimed no triggers", silent_s)
@@ -99,10 +99,10 @@ class Waiter:
             "claims": self._claims,
             "database": self._store,
         }
-        self._settings_drift = SettingsDrift(engine, settings, log.warning, silent_s)
-        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._settings_drift}
+        others: dict[str, Complaint] = {"broker": self._broker, "settings": self._registration.settings_drift}
         self.health = Health("waiter", lambda: self.waiter_id, vital, others)
-        self.waiter_id = self._register()
+        self.waiter_id = self._registration.enter()
+        self._registration.expire_former()
         self._other_runs = OtherRuns(self._states, self._clock())
         self._triggers = Triggers(settings, self._other_runs)
         self._versions = Versions()
@@ -205,11 +205,12 @@ class Waiter:
     async def _beat(self) -> None:
         """Register again if declared lost, and end triggers whose tasks no longer wait for them."""
         if self._renewal.is_refused(self.waiter_id):
-            former, self.waiter_id = self.waiter_id, await self._in_thread(self._register)
+            # Without an await between the new ID and the drop: triggers that are claimed with that ID must not be dropped.
+            former, self.waiter_id = self.waiter_id, await self._in_thread(self._registration.enter)
             log.warning("waiter %s was declared lost; it continues as %s", former, self.waiter_id)
             measures.count("{job_name}_heartbeat_failure", job_name="triggererjob")
             self._drop(list(self._running))
-        await self._in_thread(lambda: self._settings_drift.look(self.waiter_id))
+        await self._in_thread(self._registration.compare_settings)
         self._other_runs.set_clock(await self._in_thread(self._clock))
         waiter, mine = self.waiter_id, [(trigger.ti_id, trigger.dispatch_id) for trigger, _ in self._running.values()]
         if mine:
@@ -258,7 +259,7 @@ class Waiter:
                 self._wakeups.wake("queue")
             if await self._transact(deferrals.release, self.waiter_id):
                 self._wakeups.wake_waiters()
-            await self._transact(processes.stop, self.waiter_id)
+            await self._in_thread(self._registration.leave)
         except DBAPIError as error:
             log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
 
@@ -283,16 +284,6 @@ class Waiter:
     async def _in_thread(self, work: Callable[[], R]) -> R:
         """Return `work()`, run in a thread, so that the database never blocks the triggers."""
         return await asyncio.get_running_loop().run_in_executor(self._database, work)
-
-    def _register(self) -> str:
-        host = socket.gethostname()
-        waiter_id = processes.register(self._engine, kind="waiter", name=self._name, host=host, pid=os.getpid())
-        self._settings_drift.enter(waiter_id)
-        if self._pidfile is not None:
-            self._pidfile.note(waiter_id)
-            if ended := self._pidfile.take_ended():
-                transact(self._engine, processes.expire, ended, why="is gone from its machine")
-        return waiter_id
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
         """Log the name of a trigger that blocks all others. Runs in a thread."""

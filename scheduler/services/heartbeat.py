@@ -1,7 +1,6 @@
 """heartbeat: registers this scheduler, renews its heartbeat, and registers it again if it was declared lost."""
 
 import logging
-import os
 import socket
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.queries import events
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
-from scheduler.store.upkeep.settings_drift import SettingsDrift
+from scheduler.store.upkeep.registration import Registration
 
 log = logging.getLogger("paceline.scheduler")
 
@@ -41,21 +40,23 @@ class Heartbeat(Service):
     ) -> None:
         super().__init__(engine, settings)
         config = settings.scheduler
-        self._scheduler = scheduler
-        self._pidfile = pidfile
         self._renewed = renewed
-        #: Schedulers of this machine that ended without leaving the registry.
-        self._left_behind: list[str] = []
+        silent_s = config.scheduler_health_check_threshold
         self.interval_s = config.scheduler_heartbeat_sec
-        self.drift = SettingsDrift(engine, settings, log.warning, config.scheduler_health_check_threshold)
-        #: Called with each new ID after the first.
-        self.on_new_id: Callable[[str], None] = lambda _: None
-        self.scheduler_id = self._register()
-        self._renewal = Renewal(
-            settings, process_id=lambda: self.scheduler_id, interval_s=self.interval_s,
-            timeout_s=config.scheduler_health_check_threshold, application="paceline scheduler", wanted=is_wanted,
-            renewed=lambda *_: renewed(),
+        self.registration = Registration(
+            engine, settings, kind="scheduler", name=scheduler or f"scheduler@{socket.gethostname()}", silent_s=silent_s, log=log,
+            pidfile=pidfile,
         )  # fmt: skip
+        self._register()
+        self._renewal = Renewal(
+            settings, process_id=lambda: self.scheduler_id, interval_s=self.interval_s, timeout_s=silent_s,
+            application="paceline scheduler", wanted=is_wanted, renewed=lambda *_: renewed(),
+        )  # fmt: skip
+
+    @property
+    def scheduler_id(self) -> str:
+        """The ID under which this scheduler is registered now."""
+        return self.registration.id
 
     def start(self) -> None:
         self._renewal.start()
@@ -65,18 +66,14 @@ class Heartbeat(Service):
         if not self._is_registered():
             log.warning("%s was declared lost and registers again", self.scheduler_id)
             measures.count("{job_name}_heartbeat_failure", job_name="schedulerjob")
-            self.scheduler_id = self._register()
-            self.on_new_id(self.scheduler_id)
-        left_behind, self._left_behind = self._left_behind, []
-        if left_behind:
-            transact(self._engine, processes.expire, left_behind, why="is gone from this machine")
-        self.drift.look(self.scheduler_id)
+            self._register()
+        self.registration.expire_former()
+        self.registration.compare_settings()
         return Result()
 
     def close(self) -> None:
-        """Leave the registry, so that no other process waits for this heartbeat to expire."""
         self._renewal.end()
-        transact(self._engine, processes.stop, self.scheduler_id)
+        self.registration.leave()
 
     def _is_registered(self) -> bool:
         if self._renewal.is_alive():
@@ -85,14 +82,6 @@ class Heartbeat(Service):
         self._renewed()
         return registered
 
-    def _register(self) -> str:
-        host = socket.gethostname()
-        scheduler_id = processes.register(
-            self._engine, kind="scheduler", name=self._scheduler or f"scheduler@{host}", host=host, pid=os.getpid()
-        )
+    def _register(self) -> None:
+        self.registration.enter()
         transact(self._engine, events.record, self._settings.core.record_events)
-        self.drift.enter(scheduler_id)
-        if self._pidfile is not None:
-            self._pidfile.note(scheduler_id)
-            self._left_behind += self._pidfile.take_ended()
-        return scheduler_id

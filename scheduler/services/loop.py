@@ -77,10 +77,10 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile, began=began)
         process.ending.callback(loop.close)
         files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
-        loop.heartbeat.on_new_id = files.work_as
+        loop.heartbeat.registration.entered = files.work_as
         files.start()
         process.ending.callback(files.stop)
-        report = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.drift)
+        report = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
         process.serve_health(report, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s started; DAGs folder %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)

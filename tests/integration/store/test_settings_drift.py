@@ -31,7 +31,7 @@ def odd(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> Iterator[Schedu
 def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
     loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
 
-    assert loop.heartbeat.drift(0.0) is None
+    assert loop.heartbeat.registration.settings_drift(0.0) is None
     assert transact(scenario.engine, differences, silent_s=60) == []
     assert "differ" not in caplog.text
     loop.close()
@@ -44,12 +44,12 @@ def test_a_process_with_different_settings_names_the_keys_in_log_and_health(
     sentence = f"core.parallelism is 256 for {first.scheduler_id} and 7 for {odd.scheduler_id}"
     assert sentence in " ".join(record.getMessage() for record in caplog.get_records("setup"))
 
-    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.heartbeat.drift).report()
+    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.heartbeat.registration.settings_drift).report()
     assert health["status"] == "healthy", "a process that differs does not end for it"
     assert sentence in health["parts"]["settings"]["message"]
 
-    first.heartbeat.drift.enter(first.scheduler_id)
-    assert sentence in str(first.heartbeat.drift(0.0)), "and so does the other"
+    first.heartbeat.registration.settings_drift.enter(first.scheduler_id)
+    assert sentence in str(first.heartbeat.registration.settings_drift(0.0)), "and so does the other"
 
 
 def test_doctor_names_the_differences_until_they_are_gone(scenario: Scenario, odd: SchedulerLoop) -> None:

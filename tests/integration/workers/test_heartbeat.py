@@ -10,10 +10,12 @@ from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.settings import Settings
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers import heartbeat
 from workers.database_store import DatabaseStore
-from workers.heartbeat import HeartbeatThread, Identity
+from workers.heartbeat import HeartbeatThread
+from workers.logs import worker_log
 from workers.running_tasks import InPlace, Running, RunningTasks
 
 
@@ -21,8 +23,11 @@ def thread(scenario: Scenario, running_tasks: RunningTasks, interval_s: float) -
     """A heartbeat thread with this interval."""
     settings = scenario.settings
     settings = settings.model_copy(update={"worker": settings.worker.model_copy(update={"heartbeat_sec": interval_s})})
-    identity = Identity(name="w", host="h", pid=os.getpid(), queues=("default",), concurrency=running_tasks._children)
-    return HeartbeatThread(scenario.engine, running_tasks, identity, settings)
+    registration = Registration(
+        scenario.engine, settings, kind="worker", name="w", silent_s=settings.worker.heartbeat_timeout, log=worker_log,
+        queues=["default"], concurrency=running_tasks._children,
+    )  # fmt: skip
+    return HeartbeatThread(scenario.engine, running_tasks, registration, settings)
 
 
 def test_a_heartbeat_thread_without_a_database_logs_it_once_and_has_no_answer_until_it_is_back(
@@ -31,7 +36,7 @@ def test_a_heartbeat_thread_without_a_database_logs_it_once_and_has_no_answer_un
     caplog.set_level("INFO", "paceline.worker")
     scenario = Scenario(settings)
     beating = thread(scenario, RunningTasks(1), 0.02)
-    beating.register()
+    beating.registration.enter()
     scenario.sql("alter table process rename to away")
     beating.start()
     try:
@@ -59,7 +64,7 @@ def test_a_task_recorded_as_running_here_that_no_child_runs_is_retried(settings:
     scenario.trigger("c", run_id="offered")
     running_tasks = RunningTasks(2)
     beating = thread(scenario, running_tasks, 0.1)
-    scenario.hot.worker_id = beating.register()
+    scenario.hot.worker_id = beating.registration.enter()
     scenario.turn()
     lost, known, offered = (scenario.claim(message) for message in sorted(scenario.messages()))
     assert lost and known and offered
@@ -103,7 +108,7 @@ def test_a_report_that_waits_for_a_server_without_writes_is_not_lost(
     scenario.add(chain("c", 1, task={"retries": 1}))
     running_tasks = RunningTasks(1)
     beating = thread(scenario, running_tasks, 0.02)
-    beating.register()
+    beating.registration.enter()
     scenario.trigger("c", run_id="r")
     scenario.turn()
     (message,) = scenario.messages()
