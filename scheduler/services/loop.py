@@ -134,7 +134,7 @@ class SchedulerLoop:
         self.services = services(engine, settings, lambda: self.scheduler_id, began=began)
         self.timers = {service.name: Timer(service.interval_s) for service in (self.heartbeat, *self.services)}
         self.questions = {service.name: service.pending for service in self.services if service.pending is not None}
-        self._promote, self._queue = self.service(Promote), self.service(Queue)
+        self._queue = self.service(Queue)
         self._wakeups = Wakeups(settings)
 
     @property
@@ -224,9 +224,7 @@ class SchedulerLoop:
             log.log(level, "%s", message)
         for name in result.wake:
             self.timers[name].wake()
-        if result.runs:
-            self._promote.hint(result.runs)
-            self.timers[self._promote.name].wake()
+        self.wake(f"run:{run}" for run in result.runs)
         self.timers[service.name].ran(result.again_in_s)
 
     def _wait(self, stop: threading.Event) -> None:

@@ -32,7 +32,7 @@ class Result:
 
     #: Names of the services to run now.
     wake: Collection[str] = ()
-    #: Runs for `promote` to examine now.
+    #: Runs to examine now, as by the wakeup "run".
     runs: Collection[int] = ()
     #: Seconds until the next pass; None is the interval of the service.
     again_in_s: float | None = None
