@@ -180,16 +180,14 @@ class HeartbeatThread(threading.Thread):
             worker_log.exception("a heartbeat failed; the next attempt is in %g s", self._interval_s)
 
     def _database_failed(self, error: BaseException | None) -> None:
-        if self.database.since is None:
+        if self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does."):
             worker_log.warning("PostgreSQL does not answer (%s); heartbeats continue when it does", str(error).strip())
-        self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does.")
 
     def _renewed(self, worker_id: str, sent_at: float) -> None:
         self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
         self.pulse.beat()
-        if self.database.since is not None:
+        if self.database.answered():
             worker_log.info("PostgreSQL answers again")
-        self.database.answered()
 
     def _settle(self) -> None:
         while self._unsettled:

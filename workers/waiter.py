@@ -152,17 +152,16 @@ class Waiter:
             try:
                 await duty()
             except DBAPIError as error:
-                if not away:
-                    log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
                 away = True
-                self._store.failed("PostgreSQL does not answer; fired triggers are kept until it does.")
+                if self._store.failed("PostgreSQL does not answer; fired triggers are kept until it does."):
+                    log.warning("PostgreSQL does not answer (%s); trying until it does", str(error.orig).strip())
                 await asyncio.sleep(PAUSE_S)
             except Exception:
                 log.exception("A duty of the waiter failed and will be tried again")
                 await asyncio.sleep(PAUSE_S)
             else:
-                if away:
-                    self._store.answered()
+                if away and self._store.answered():
+                    log.info("PostgreSQL answers again")
                 away = False
 
     async def _claim(self) -> None:

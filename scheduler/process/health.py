@@ -41,12 +41,18 @@ class Contact:
     since: float | None = None
     why: str = ""
 
-    def answered(self) -> None:
-        self.since = None
+    def answered(self) -> bool:
+        """Record that a request succeeded. Returns whether the one before it failed."""
+        was_away, self.since = self.since is not None, None
+        return was_away
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str) -> bool:
+        """Record that a request failed. Returns whether the one before it succeeded."""
         self.why = why
-        self.since = time.monotonic() if self.since is None else self.since
+        is_first = self.since is None
+        if is_first:
+            self.since = time.monotonic()
+        return is_first
 
     def __call__(self, now: float) -> str | None:
         since = self.since
