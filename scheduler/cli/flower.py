@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler.cli import options, output
-from scheduler.flower import access
+from workers.flower import access
 
 if TYPE_CHECKING:
     from scheduler.process.service_manager import ServiceManager
@@ -28,10 +28,10 @@ def flower() -> None:
     settings = options.settings()
     address, port = settings.flower.address, settings.flower.port
     options.refuse_taken_port("flower", address, port)
-    from scheduler.flower.control import refuse_revoke
     from scheduler.messaging import publisher
     from scheduler.process import hardening
     from scheduler.process.service_manager import ServiceManager
+    from workers.flower.control import refuse_revoke
 
     app = publisher.celery_app(settings)
     refuse_revoke()
@@ -47,7 +47,7 @@ def flower() -> None:
     # In Flower, the environment overrides options: an exported FLOWER_PORT must not override Paceline's settings.
     for name in arguments:
         os.environ.pop(f"FLOWER_{name}".upper(), None)
-    from scheduler.flower import queues
+    from workers.flower import queues
 
     queues.install(settings)
     hardening.close()

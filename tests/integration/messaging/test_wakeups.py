@@ -8,12 +8,12 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.flower.queues import read_report
 from scheduler.messaging import listener
 from scheduler.messaging.wakeups import KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
 from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
+from workers.flower.queues import read_report
 
 
 def test_a_wakeup_of_the_queue_service_stays_for_a_scheduler_that_listens_to_it(scenario: Scenario) -> None:

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from support.scenario import Scenario, chain
 
-from scheduler.flower.queues import read_report
 from scheduler.messaging import publisher
 from scheduler.services import queue_report
+from workers.flower.queues import read_report
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -132,7 +132,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{UNIT}/embedded/test_flower_login.py", "test_a_login_from_the_environment_is_left_alone"),
     ],
     "(DNS rebinding) gets status 421": [
-        (f"{UNIT}/flower/test_access.py", "test_a_name_that_could_be_rebound_is_refused"),
+        (f"{UNIT}/workers/flower/test_access.py", "test_a_name_that_could_be_rebound_is_refused"),
         (f"{REAL}/cli/test_flower.py", "test_flower_shows_tasks_as_dag_and_task_with_their_run"),
     ],
     "and static files require no login": [

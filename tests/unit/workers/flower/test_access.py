@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.flower import access
+from workers.flower import access
 
 
 @pytest.mark.parametrize(
