@@ -16,7 +16,7 @@ from scheduler.exceptions import PacelineError
 if TYPE_CHECKING:
     from sqlalchemy import Connection as Session
 
-    from scheduler.migrate.folder import FileReport
+    from scheduler.dagfiles.migrate.folder import FileReport
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -67,7 +67,7 @@ def migrate_airflow(
 
 def _migrate(folder: Path, *, diff: bool, write: bool, compare: bool) -> None:
     try:
-        from scheduler.migrate import folder as migration
+        from scheduler.dagfiles.migrate import folder as migration
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise

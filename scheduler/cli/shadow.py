@@ -10,8 +10,8 @@ import click
 
 from scheduler.cli import options, output
 from scheduler.cli.late import reads
-from scheduler.migrate import shadow
-from scheduler.migrate.shadow import Airflow, Difference, States
+from scheduler.dagfiles.migrate import shadow
+from scheduler.dagfiles.migrate.shadow import Airflow, Difference, States
 
 TOKEN, USER, PASSWORD = "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"
 #: The name of a state that a system does not have.

@@ -16,7 +16,7 @@ import pytest
 from support.airflow_cases import by_task
 
 from differential import examples
-from scheduler.migrate.folder import migrate
+from scheduler.dagfiles.migrate.folder import migrate
 from scheduler.settings import Settings
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import pytest
 from differential import examples
 from scheduler.airflow import names
 from scheduler.airflow.table import ROWS
-from scheduler.migrate.folder import Loaded, load
+from scheduler.dagfiles.migrate.folder import Loaded, load
 from scheduler.settings import Settings
 
 WANTED = 40

@@ -40,7 +40,7 @@ NO_SETS = {
     ("scheduler/cli/backfill.py", "failed left_out running queued"): "columns of a backfill, in the order of a sentence",
     ("scheduler/cli/backfill.py", " ".join(backfill.COLUMNS)): "columns",
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
-    ("scheduler/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
+    ("scheduler/dagfiles/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
     ("scheduler/store/lists/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",
     ("scheduler/store/queries/overview.py", "queue scheduled queued running concurrency"): "columns",
 }

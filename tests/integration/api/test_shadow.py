@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler.cli import paceline
-from scheduler.migrate import shadow
+from scheduler.dagfiles.migrate import shadow
 
 from .conftest import PASSWORD, Web, World
 

@@ -16,7 +16,7 @@ INNER = {"scheduler/store/db/migrations", "scheduler/authoring/timetables", "wor
 BESIDE = {
     "telemetry": {"scheduler/telemetry"},
     "web": {"scheduler/api"},
-    "airflow": {"scheduler/airflow", "scheduler/migrate"},
+    "airflow": {"scheduler/airflow"},
     "testing": {"scheduler/testing"},
 }
 #: Of the engine, and the additions of each other part: rooms, arrows of imports at start, and all arrows, with imports in

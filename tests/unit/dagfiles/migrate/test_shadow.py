@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from scheduler.migrate.shadow import Difference, Run, differences, pairs, run_of
+from scheduler.dagfiles.migrate.shadow import Difference, Run, differences, pairs, run_of
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

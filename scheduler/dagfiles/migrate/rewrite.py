@@ -7,9 +7,9 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from scheduler.airflow import names
-from scheduler.migrate.arguments import Arguments
-from scheduler.migrate.bound import Collector, Note, Used
-from scheduler.migrate.imports import Imports, is_useless
+from scheduler.dagfiles.migrate.arguments import Arguments
+from scheduler.dagfiles.migrate.bound import Collector, Note, Used
+from scheduler.dagfiles.migrate.imports import Imports, is_useless
 
 
 @dataclass(frozen=True, slots=True)

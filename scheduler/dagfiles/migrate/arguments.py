@@ -8,7 +8,7 @@ from libcst.metadata import PositionProvider
 
 from scheduler.authoring.arguments import NO_EFFECT, RENAMED
 from scheduler.authoring.weights import RULES
-from scheduler.migrate.bound import Bound, Note
+from scheduler.dagfiles.migrate.bound import Bound, Note
 
 #: The replacements of template variables of Airflow 2 that no longer exist.
 VARIABLES = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from scheduler.airflow import hook
 from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.migrate.rewrite import Rewritten, rewrite
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Watch
-from scheduler.migrate.rewrite import Rewritten, rewrite
 from scheduler.settings import Settings
 
 #: Seconds between two looks at the files that are being loaded.

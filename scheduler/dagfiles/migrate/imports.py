@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 import libcst as cst
 
 from scheduler.airflow import names
-from scheduler.migrate import bound
-from scheduler.migrate.bound import Bound, Imported
+from scheduler.dagfiles.migrate import bound
+from scheduler.dagfiles.migrate.bound import Bound, Imported
 
 #: The characters of names that one line of an import holds; more names stay one a line, as they were.
 ONE_LINE = 60
