@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scheduler.operators.branch import BaseBranchOperator, BranchMixIn, SkipMixin
     from scheduler.operators.decorators import task
     from scheduler.operators.python import BaseAsyncOperator
-    from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue
+    from scheduler.operators.sensors.base import BaseSensorOperator, PokeReturnValue
     from scheduler.operators.setup_teardown import setup, teardown
     from scheduler.process.secrets_masker import mask_secret
     from scheduler.timetables import (
@@ -120,7 +120,7 @@ _NAMES = {
     "scheduler.operators.branch": "BaseBranchOperator BranchMixIn SkipMixin",
     "scheduler.operators.decorators": "task",
     "scheduler.operators.python": "BaseAsyncOperator",
-    "scheduler.operators.sensor": "BaseSensorOperator PokeReturnValue",
+    "scheduler.operators.sensors.base": "BaseSensorOperator PokeReturnValue",
     "scheduler.operators.setup_teardown": "setup teardown",
     "scheduler.timetables": (
         "AllowedKeyMapper AssetOrTimeSchedule ChainMapper CronDataIntervalTimetable CronPartitionTimetable CronTriggerTimetable "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
-from scheduler.sensors import BaseSensorOperator
+from scheduler.operators.sensors.base import BaseSensorOperator
 
 S = TypeVar("S", bound=BaseSensorOperator)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from scheduler.operators.sensor import DeferrableSensor
-from scheduler.sensors import DateTimeSensor, TimeDeltaSensor, TimeSensor
+from scheduler.operators.sensors.base import DeferrableSensor
+from scheduler.operators.sensors.times import DateTimeSensor, TimeDeltaSensor, TimeSensor
 
 
 class _Deferred(DeferrableSensor):

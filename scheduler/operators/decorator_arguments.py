@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.python import PythonTaskArguments
-from scheduler.operators.sensor import SensorArguments
+from scheduler.operators.sensors.base import SensorArguments
 from scheduler.operators.virtualenv import OtherPythonTaskArguments
 
 

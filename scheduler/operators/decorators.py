@@ -14,7 +14,7 @@ from scheduler.operators.bash import DecoratedBashOperator
 from scheduler.operators.branch import BranchPythonOperator, ShortCircuitOperator
 from scheduler.operators.pyspark import PySparkOperator
 from scheduler.operators.python import PythonOperator, PythonTaskArguments
-from scheduler.operators.sensor import PythonSensor
+from scheduler.operators.sensors.base import PythonSensor
 from scheduler.operators.task_function import TaskFunction
 from scheduler.operators.virtualenv import (
     BranchExternalPythonOperator,

@@ -1,10 +1,10 @@
 """The sensors that DAG files import."""
 
-from scheduler.operators.sensor import BaseSensorOperator, PokeReturnValue, PythonSensor
-from scheduler.sensors.bash import BashSensor
-from scheduler.sensors.external import ExternalTaskMarker, ExternalTaskSensor
-from scheduler.sensors.file import FileSensor
-from scheduler.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
+from scheduler.operators.sensors.base import BaseSensorOperator, PokeReturnValue, PythonSensor
+from scheduler.operators.sensors.bash import BashSensor
+from scheduler.operators.sensors.external import ExternalTaskMarker, ExternalTaskSensor
+from scheduler.operators.sensors.file import FileSensor
+from scheduler.operators.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
 __all__ = [
     "BaseSensorOperator", "BashSensor", "DateTimeSensor", "DayOfWeekSensor", "ExternalTaskMarker", "ExternalTaskSensor",

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.airflow import decorated, providers, timezone
-from scheduler.operators.sensor import BaseSensorOperator
+from scheduler.operators.sensors.base import BaseSensorOperator
 
 
 def test_names_and_objects() -> None:

@@ -13,7 +13,7 @@ from scheduler.authoring.signatures import parameters
 from scheduler.authoring.source import Location
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import DagError
-from scheduler.operators.sensor import SensorArguments
+from scheduler.operators.sensors.base import SensorArguments
 
 CHECKS = Arguments("Task 't'", Location("d.py", 3))
 

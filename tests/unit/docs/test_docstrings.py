@@ -13,7 +13,7 @@ from scheduler.authoring.dag_arguments import DagArguments
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.operators import PythonOperator, SparkSubmitOperator
 from scheduler.operators.python import PythonArguments
-from scheduler.operators.sensor import SensorArguments
+from scheduler.operators.sensors.base import SensorArguments
 from scheduler.operators.spark_submit import SparkSubmitArguments
 
 PLACES = (

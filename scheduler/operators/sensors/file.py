@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from scheduler.authoring.xcom_arg import XComArg
-from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
+from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
 from scheduler.triggers import FileTrigger, find_file
 
 

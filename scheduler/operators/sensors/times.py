@@ -11,7 +11,7 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators.branch import zone_of
 from scheduler.operators.calendar import moment_of, weekdays
-from scheduler.operators.sensor import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
+from scheduler.operators.sensors.base import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
 from scheduler.triggers import DateTimeTrigger
 
 

@@ -9,7 +9,7 @@ from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.exceptions import FailTask, SkipTask
 from scheduler.operators.empty import EmptyOperator
-from scheduler.operators.sensor import DeferrableArguments, DeferrableSensor
+from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
 from scheduler.triggers import ExternalTrigger
 

@@ -9,7 +9,7 @@ from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators import process
 from scheduler.operators.bash import context_variables
-from scheduler.operators.sensor import BaseSensorOperator, SensorArguments
+from scheduler.operators.sensors.base import BaseSensorOperator, SensorArguments
 
 
 class BashSensor(BaseSensorOperator):

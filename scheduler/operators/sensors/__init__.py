@@ -1,0 +1,1 @@
+"""The sensors. DAG files import them from `scheduler.sensors`."""
