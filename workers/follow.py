@@ -5,13 +5,11 @@ whatever the size of the DAG.
 """
 
 import logging
-import uuid
 from contextlib import suppress
 
 import psycopg2
 
-from scheduler.deciding import following
-from scheduler.deciding.following import Moves, Plan, Ranges
+from scheduler.deciding.following import NO_MOVES, Plan, Ranges, plan_of, undecided
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import Wakeups
@@ -20,7 +18,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FINISHED, SUSPENDED, TaskState
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches
-from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Reported, Undecided
+from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Refused, Reported, Undecided
 from scheduler.store.worker.hot_path import HotPath
 
 log = logging.getLogger("paceline.worker")
@@ -52,9 +50,7 @@ class Follower:
         scheduler decides the downstream tasks.
         """
         try:
-            if ending.state in SUSPENDED:
-                return self._suspend(claim, ending)
-            return self._follow(claim, ending, continuation)
+            return self._follow(claim, ending, continuation, self._hot.dag(claim.version_id))
         except Exception as error:
             if sqlstates.is_passing(error):
                 raise
@@ -62,7 +58,7 @@ class Follower:
                 "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
                 claim.dag_id, claim.task_id, claim.run_id,
             )  # fmt: skip
-            return self._report_alone(claim, ending, continuation)
+            return self._follow(claim, ending, continuation, None)
 
     def end_as_requested(self, claim: Claim) -> bool:
         """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
@@ -71,31 +67,29 @@ class Follower:
             self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")
         return ended
 
-    def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
-        """Plan and report; if a join may be ready, lock it, plan and report again; then announce."""
-        dag = self._hot.dag(claim.version_id)
-        in_place_id = None if continuation is None or continuation.withdrawn else continuation.dispatch_id
-        plan = following.plan_of(dag, claim, ending.state, ending.skip, enabled=self._enabled)
-        reported: Reported | Undecided | None
-        if plan.peer_joins:
-            waiting = self._hot.unstarted(claim.dag_run_id, Ranges.above(dag, [*plan.joins, *plan.left]))
-            reported = Undecided(waiting)
+    def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None, dag: SerializedDag | None) -> bool:
+        """Plan and report; if a join may be ready, lock it, plan and report again; then announce. Without `dag`, nothing moves."""
+        plan = NO_MOVES if dag is None or not self._enabled else plan_of(dag, claim, ending.state, ending.skip)
+        answer: Reported | Undecided | Refused
+        if ending.state in SUSPENDED:
+            answer = self._hot.suspend(claim, ending)
         else:
-            moves = following.moves_of(dag, claim, plan, str(uuid.uuid4()), in_place_id)
-            reported = self._hot.report(claim, ending, moves, aging=self._aging)
-        planned = plan
-        if isinstance(reported, Undecided):
-            plan = plan.without(reported.waiting)
-            reported = self._report_locked(claim, ending, dag, plan, in_place_id)
-        if reported is None:
-            return self._ended_before(claim, ending, continuation)
+            answer = self._hot.report(claim, ending, plan, continuation, aging=self._aging)
+        waiting = answer.waiting
+        if isinstance(answer, Undecided):
+            assert dag is not None, "a plan without moves has no joins"
+            with self._hot.locked(claim, plan, waiting) as states:
+                fault_points.point("follow.locked")
+                decided = plan_of(dag, claim, ending.state, ending.skip, states)
+                answer = self._hot.report(claim, ending, decided, continuation, aging=self._aging)
+                fault_points.point("follow.commit")
         if continuation is not None:
-            continuation.claim = reported.continues
-        needs_scheduler = (
-            plan.needs_scheduler or not reported.waiting.issuperset(plan.left) or self._is_last(claim, dag, planned, reported)
-        )
-        announce(self._publisher, self._wakeups, claim, dag, reported, needs_scheduler=needs_scheduler)
-        return True
+            continuation.claim = answer.continues
+        if isinstance(answer, Reported):
+            certain = not plan.needs_scheduler and waiting.issuperset(plan.left)
+            needs_scheduler = dag is None or not certain or self._is_last(claim, dag, plan, answer)
+            self._announce(claim, ending, dag, answer, needs_scheduler=needs_scheduler)
+        return answer.is_stored
 
     def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
         """Whether this report was the last one that could decide a task below or end the run, and was planned without that
@@ -103,84 +97,46 @@ class Follower:
 
         A task instance that waited when the report began can start and end before the report is stored.
         """
-        moved = {dag.number[one.task_id] for one in (*reported.moved, reported.slots_passed_to) if one is not None}
-        undecided = following.undecided(dag, plan, moved)
-        if not undecided and (moved or not reported.others_wait):
+        moved = {dag.number[each.task_id] for each in (*reported.moved, reported.slots_passed_to) if each is not None}
+        asked = Ranges.above(dag, undecided(dag, plan, moved))
+        if not asked.tasks and (moved or not reported.others_wait):
             return False
         try:
-            return self._hot.needs_scheduler(claim.dag_run_id, Ranges.above(dag, undecided))
+            return self._hot.needs_scheduler(claim, asked)
         except psycopg2.Error:
             # The report is stored, and must be announced.
             return True
 
-    def _report_locked(
-        self, claim: Claim, ending: Ending, dag: SerializedDag, plan: Plan, in_place_id: str | None
-    ) -> Reported | None:
-        """Lock every task instance that may move, decide the joins from the current states, and report."""
-        with self._hot.deciding(claim, plan.affected):
-            fault_points.point("follow.locked")
-            upstream = self._hot.upstream_states(claim, plan.joins, Ranges.above(dag, plan.joins))
-            peers = self._hot.peer_states(claim, {no for join in plan.peer_joins for no in dag.upstream[join]})
-            decided = following.decide_joins(dag, claim, ending.state, plan, upstream=upstream, peers=peers)
-            moves = following.moves_of(dag, claim, decided, str(uuid.uuid4()), in_place_id)
-            reported = self._hot.report(claim, ending, moves, aging=self._aging)
-            fault_points.point("follow.commit")
-        assert not isinstance(reported, Undecided), "no joins are left to ask about"
-        return reported
-
-    def _suspend(self, claim: Claim, ending: Ending) -> bool:
-        others_wait = self._hot.suspend(claim, ending)
-        if others_wait is None:
-            return self._ended_before(claim, ending)
+    def _announce(
+        self, claim: Claim, ending: Ending, dag: SerializedDag | None, reported: Reported, *, needs_scheduler: bool
+    ) -> None:
+        """Send the messages of queued task instances, then wake the services that have something to do."""
         fault_points.point("report.after")
-        tokens = ["queue"] if others_wait else []
-        if ending.delay_s is not None and ending.delay_s < SOON_S:
-            tokens.append(f"run:{claim.dag_run_id}")
+        moved = (*reported.moved, reported.slots_passed_to)
+        messages = [_message(claim, each) for each in moved if each is not None and each.state is TaskState.QUEUED]
+        if dag is None:
+            tokens = ["queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan"]
+        elif ending.state in SUSPENDED:
+            tokens = _tokens_of_suspension(claim, ending, reported)
+        else:
+            tokens = wakeup_tokens(claim, dag, reported, needs_scheduler=needs_scheduler)
+        # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
+        with suppress(*PUBLISH_ERRORS):
+            if messages:
+                self._publisher.publish(messages)
+        fault_points.point("follow.published")
         if tokens:
             self._wakeups.wake(*tokens)
         if ending.deferral is not None:
             self._wakeups.wake_waiters()
-        return True
-
-    def _ended_before(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Whether an earlier report of this end was stored although its answer was lost. It may continue in this process.
-
-        It continues even if the end has been cleared or marked since: no other process runs that task instance.
-        """
-        if continuation is not None:
-            continuation.claim = self._hot.continued(claim, continuation.dispatch_id)
-        return dispatches.ended_as(self._hot, claim, ending.state)
-
-    def _report_alone(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
-        """Store the end without deciding anything, and wake every service that may have something to do after it."""
-        if ending.state in SUSPENDED:
-            accepted = self._hot.suspend(claim, ending) is not None
-        else:
-            accepted = self._hot.report(claim, ending, Moves()) is not None
-        accepted = accepted or self._ended_before(claim, ending, continuation)
-        if accepted:
-            self._wakeups.wake("queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan")
-            if ending.deferral is not None:
-                self._wakeups.wake_waiters()
-        return accepted
+        fault_points.point("follow.woken")
 
 
-def announce(
-    publisher: Publisher, wakeups: Wakeups, claim: Claim, dag: SerializedDag, reported: Reported, *, needs_scheduler: bool
-) -> None:
-    """Send the messages of queued task instances, then wake the services that have something to do."""
-    fault_points.point("report.after")
-    queued = [
-        moved for moved in (*reported.moved, reported.slots_passed_to) if moved is not None and moved.state is TaskState.QUEUED
-    ]
-    # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
-    with suppress(*PUBLISH_ERRORS):
-        if queued:
-            publisher.publish([_message(claim, moved) for moved in queued])
-    fault_points.point("follow.published")
-    if tokens := wakeup_tokens(claim, dag, reported, needs_scheduler=needs_scheduler):
-        wakeups.wake(*tokens)
-    fault_points.point("follow.woken")
+def _tokens_of_suspension(claim: Claim, ending: Ending, reported: Reported) -> list[str]:
+    tokens = ["queue"] if reported.pool_has_waiting else []
+    if ending.delay_s is not None and ending.delay_s < SOON_S:
+        tokens.append(f"run:{claim.dag_run_id}")
+    return tokens
 
 
 def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs_scheduler: bool) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from scheduler.states import TaskState
 from scheduler.store.db.fencing import Writer
@@ -116,26 +116,44 @@ class Continued(Moved):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The result of a report: whether others wait for slots of the pool; whether the run has task instances that no worker has;
-    which downstream ones it moved; which waiting task instance got the slots; and the claim of the one that runs in place.
-    """
+    """A report that was stored."""
 
+    #: Whether others wait for slots of the pool.
     pool_has_waiting: bool
+    #: Whether the run has task instances that no worker has.
     others_wait: bool
-    moved: tuple[Moved, ...]
+    #: The downstream task instances that it moved.
+    moved: tuple[Moved, ...] = ()
+    #: The waiting task instance that got the slots.
     slots_passed_to: Moved | None = None
+    #: The claim of the task instance that continues in place.
     continues: Claim | None = None
-    #: Those of Moves.asked that wait for a task which no worker has.
+    #: Those of Plan.asked that wait for a task which no worker has.
     waiting: frozenset[int] = frozenset()
-    #: Whether each of Moves.decisions moved something.
+    #: Whether each of Plan.settled moved something.
     all_moved: bool = True
+    is_stored: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Nothing was stored: one of Moves.joins is not among these, which wait for a task that no worker has."""
+    """Nothing was stored: one of the joins of the plan is not among these, which wait for a task that no worker has."""
 
     waiting: frozenset[int]
+    continues: ClassVar[None] = None
+    is_stored: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was stored: the task instance does not run under this dispatch, or no longer."""
+
+    #: Whether an earlier report of this end is stored, although its answer was lost.
+    is_stored: bool
+    #: The claim of the task instance that it moved to running in place. It continues even if the end was cleared or marked since:
+    #: no other process runs it.
+    continues: Claim | None = None
+    waiting: ClassVar[frozenset[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

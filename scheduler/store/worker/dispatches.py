@@ -1,6 +1,5 @@
-"""Statements of a pool process on its own dispatch that not every task needs: labels, stops, lost answers, undone claims."""
+"""Statements of a pool process on its own dispatch that not every task needs: labels, stops and undone claims."""
 
-from scheduler.states import TaskState
 from scheduler.store.db import fencing
 from scheduler.store.worker import shutdown
 from scheduler.store.worker.claims import Claim
@@ -19,15 +18,6 @@ def end_as_requested(connection: WorkerConnection, claim: Claim) -> bool:
     return bool(
         connection.read(shutdown.END_AS_REQUESTED.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id))
     )
-
-
-def ended_as(connection: WorkerConnection, claim: Claim, state: TaskState) -> bool:
-    """Whether this dispatch has already ended with this state, because an earlier report succeeded but its answer was lost."""
-    ended = connection.read(
-        "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s",
-        (claim.id, claim.dispatch_id, state.value),
-    )
-    return bool(ended)
 
 
 def claim_again(connection: WorkerConnection, claim: Claim) -> bool:

@@ -4,20 +4,33 @@ A claim is one round trip that does not wait for the disk. A report with fast-fo
 every other write. The heartbeat of the worker repeats a claim that a crash of PostgreSQL undid (store/upkeep/processes.still_held).
 """
 
+import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from psycopg2.extras import Json
 
-from scheduler.deciding.following import Moves, Ranges
+from scheduler.deciding.following import NO_RANGES, JoinStates, Plan, Ranges
 from scheduler.settings import Settings
 from scheduler.states import STARTED, TaskState
 from scheduler.store.worker import hot_statements as sql
-from scheduler.store.worker.claims import Claim, Continued, Ending, Peer, Reported, ReportRow, Undecided, UpstreamCount
+from scheduler.store.worker.claims import (
+    Claim,
+    Continuation,
+    Continued,
+    Ending,
+    Peer,
+    Refused,
+    Reported,
+    ReportRow,
+    Undecided,
+    UpstreamCount,
+)
 from scheduler.store.worker.worker_connection import WorkerConnection
 
+ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
 #: The pool keeps the search short: its running and queued task instances have an index.
 CONTINUED = f"""
 select id, dispatch_id::text, task_id, map_index, queue, priority_weight, state, pool, pool_slots, task_no, try_number, max_tries,
@@ -43,46 +56,45 @@ class HotPath(WorkerConnection):
         )
         return claimed[0] if claimed else None
 
-    def report(self, claim: Claim, ending: Ending, moves: Moves, *, aging: bool = False) -> Reported | Undecided | None:
-        """running -> its final state, durably, with `moves`; None if the task instance no longer belongs to this dispatch."""
-        decisions = moves.decisions
+    def report(
+        self, claim: Claim, ending: Ending, plan: Plan, continuation: Continuation | None = None, *, aging: bool = False
+    ) -> Reported | Undecided | Refused:
+        """running -> the end of the try, durably, with the moves of `plan`.
+
+        With a continuation, the task instance that gets the slots may go straight to running under its dispatch ID.
+        """
+        if plan.peer_joins:
+            return Undecided(self._waiting(claim, plan.asked))
+        in_place = plan.in_place and continuation is not None and not continuation.withdrawn
         answer = self.objects(
             ReportRow,
             sql.REPORT.execute,
             {
-                "ti_id": claim.id,
-                "dispatch_id": claim.dispatch_id,
-                "state": ending.state.value,
-                "reason": ending.reason,
-                "due_in_s": ending.delay_s,
+                **_names(claim, plan.asked),
+                **_end(ending),
                 "result": ending.result,
                 "worker": self.worker_id,
                 "decision": None if ending.skip is None else Json({"skip": list(ending.skip)}),
-                "version_id": claim.version_id,
                 "aging": aging,
-                "task_nos": [one.task_no for one in decisions],
-                "map_indexes": [one.map_index for one in decisions],
-                "verdicts": [one.state.value for one in decisions],
-                "reasons": [one.reason for one in decisions],
-                "below_branch": [one.task_no in moves.below_branch for one in decisions],
-                "successor": None if moves.successor is None else moves.successor + 1,
-                "next_dispatch_id": moves.dispatch_id,
-                "in_place_id": moves.in_place_id,
-                "line_in_place": moves.line_in_place,
+                "task_nos": [decision.task_no for decision in plan.settled],
+                "map_indexes": [decision.map_index for decision in plan.settled],
+                "verdicts": [decision.state.value for decision in plan.settled],
+                "reasons": [decision.reason for decision in plan.settled],
+                "below_branch": [decision.task_no in plan.below_branch for decision in plan.settled],
+                "successor": None if plan.successor is None else plan.successor + 1,
+                "next_dispatch_id": str(uuid.uuid4()) if plan.passes_slots else None,
+                "in_place_id": continuation.dispatch_id if continuation is not None and in_place else None,
+                "line_in_place": plan.line_in_place,
                 "place": self._place,
-                "dag_run_id": claim.dag_run_id,
-                "tasks": moves.asked.tasks,
-                "lows": moves.asked.lows,
-                "highs": moves.asked.highs,
-                "joins": list(moves.joins),
+                "joins": plan.joins,
             },
         )
         first = answer[0]
         waiting = frozenset(first.waiting)
-        if not waiting.issuperset(moves.joins):
+        if not waiting.issuperset(plan.joins):
             return Undecided(waiting)
         if first.others_wait is None:
-            return None
+            return self._refused(claim, ending, continuation)
         moved = tuple(row for row in answer if row.was_waiting is False)
         return Reported(
             pool_has_waiting=first.pool_has_waiting,
@@ -91,93 +103,85 @@ class HotPath(WorkerConnection):
             slots_passed_to=next((row for row in answer if row.was_waiting), None),
             continues=next((_continued(claim, row) for row in answer if row.state is TaskState.RUNNING), None),
             waiting=waiting,
-            all_moved=len(moved) == len(decisions),
+            all_moved=len(moved) == len(plan.settled),
         )
 
-    def continued(self, claim: Claim, dispatch_id: str) -> Claim | None:
-        """The claim of the task instance that the report of `claim` moved to running under this ID, if its answer was lost."""
-        found = self.objects(Continued, CONTINUED, (claim.pool, dispatch_id))
-        return _continued(claim, found[0]) if found else None
-
-    def suspend(self, claim: Claim, ending: Ending) -> bool | None:
-        """running -> up_for_reschedule or deferred, durably. Returns whether others wait for the slots; None if it was rejected."""
+    def suspend(self, claim: Claim, ending: Ending) -> Reported | Refused:
+        """running -> up_for_reschedule or deferred, durably."""
         deferral = ending.deferral
-        others_wait: bool | None = self.value(
+        pool_has_waiting: bool | None = self.value(
             sql.SUSPEND.execute,
             {
-                "ti_id": claim.id,
-                "dispatch_id": claim.dispatch_id,
-                "state": ending.state.value,
-                "reason": ending.reason,
-                "due_in_s": ending.delay_s,
+                **_names(claim),
+                **_end(ending),
                 "resume": Json(ending.resume or {}),
                 "classpath": deferral and deferral.classpath,
                 "kwargs": Json(deferral.kwargs if deferral else {}),
                 "file": deferral and deferral.file,
             },
         )
-        return others_wait
-
-    def unstarted(self, dag_run_id: int, asked: Ranges) -> frozenset[int]:
-        """The tasks with an upstream task that no worker has: this report cannot make them ready."""
-        waiting = self.read(
-            sql.UNSTARTED.execute,
-            {"dag_run_id": dag_run_id, "tasks": asked.tasks, "lows": asked.lows, "highs": asked.highs},
-        )
-        return frozenset(task_no for (task_no,) in waiting)
-
-    def needs_scheduler(self, dag_run_id: int, asked: Ranges) -> bool:
-        """Whether one of these tasks is undecided although all its upstream tasks have ended, or the run may end."""
-        needs: bool = self.value(
-            sql.NEEDS_SCHEDULER.execute,
-            {"dag_run_id": dag_run_id, "tasks": asked.tasks, "lows": asked.lows, "highs": asked.highs},
-        )
-        return needs
+        if pool_has_waiting is None:
+            return self._refused(claim, ending)
+        return Reported(pool_has_waiting=pool_has_waiting, others_wait=True)
 
     @contextmanager
-    def deciding(self, claim: Claim, tasks: Sequence[int]) -> Iterator[None]:
-        """A transaction with this task instance and those of `tasks` locked, in ID order."""
-        with self._lock:
-            self.run(
-                f"begin; {sql.LOCK_JOINS.execute}",
-                {"ti_id": claim.id, "dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
-            )
-            try:
-                yield
-            except BaseException:
-                self.close()
-                raise
-            self.run("commit")
+    def locked(self, claim: Claim, plan: Plan, waiting: Collection[int] = ()) -> Iterator[JoinStates]:
+        """A transaction with the claimed task instance and those that `plan` may move locked, in ID order.
 
-    def upstream_states(self, claim: Claim, joins: Sequence[int], upstream: Ranges) -> dict[int, Counter[TaskState]]:
+        Returns the states around the joins, without those in `waiting`, which cannot be ready.
+        """
+        joins = [join for join in plan.joins if join not in waiting]
+        tasks = [*joins, *plan.peer_joins, *(decision.task_no for decision in plan.settled)]
+        with self.transaction(sql.LOCK_JOINS.execute, {**_names(claim), "tasks": tasks}):
+            yield JoinStates(self._upstream_states(claim, joins, plan.asked), self._peer_states(claim, plan.peers))
+
+    def needs_scheduler(self, claim: Claim, asked: Ranges) -> bool:
+        """Whether one of these tasks is undecided although all its upstream tasks have ended, or the run may end."""
+        needs: bool = self.value(sql.NEEDS_SCHEDULER.execute, _names(claim, asked))
+        return needs
+
+    def _waiting(self, claim: Claim, asked: Ranges) -> frozenset[int]:
+        """The tasks with an upstream task that no worker has: this report cannot make them ready."""
+        return frozenset(task_no for (task_no,) in self.read(sql.UNSTARTED.execute, _names(claim, asked)))
+
+    def _upstream_states(self, claim: Claim, joins: Collection[int], asked: Ranges) -> Mapping[int, Counter[TaskState]]:
         """For each join, the number of its upstream task instances by state, without the claimed one."""
         states: dict[int, Counter[TaskState]] = {join: Counter() for join in joins}
         if joins:
-            counts = self.objects(
-                UpstreamCount,
-                sql.UPSTREAM_STATES.execute,
-                {
-                    "dag_run_id": claim.dag_run_id,
-                    "tasks": upstream.tasks,
-                    "lows": upstream.lows,
-                    "highs": upstream.highs,
-                    "ti_id": claim.id,
-                },
-            )
-            for count in counts:
+            for count in self.objects(UpstreamCount, sql.UPSTREAM_STATES.execute, _names(claim, asked.of(joins))):
                 states[count.task_no][count.state] = count.instances
         return states
 
-    def peer_states(self, claim: Claim, tasks: Collection[int]) -> dict[int, TaskState]:
+    def _peer_states(self, claim: Claim, peers: Collection[int]) -> Mapping[int, TaskState]:
         """The states of the instances of these tasks with the map index of the claim, by task number."""
-        if not tasks:
+        if not peers:
             return {}
-        peers = self.objects(
-            Peer,
-            sql.PEER_STATES.execute,
-            {"dag_run_id": claim.dag_run_id, "tasks": list(tasks), "map_index": claim.map_index},
-        )
-        return {peer.task_no: peer.state for peer in peers}
+        parameters = {**_names(claim), "tasks": list(peers)}
+        return {peer.task_no: peer.state for peer in self.objects(Peer, sql.PEER_STATES.execute, parameters)}
+
+    def _refused(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> Refused:
+        """The answer to a report that the database did not accept. It may repeat one that was stored, but whose answer was lost."""
+        continued = [] if continuation is None else self.objects(Continued, CONTINUED, (claim.pool, continuation.dispatch_id))
+        ended = self.read(ENDED, (claim.id, claim.dispatch_id, ending.state.value))
+        return Refused(bool(ended), _continued(claim, continued[0]) if continued else None)
+
+
+def _names(claim: Claim, asked: Ranges = NO_RANGES) -> dict[str, object]:
+    """The parameters that name the task instance and the asked tasks of its run. A statement takes those that it has."""
+    return {
+        "ti_id": claim.id,
+        "dispatch_id": claim.dispatch_id,
+        "map_index": claim.map_index,
+        "dag_run_id": claim.dag_run_id,
+        "version_id": claim.version_id,
+        "tasks": asked.tasks,
+        "lows": asked.lows,
+        "highs": asked.highs,
+    }
+
+
+def _end(ending: Ending) -> dict[str, object]:
+    return {"state": ending.state.value, "reason": ending.reason, "due_in_s": ending.delay_s}
 
 
 def _continued(claim: Claim, row: Continued) -> Claim:

@@ -127,6 +127,18 @@ class WorkerConnection:
             self._used_at = time.monotonic()
             return cursor
 
+    @contextlib.contextmanager
+    def transaction(self, statement: str, parameters: Mapping[str, Any]) -> Iterator[None]:
+        """A transaction that begins with a statement. It commits at the end; after an error the connection is closed."""
+        with self._lock:
+            self.run(f"begin; {statement}", parameters)
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+            self.run("commit")
+
     def close(self) -> None:
         with self._lock:
             connection, self._connection, self._cursor = self._connection, None, None

@@ -1,6 +1,6 @@
 """Rows are locked in ID order, also where a task was added to a run after its downstream tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from typing import Any
@@ -12,6 +12,7 @@ from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from scheduler.deciding.following import JoinStates, Plan
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
@@ -109,12 +110,12 @@ def test_a_mapped_task_that_ends_settles_downstream_tasks_without_another_round_
     mapped = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
     scenario.add(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}))
     scenario.trigger("d", run_id="r")
-    locked: list[Sequence[int]] = []
+    locked: list[Plan] = []
 
     class Counting(HotPath):
-        def deciding(self, claim: Claim, tasks: Sequence[int]) -> AbstractContextManager[None]:
-            locked.append(tasks)
-            return super().deciding(claim, tasks)
+        def locked(self, claim: Claim, plan: Plan, waiting: Collection[int] = ()) -> AbstractContextManager[JoinStates]:
+            locked.append(plan)
+            return super().locked(claim, plan, waiting)
 
     settings = scenario.settings
     with closing(Counting(settings, scenario.worker_id)) as hot:

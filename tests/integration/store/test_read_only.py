@@ -12,6 +12,7 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from scheduler.deciding.following import NO_MOVES
 from scheduler.exceptions import ReadOnlyError
 from scheduler.states import TaskState
 from scheduler.store.db import database, sqlstates
@@ -129,7 +130,7 @@ def test_a_transaction_whose_session_the_server_ended_is_repeated(scenario: Scen
     idle = "select count(*) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()"
 
     def stopped_while_it_decides() -> None:
-        with scenario.hot.deciding(claimed, []):
+        with scenario.hot.locked(claimed, NO_MOVES):
             scenario.hot.read("select set_config('idle_in_transaction_session_timeout', '10ms', true)", ())
             eventually(lambda: scenario.rows(idle) == [(0,)])
             scenario.hot.now()

@@ -10,14 +10,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
-from scheduler.deciding.following import Moves
+from scheduler.deciding.following import Plan
 from scheduler.states import TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.claims import Claim, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 
 S = TaskState
 MINE = str(uuid4())
@@ -88,15 +88,15 @@ def follow(successor: bool, state: S, *, passes_slots_on: bool = False, in_place
         )
         before = scenario.rows("select id from task_instance where task_no = 9")[0][0]
         finished = Claim(**{name: getattr(claim, name) for name in Claim.__slots__} | {"id": before, "dispatch_id": other})
-        moves = Moves(
-            decisions=[Decision(0, state, "because")],
+        plan = Plan(
+            settled=[Decision(0, state, "because")],
             successor=0 if successor else None,
-            dispatch_id=str(uuid4()) if successor or passes_slots_on else None,
-            in_place_id=str(uuid4()) if in_place else None,
+            passes_slots=successor or passes_slots_on,
+            in_place=in_place,
             line_in_place=in_place,
         )
         scenario.sql("update pool set hands_on = %s", passes_slots_on or in_place)
-        scenario.hot.report(finished, Ending(S.SUCCESS), moves)
+        scenario.hot.report(finished, Ending(S.SUCCESS), plan, Continuation(str(uuid4())))
 
     return move
 

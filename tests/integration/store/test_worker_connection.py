@@ -11,6 +11,7 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from scheduler.deciding.following import Plan
 from scheduler.store.db import sqlstates
 from scheduler.store.worker.hot_path import HotPath
 
@@ -90,7 +91,7 @@ def test_a_transaction_is_not_closed_by_another_thread(scenario: Scenario, make:
     assert claim is not None
     other = threading.Thread(target=hot.close)
 
-    with hot.deciding(claim, [1]):
+    with hot.locked(claim, Plan(joins=[1])):
         other.start()
         first, pid = hot.value("select pg_current_xact_id_if_assigned() is not null", ()), hot.value(PID, ())
         other.join(0.2)
