@@ -41,7 +41,7 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
-	@$(BIN)/python .make/vulnerabilities
+	@$(BIN)/python deploy/vulnerabilities
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
@@ -87,10 +87,10 @@ bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one 
 
 release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
 	@.venv/bin/python -c 'import build.__main__' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
-	@.venv/bin/python .make/release $(VERSION)
+	@.venv/bin/python deploy/release $(VERSION)
 
 docs: setup ## Build the documentation site into build/docs; a broken link is an error
-	@.make/docs
+	@docs/build
 
 test-compose: ## Build the image, run the stack of docker-compose.yml, check a flights run, and scale and kill workers; ARGS="autoscale"
 	@python3 tests/compose/run.py $(ARGS)
