@@ -91,7 +91,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     ui_color: str = "#fff"
     ui_fgcolor: str = "#000"
 
-    #: The arguments that it takes, beside those in the signatures of its subclasses.
+    #: The arguments that it takes, in addition to those in the signatures of its subclasses.
     declared: ClassVar[type] = TaskArguments
 
     # Their checked values:

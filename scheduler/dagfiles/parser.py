@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 STOP_S = 5.0
 #: Seconds in which the fork server must read requests. It reads none while it starts.
 SEND_S = 10.0
-#: Seconds after its time limit in which a file must be answered. The fork server ends its parser before, unless it is stopped.
+#: Seconds after its time limit in which a file must be answered. The fork server kills its parser sooner, unless it is stopped.
 LATE_S = 20.0
 
 
 class Parser:
     """Parses files in a fork server, which it starts on first use.
 
-    It restarts the fork server if a file ends it, stops it or forges its answers.
+    It restarts the fork server if a file kills it, stops it or forges its answers.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -215,9 +215,9 @@ class _EndedError(BaseException):
 
 @contextlib.contextmanager
 def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
-    """Leave the block at SIGINT, SIGTERM or SIGHUP, so that it shuts down cleanly. A second Ctrl-C ends the process at once.
+    """Leave the block at SIGINT, SIGTERM or SIGHUP, so that it shuts down cleanly. A second Ctrl-C exits immediately.
 
-    Ending at once is safe: the guardians detect the end of this process and end its children.
+    This is safe: the guardians detect that this process has exited, and kill its children.
     """
     stopped_at: float | None = None
 

@@ -138,8 +138,7 @@ class Scheduler(Probed):
     min_file_process_interval: Seconds = 30
     """Seconds before an unchanged DAG file is parsed again."""
     settled_file_process_interval: Seconds = 3600
-    """Seconds before an unchanged DAG file that opens only Python code is parsed again. Changes are still detected immediately.
-    """
+    """Seconds before an unchanged DAG file that opens only Python code is parsed again. Changes are detected immediately."""
     parsing_processes: Count = 2
     """Maximum number of parser processes of one scheduler."""
     file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"
