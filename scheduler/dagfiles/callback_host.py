@@ -78,7 +78,7 @@ class CallbackHost:
             process.interrupt()
 
     def kill(self) -> None:
-        """End the process and all its descendants."""
+        """Kill the process and all its descendants."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
