@@ -195,7 +195,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """Called after `execute` and the function `post_execute=`, with the return value."""
 
     def on_kill(self) -> None:
-        """Called when a timeout, a clear, a mark or the end of its worker stops the task. End everything here that it started."""
+        """Called when a timeout, a clear, a mark or the end of its worker stops the task. Stop everything here that it started."""
 
     def dry_run(self) -> None:
         for field in self.template_fields:

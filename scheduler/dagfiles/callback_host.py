@@ -67,7 +67,7 @@ class CallbackHost:
         return self._ask(request, Called, self._settings.scheduler.callback_execution_timeout)
 
     def close(self) -> None:
-        """End the child of the open file. The callback process stays for the next file."""
+        """Stop the child of the open file. The callback process stays for the next file."""
         with contextlib.suppress(ChildEnded):
             self._ask({"stop": True}, Ended, GRACE_S)
 

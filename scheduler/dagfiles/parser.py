@@ -72,7 +72,7 @@ class Parser:
         return None if self._process is None else self._process.answers_fd
 
     def stop(self) -> None:
-        """End the fork server and all its descendants."""
+        """Kill the fork server and all its descendants."""
         if self._process is not None:
             self._process.end_requests()
             self._drain(STOP_S)
@@ -139,7 +139,7 @@ class Parser:
         return bool(self._reading) and time.monotonic() - min(self._reading.values()) > limit_s
 
     def _end_fork_server(self, trouble: str) -> list[Answer]:
-        """End the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
+        """Kill the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
         if self._process is None:
             return []
         code = self._process.kill()

@@ -29,12 +29,12 @@ LINUX = sys.platform == "linux"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: Seconds between the death signal and SIGKILL.
 DEATH_GRACE_S = 10.0
-#: Seconds after which the guardian stops waiting for descendants that SIGKILL does not end (they wait for a disk).
+#: Seconds after which the guardian stops waiting for descendants that SIGKILL does not stop (they wait for a disk).
 SWEEP_LIMIT_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command to its end. Returns its exit code, or 128 plus the number of the signal that killed it."""
+    """Run the command until it exits. Returns its exit code, or 128 plus the number of the signal that killed it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--link", type=int, required=True)
     parser.add_argument("--death-signal", type=int, default=signal.SIGKILL)
@@ -120,7 +120,7 @@ def _spawn(options: argparse.Namespace) -> int:
 
 
 def _follow(child: int, *, link: int, wakeup: int, death_signal: int) -> int:
-    """Reap processes until the command ends, and return its exit code. Ends the command once the supervisor has ended."""
+    """Reap processes until the command ends, and return its exit code. Stops the command once the supervisor has exited."""
     watched = [wakeup, link]
     deadline: float | None = None
     while True:

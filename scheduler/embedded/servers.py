@@ -174,7 +174,7 @@ class EmbeddedRedis:
         _wait_until(self._answers, self.supervisor, self.name)
 
     def stop(self) -> None:
-        """End the server. Its data is lost."""
+        """Stop the server. Its data is lost."""
         self.supervisor.stop(self.name)
 
     def _answers(self) -> bool:
@@ -189,7 +189,7 @@ class EmbeddedRedis:
 def embedded_servers(
     settings: Settings, supervisor: Supervisor | None = None, *, say: Callable[[str], None] = print
 ) -> Iterator[None]:
-    """Run the embedded servers that the settings require, each server whose URL is not configured, until the end of the block.
+    """Run each server without a configured URL as an embedded server, until the end of the block.
 
     Without a supervisor, this creates one and owns the home. ConflictError if another stack runs on this home.
     """
@@ -210,7 +210,7 @@ def embedded_servers(
 
 
 def end_orphans(data: Path) -> None:
-    """End every PostgreSQL process that still uses this data folder because its parent was killed."""
+    """Stop every PostgreSQL process that still uses this data folder because its parent was killed."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         orphans = _processes_of(data)
         if not orphans:

@@ -66,8 +66,8 @@ class _Child:
 class Supervisor:
     """Keeps commands running until they are stopped. Use it as a context manager. It is thread-safe.
 
-    `say` is called with one line for each child that fails. `lock` is a file descriptor that every guardian holds open until
-    its command and all descendants have ended.
+    `say` is called with one line for each child that fails. `lock` is a file descriptor that every guardian holds open until its
+    command and all descendants have exited.
     """
 
     logs_folder: Path
@@ -97,7 +97,7 @@ class Supervisor:
             return child.pid
 
     def stop(self, *names: str) -> None:
-        """End commands in parallel: stop signal, grace period, then SIGKILL for them and all their descendants."""
+        """Stop commands in parallel: stop signal, grace period, then SIGKILL for them and all their descendants."""
         with self._guard:
             children = [self._children.pop(name) for name in names if name in self._children]
             for child in children:
@@ -121,7 +121,7 @@ class Supervisor:
                 child.process.wait()
 
     def close(self, *, lowest_stage: int = 0) -> None:
-        """End all commands, the highest stage first. Commands below `lowest_stage` keep running without supervision."""
+        """Stop all commands, the highest stage first. Commands below `lowest_stage` keep running without supervision."""
         with self._guard:
             self._closed.set()
             stages = sorted({child.command.stage for child in self._children.values()}, reverse=True)

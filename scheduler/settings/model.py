@@ -45,7 +45,7 @@ class Core(Section):
     """Defaults and limits of all DAGs and tasks."""
 
     parallelism: Count = 256
-    """Maximum number of queued and running task instances, over all pools and schedulers."""
+    """Maximum number of queued and running task instances in all pools, for all schedulers together."""
     default_timezone: ZoneName = "UTC"
     """IANA time zone of a schedule whose start_date has no time zone."""
     default_queue: str = "default"
