@@ -41,7 +41,7 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
-	@$(BIN)/python .make/audit
+	@$(BIN)/python .make/vulnerabilities
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
