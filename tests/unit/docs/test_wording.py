@@ -49,7 +49,7 @@ BANNED_ON_PAGES = {
     r"(?:is|are|was|were|be|been) ended": "is stopped, terminated, killed",
     r"whatever": "regardless of, any",
     r"(?:no longer|still) the current one": "stale, superseded",
-    r"cancell(?:ed|ing)": "canceled, canceling",
+    r"cancel(?:led|ling)": "canceled, canceling",
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "config").glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 #: Migrations never change.
