@@ -59,8 +59,8 @@ def demo(keep: bool) -> None:
         forget = None if "PACELINE_HOME" in os.environ else _forget
         with stack.running_stack(settings, say=output.say, waiters=0, web=keep, prepare=forget) as running:
             output.say(
-                f"They run; Flower is at {running.flower_url}, login {running.flower_login};"
-                f" the logs are in {running.settings.home / 'logs'}."
+                f"All processes are running. Flower: {running.flower_url} (login {running.flower_login})."
+                f" Logs: {running.settings.home / 'logs'}"
             )
             engine = database.create(settings, pool_size=1, application="paceline demo")
             try:
@@ -155,7 +155,7 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
     screen.print(
         Text(
             f"{len(ran)} tasks ran in {progress.duration(run['started_at'], run['ended_at'])}; "
-            f"{followed} of them were queued by the worker that ran the task before."
+            f"{followed} of them were queued by fast-follow, by the worker that ran the task before it."
         )
     )
 
