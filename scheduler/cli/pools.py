@@ -39,7 +39,7 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
     except PacelineError as error:
         raise click.UsageError(str(error)) from None
     row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
-    options.wake("queue")
+    options.announce("pool set")
     output.result(row, f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
 
 
@@ -70,7 +70,7 @@ def import_(file: Path) -> None:
     """
     read_pools = read(file)
     options.transact(store.set_pools, read_pools)
-    options.wake("queue")
+    options.announce("pool set")
     click.echo(f"{len(read_pools)} pools are stored.")
 
 
