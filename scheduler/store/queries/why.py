@@ -42,7 +42,8 @@ FIRST_OPEN = f"""
 select id, task_id, map_index from task_instance where dag_run_id = %(run)s and (state is null or state in {OPEN.sql})
  order by state is null, task_no, map_index limit 5
 """
-LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
+#: The limits besides the pool, in the order in which they are named.
+LIMITS = (RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +305,7 @@ def _in_front(rank: str) -> str:
 
 
 def _limits(connection: Connection, settings: Settings, ti: Row) -> tuple[LimitFacts, ...]:
-    found = connection.exec_driver_sql(LIMITS, {"id": ti["id"], "parallelism": settings.core.parallelism})
+    found = connection.exec_driver_sql(towards(*LIMITS), {"id": ti["id"], "parallelism": settings.core.parallelism})
     return tuple(rows.of_result(LimitFacts, found))
 
 

@@ -1,6 +1,6 @@
 """The history of a task instance or of a run: each change of state, with what it had waited for.
 
-What held a limit in the past follows from the dispatches of that time, which the events keep. The limits are those of now.
+What held a limit in the past follows from the events. The limits are those of now.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -9,44 +9,55 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
+from scheduler.deciding.limits import POOL, RUNS
 from scheduler.deciding.situation import LimitFacts, PoolFacts
 from scheduler.deciding.why_past import SHORTEST_WAIT_S, Contention, RunContention, Step, of_run, sentence
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
-from scheduler.states import HOLDS_SLOTS, TaskState
+from scheduler.states import HOLDS_SLOTS, STARTED, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.queries import events, reads
-from scheduler.store.queries.why import Reader, named_holders
-from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
+from scheduler.store.queries.why import LIMITS, Reader, named_holders
+from scheduler.store.queueing.limits import INSTANCES, MOST_RUNS, SHARES_RUNS, allowed, counted
 
 Row = dict[str, Any]
 #: Steps in one history: the newest ones.
 MOST_STEPS = 200
 #: Waits whose cause is looked up: the longest ones.
 MOST_CAUSES = 10
+#: The start of one of these has an event, unless it is that of a new try.
+EVENT_AT_START = States(STARTED | {TaskState.DEFERRED})
 #: A step to one of these may have waited for slots or places.
 AWAITED = HOLDS_SLOTS - {TaskState.SHUTDOWN}
-#: A dispatch that ended later after the moment is not found.
-LONGEST_DISPATCH = timedelta(hours=6)
-#: The dispatches that held slots and places at a moment, without that of the task instance itself.
-DISPATCHES = f"""
-with dispatch as (
-    select e.task_instance_id as ti, e.started_at from event e
-     where e.at > %(at)s and e.at <= %(until)s and e.queued_at <= %(at)s and e.task_instance_id <> %(ti)s
+#: A dispatch that ended later after the moment is not found, and neither is a deferral that began earlier before it.
+LONGEST = timedelta(hours=6)
+#: Those of a moment that held slots or places, with their state then, and whether each counted towards the limits of %(id)s.
+#: Until it ends, a dispatch has no event. A deferral has one at its start, and so have a dispatch that resumes and a stop.
+HELD = f"""
+with me as (
+    select r.dag_id, r.run_id, t.task_id, t.pool from task_instance t join dag_run r on r.id = t.dag_run_id where t.id = %(id)s
+), past as (
+    select e.task_instance_id as id, case when e.started_at <= %(at)s then 'running' else 'queued' end as state from event e
+     where e.at > %(at)s and e.at <= %(until)s and e.queued_at <= %(at)s
      union all
-    select t.id, t.started_at from task_instance t
-     where t.state in {HOLDS_SLOTS.sql} and t.queued_at <= %(at)s and t.id <> %(ti)s
+    select t.id, case when t.started_at <= %(at)s then 'running' else 'queued' end from task_instance t
+     where t.state in {HOLDS_SLOTS.sql} and t.queued_at <= %(at)s
+     union all
+    select e.task_instance_id, e.to_state from event e
+     where e.at > %(since)s and e.at <= %(at)s and e.to_state in {EVENT_AT_START.sql}
+       and not exists (select from event l where l.dag_run_id = e.dag_run_id and l.task_instance_id = e.task_instance_id
+                          and l.at > e.at and l.at <= %(at)s)
+), t as (
+    select i.id, i.dag_run_id, i.task_id, i.map_index, i.pool, i.pool_slots, i.queue, s.state
+      from (select id, max(state) as state from past group by id) s join task_instance i on i.id = s.id where i.id <> %(id)s
 )
-select r.dag_id, r.run_id, r.id as dag_run_id, t.task_id, t.map_index, t.pool, t.pool_slots, t.queue,
-       d.started_at is not null and d.started_at <= %(at)s as is_running
-  from dispatch d join task_instance t on t.id = d.ti join dag_run r on r.id = t.dag_run_id
+select r.dag_id, r.run_id, t.task_id, t.map_index, t.pool_slots, t.queue, t.state,
+       {", ".join(f'{counted(limit)} as "{limit}"' for limit in (POOL, *LIMITS))}
+  from me cross join t join dag_run r on r.id = t.dag_run_id left join pool p on p.name = t.pool
 """
-OWN = """
-select t.id, t.dag_run_id, t.task_id, t.map_index, t.pool, t.pool_slots, t.queue, t.max_active_tis_per_dag as in_dag,
-       t.max_active_tis_per_dagrun as in_run, r.dag_id, r.version_id, v.max_active_tasks, p.slots
-  from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
-  left join pool p on p.name = t.pool where t.id = %s
+OWN = f"""
+select t.id, t.dag_run_id, t.task_id, t.pool, t.pool_slots, t.queue, r.version_id, p.slots, {allowed(*LIMITS)}
+  from {INSTANCES} where t.id = %(id)s
 """
 WORKERS = """
 select count(*) as workers, coalesce(sum(concurrency), 0)::bigint as places from process
@@ -68,7 +79,7 @@ select r.run_after, {MOST_RUNS} as "limit", (
 
 def of_instance(connection: Connection, settings: Settings, ti_id: int, *, reader: Reader | None = None) -> list[Row]:
     """Each step of a task instance: `at`, `state`, `actor`, `try_number`, `seconds` since the step before, and `text`."""
-    own = _own(connection, ti_id)
+    own = _own(connection, settings, ti_id)
     steps = _steps(events.of_run(connection, own["dag_run_id"], ti_id))
     reader = reader or Reader()
     upstream = _upstream(connection, own, reader)
@@ -98,7 +109,7 @@ def crowd_of(connection: Connection, settings: Settings, place: tuple[int, str, 
     """What held up a task instance, by its run, task and map index, between two of its steps. Names all DAGs: not for accounts."""
     statement = "select id from task_instance where (dag_run_id, task_id, map_index) = (%s, %s, %s)"
     ti_id = connection.exec_driver_sql(statement, place).scalar_one()
-    own = _own(connection, ti_id)
+    own = _own(connection, settings, ti_id)
     return _contention(connection, settings, own, _middle(before, step), Reader())
 
 
@@ -143,8 +154,9 @@ def _rows(steps: list[Step], awaited: Collection[str], text: Callable[..., str])
     ]
 
 
-def _own(connection: Connection, ti_id: int) -> Row:
-    return dict(connection.exec_driver_sql(OWN, (ti_id,)).mappings().one())
+def _own(connection: Connection, settings: Settings, ti_id: int) -> Row:
+    parameters = {"id": ti_id, "parallelism": settings.core.parallelism}
+    return dict(connection.exec_driver_sql(OWN, parameters).mappings().one())
 
 
 def _middle(before: Step | None, step: Step) -> datetime:
@@ -152,23 +164,23 @@ def _middle(before: Step | None, step: Step) -> datetime:
 
 
 def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, reader: Reader) -> Contention:
-    parameters = {"at": at, "until": at + LONGEST_DISPATCH, "ti": own["id"]}
-    held = rows.dicts(connection.exec_driver_sql(DISPATCHES, parameters))
+    parameters = {"at": at, "since": at - LONGEST, "until": at + LONGEST, "id": own["id"]}
+    held = rows.dicts(connection.exec_driver_sql(HELD, parameters))
     parameters = {"queue": own["queue"], "at": at, "silent": settings.worker.heartbeat_timeout}
     workers = connection.exec_driver_sql(WORKERS, parameters).one()
-    of_queue = [one for one in held if one["queue"] == own["queue"]]
-    running = sum(one["is_running"] for one in of_queue)
+    of_queue = [TaskState(one["state"]) for one in held if one["queue"] == own["queue"]]
+    active = ((limit, own[limit], sum(bool(one[limit]) for one in held)) for limit in LIMITS)
     return Contention(
         pool_name=own["pool"],
-        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one["pool"] == own["pool"]], reader),
+        pool=None if own["slots"] is None else _pool(connection, own, [one for one in held if one[POOL]], reader),
         pool_slots=own["pool_slots"],
-        limits=_limits(own, held, settings),
+        limits=tuple(LimitFacts(name=name, limit=limit, active=count) for name, limit, count in active if limit is not None),
         queue=own["queue"],
         workers=workers.workers,
         places=workers.places,
         prefetch=settings.scheduler.queue_headroom,
-        queued=len(of_queue) - running,
-        running=running,
+        queued=of_queue.count(TaskState.QUEUED),
+        running=sum(state in STARTED for state in of_queue),
     )
 
 
@@ -176,18 +188,6 @@ def _pool(connection: Connection, own: Row, held: list[Row], reader: Reader) -> 
     found = named_holders(connection, sorted(held, key=lambda one: -one["pool_slots"]), reader)
     used = sum(one.slots for one in found)
     return PoolFacts(name=own["pool"], slots=own["slots"], used=used, holders=found, holder_count=len(found))
-
-
-def _limits(own: Row, held: list[Row], settings: Settings) -> tuple[LimitFacts, ...]:
-    of_dag = [one for one in held if one["dag_id"] == own["dag_id"] and one["task_id"] == own["task_id"]]
-    of_run_ = [one for one in held if one["dag_run_id"] == own["dag_run_id"]]
-    counted = (
-        (RUN, own["max_active_tasks"], len(of_run_)),
-        (TASK_IN_RUN, own["in_run"], sum(one["task_id"] == own["task_id"] for one in of_run_)),
-        (TASK, own["in_dag"], len(of_dag)),
-        (PARALLELISM, settings.core.parallelism, len(held)),
-    )
-    return tuple(LimitFacts(name=name, limit=limit, active=active) for name, limit, active in counted if limit is not None)
 
 
 def _upstream(connection: Connection, own: Row, reader: Reader) -> list[str]:
