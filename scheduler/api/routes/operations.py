@@ -15,7 +15,7 @@ from scheduler.exceptions import UnreachableError
 from scheduler.store.actions import pools
 from scheduler.store.db import clock
 from scheduler.store.lists import home, instances, records, workers
-from scheduler.store.queries import overview, why, why_history
+from scheduler.store.queries import history, overview, why
 
 router = new_router(tags=["Paceline"])
 
@@ -27,7 +27,7 @@ MOST_POINTS = 400
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
     now = api.read(why.why_run, api.settings, dag_id, dag_run_id, reader=reader(api))
-    return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
+    return now | {"history": api.read(history.of_dag_run, dag_id, dag_run_id)}
 
 
 @router.get(f"{TI}/why", response_model=models.InstanceWhy)
@@ -36,7 +36,7 @@ def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     ti = api.read(instances.instance, *place)
     account = reader(api)
     now = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, reader=account)
-    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], reader=account)}
+    return now | {"history": api.read(history.of_instance, api.settings, ti["id"], reader=account)}
 
 
 @router.get("/queues", response_model=models.QueueList)

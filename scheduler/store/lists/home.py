@@ -4,9 +4,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.deciding import why
+from scheduler.deciding import waits, why
 from scheduler.deciding.limits import RUNS
-from scheduler.deciding.situation import LimitFacts
+from scheduler.deciding.waits import LimitFacts
 from scheduler.states import OPEN, RUN_UNFINISHED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters
@@ -140,7 +140,7 @@ def _not_started(row: Row) -> str:
     if row["backfill_is_paused"]:
         return why.backfill_paused(row["backfill_id"])
     if limit.reached:
-        return f"They have not started: {why.running_runs(limit, row['backfill_id'])}."
+        return f"They have not started: {waits.running_runs(limit, row['backfill_id'])}."
     return "A scheduler starts them soon."
 
 

@@ -1,25 +1,15 @@
 """`tasks why`: reads the situation of one task instance, and explains in sentences what it waits for. It changes nothing."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.deciding import expansion, past
 from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
-from scheduler.deciding.situation import (
-    BackfillFacts,
-    Counted,
-    DeferralFacts,
-    Holder,
-    LimitFacts,
-    PoolFacts,
-    QueueFacts,
-    RunFacts,
-    Situation,
-)
-from scheduler.deciding.why import explain
+from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
+from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
@@ -132,7 +122,7 @@ def _situation(connection: Connection, settings: Settings, ti_id: int, counts: d
         task = dag.tasks[dag.number[ti["task_id"]]] if ti["task_id"] in dag.number else None
         waits = {} if task is None else _waits(connection, ti, dag, task)
     return Situation(
-        **{name: ti[name] for name in Situation.__slots__ if name in ti and name not in {"state", "pool", "queue"}},
+        **{one.name: ti[one.name] for one in fields(Situation) if one.name in ti and one.name not in {"state", "pool", "queue"}},
         **waits,
         run=_run(connection, ti),
         state=S(ti["state"] or "none"),

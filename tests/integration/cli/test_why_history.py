@@ -12,7 +12,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.queries import why_history
+from scheduler.store.queries import history
 from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli
@@ -179,7 +179,7 @@ def test_a_run_that_waited_for_another_run(scenario: Scenario, at_first: int) ->
         f"update dag_run set started_at = started_at - 2 * {LATER} where run_id = 'zero'",
     )
     # The run that was in the way ended just before the other one started.
-    texts = [step["text"] for step in transact(scenario.engine, why_history.of_dag_run, "d", "one")]
+    texts = [step["text"] for step in transact(scenario.engine, history.of_dag_run, "d", "one")]
 
     assert texts[0].startswith("Created as queued by ")
     assert waited(texts) == re.sub(r"4\d s", "40 s", texts[1])

@@ -5,18 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.deciding.situation import (
-    BackfillFacts,
-    Counted,
-    DeferralFacts,
-    Holder,
-    LimitFacts,
-    PoolFacts,
-    QueueFacts,
-    RunFacts,
-    Situation,
-)
-from scheduler.deciding.why import explain
+from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
+from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
 from scheduler.states import RunState
 from scheduler.states import TaskState as S
 
