@@ -79,9 +79,9 @@ def machine(settings: Settings) -> Iterator[Finding]:
     """Check the folders that this process reads and writes."""
     folder = settings.dags_folder
     if not folder.is_dir():
-        yield bad("dags folder", f"{folder} is not a folder.", "Make it, or set PACELINE_DAGS_FOLDER.")
+        yield bad("dags folder", f"{folder} is not a folder.", "Create it, or set PACELINE_DAGS_FOLDER.")
     elif not os.access(folder, os.R_OK | os.X_OK):
-        yield bad("dags folder", f"{folder} cannot be read.", "Give this user the right to read it.")
+        yield bad("dags folder", f"{folder} cannot be read.", "Grant this user read permission.")
     else:
         yield good("dags folder", str(folder))
     for name, path in {"home": settings.home, "logs folder": settings.logs_folder}.items():
@@ -89,7 +89,7 @@ def machine(settings: Settings) -> Iterator[Finding]:
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             yield good(name, str(path))
         else:
-            yield bad(name, f"{path} cannot be written.", f"Give this user the right to write {nearest}, or set another.")
+            yield bad(name, f"{path} cannot be written.", f"Grant this user write permission on {nearest}, or set another.")
     if settings.logs.url is not None:
         yield _log_copies(settings.logs.url)
 
@@ -185,7 +185,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             "pools",
             f"{pool['task_instances']} task instances (of {pool['dag_id']} at least) name the pool {pool['pool']!r},"
             " which does not exist.",
-            f"Make it: `paceline pools set '{pool['pool']}' SLOTS`.",
+            f"Create it: `paceline pools set '{pool['pool']}' SLOTS`.",
         )
     for task in transact(engine, overview.oversized):
         yield bad(

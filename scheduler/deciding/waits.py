@@ -119,8 +119,9 @@ def busy(queue: QueueFacts | None) -> list[str]:
     """The sentence for a queue whose workers have no free place."""
     if queue is None or not queue.is_busy:
         return []
-    places = "The only place" if queue.places == 1 else f"All {queue.places} places"
-    return [f"{places} of the workers on queue {queue.name!r} {'is' if queue.places == 1 else 'are'} taken."]
+    if queue.places == 1:
+        return [f"The only worker slot of queue {queue.name!r} is busy."]
+    return [f"All {queue.places} worker slots of queue {queue.name!r} are busy."]
 
 
 def no_worker(queue: QueueFacts | None) -> list[str]:
@@ -139,7 +140,7 @@ def running_runs(limit: LimitFacts, backfill: int | None = None) -> str:
 def _pool(facts: Contention) -> list[str]:
     pool, needs = facts.pool, facts.pool_slots
     if pool is None:
-        return [f"There is no pool {facts.pool_name!r}: make it with `paceline pools set {facts.pool_name} SLOTS`."]
+        return [f"There is no pool {facts.pool_name!r}: create it with `paceline pools set {facts.pool_name} SLOTS`."]
     needed, name, free = _slots(needs), f"pool {pool.name!r}", max(0, pool.slots - pool.used)
     if 0 <= pool.slots < needs:
         return [f"It needs {needed} and {name} has {pool.slots} in all, so it can never run: enlarge the pool."]
@@ -163,10 +164,8 @@ def _limits(limits: Iterable[LimitFacts]) -> list[str]:
 def _queue_full(queue: QueueFacts | None) -> list[str]:
     if queue is None or not queue.is_full:
         return []
-    return [
-        f"Queue {queue.name!r} holds all that its workers can take soon: {queue.queued} queued and {queue.running} running "
-        f"for {many(queue.places, 'place', 'places')}."
-    ]
+    slots = many(queue.places, "worker slot", "worker slots")
+    return [f"Queue {queue.name!r} is full: {queue.queued} queued and {queue.running} running for {slots}."]
 
 
 def _ranked_before(pool: PoolFacts | None) -> list[str]:

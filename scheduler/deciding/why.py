@@ -155,8 +155,9 @@ def _ended(facts: Situation) -> str:
 
 
 def _running(facts: Situation) -> list[str]:
-    since = f" since {facts.started_at.isoformat(timespec='seconds')}" if facts.started_at else ""
-    return [f"It runs{since}, try {facts.try_number} of {facts.max_tries + 1}; {_with_worker(facts)}"]
+    running = f"has been running since {facts.started_at.isoformat(timespec='seconds')}" if facts.started_at else "is running"
+    worker = f", on worker {facts.worker}." if facts.worker_alive else f"; {_with_worker(facts)}"
+    return [f"It {running}, try {facts.try_number} of {facts.max_tries + 1}{worker}"]
 
 
 def _stopping(facts: Situation) -> list[str]:
@@ -247,12 +248,12 @@ def _instances(facts: Situation) -> list[str]:
     return [f"It has {instances} ({_mix(facts.instances)}); this is about index {facts.map_index}."]
 
 
-# Undecided: upstream tasks, setups, the run before, an expansion to come.
+# Undecided: upstream tasks, setups, the previous run, an expansion to come.
 
 
 def _undecided(facts: Situation) -> list[str]:
     if open_tasks := _open(facts.expands_over or ()):
-        return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_tasks)}."]
+        return [f"It is not expanded yet: it waits for the result of {_names(open_tasks)}."]
     if facts.loop_gate is not None and _open([facts.loop_gate]):
         return [_iteration(facts, facts.loop_gate)]
     return [*_upstream(facts), *_setups(facts), *_scope(facts), *_past(facts)]
@@ -293,7 +294,7 @@ def _open_indirect(facts: Situation, tasks: Iterable[Counted]) -> list[Counted]:
 
 
 def _past(facts: Situation) -> list[str]:
-    return [f"It waits for the run before: {facts.past}."] if facts.past else []
+    return [f"It waits for the previous run: {facts.past}."] if facts.past else []
 
 
 # Names, states and moments in words.

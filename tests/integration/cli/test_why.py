@@ -119,7 +119,7 @@ def test_deferred_task_instances_hold_slots_if_the_pool_counts_them(ask: Ask, ru
 def test_a_missing_pool(ask: Ask, run: int) -> None:
     ask.set(run, "left", "scheduled", pool="nowhere")
 
-    assert ask("left") == ["There is no pool 'nowhere': make it with `paceline pools set nowhere SLOTS`."]
+    assert ask("left") == ["There is no pool 'nowhere': create it with `paceline pools set nowhere SLOTS`."]
 
 
 def test_a_task_instance_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
@@ -173,7 +173,7 @@ def test_a_queue_without_a_worker(ask: Ask, run: int) -> None:
 
 def test_a_silent_worker_is_no_worker(ask: Ask, run: int) -> None:
     ask.set(run, "left", "running")
-    assert ask("left")[0].endswith(f"try 0 of 1; it is with worker {ask.scenario.worker_id}.")
+    assert ask("left")[0].endswith(f"try 0 of 1, on worker {ask.scenario.worker_id}.")
 
     ask.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'worker'")
 
@@ -275,7 +275,7 @@ def test_the_past(ask: Ask) -> None:
     ask.set(first, "step", "failed")
 
     assert ask("step", dag_id="daily", run_id="two") == [
-        "It waits for the run before: depends_on_past: step of the run before, one, is failed."
+        "It waits for the previous run: depends_on_past: step of the previous run, one, is failed."
     ]
     ask.set(first, "step", "success")
     assert ask("step", dag_id="daily", run_id="two") == [NOTHING]
