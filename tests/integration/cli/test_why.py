@@ -255,6 +255,19 @@ def test_the_home_page_names_the_limit_of_the_dag_or_of_the_backfill(ask: Ask, r
     assert reasons() == {of_dag, (1, f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start.")}
 
 
+def test_the_home_page_says_why_task_instances_wait_as_why_does(ask: Ask, rest: Rest, run: int) -> None:
+    def reasons() -> set[str]:
+        return {row["reason"] for row in rest.get("/home")["waiting"] if row["pool"] is not None}
+
+    ask.set(run, "left", "scheduled", pool="nowhere")
+    assert reasons() == {"There is no pool 'nowhere': create it with `paceline pools set nowhere SLOTS`."}
+    ask.set(run, "left", "scheduled", pool="default_pool", queue="spark")
+    assert reasons() == {"No live worker listens to queue 'spark': start one with `paceline worker -q spark`."}
+    ask.scenario.sql("update pool set slots = 0 where name = 'default_pool'")
+    ask.set(run, "left", "scheduled", queue="default")
+    assert reasons() == {"It needs 1 slot and pool 'default_pool' has 0 in all, so it can never run: enlarge the pool."}
+
+
 def test_conditions_that_hold_back_the_whole_dag(ask: Ask, run: int) -> None:
     ask.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
     ask.scenario.sql("insert into import_error (file, line, message) values ('etl.py', 7, 'NameError: x')")
