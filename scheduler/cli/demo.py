@@ -118,7 +118,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
     queue = settings.core.default_queue
     created = database.transact(engine, manual_runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
     with contextlib.closing(wakeups.Wakeups(settings)) as sender:
-        sender.wake(f"run:{created.id}")
+        sender.announce("run triggered", {created.id})
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)
 
 
