@@ -13,7 +13,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters, Listing, Row
-from scheduler.store.queueing.limits import ALIVE, USED_SLOTS
+from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, USED_SLOTS, WAITING_SLOTS
 
 
 def key(column: str) -> str:
@@ -114,9 +114,7 @@ def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
 POOLS = Listing(
     columns=f"""
         p.name, p.slots, p.description, p.include_deferred, p.queue, u.*, {USED_SLOTS} as occupied_slots,
-        (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
-        (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
-            as deferred_slots
+        {WAITING_SLOTS} as scheduled_slots, {DEFERRED_SLOTS} as deferred_slots
     """,
     tables=f"""
         pool p cross join lateral (

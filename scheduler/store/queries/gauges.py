@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import IN_POOL
+from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
 
 #: Task instances that gauges count. Partial indexes have them, so that finished ones cost nothing.
 COUNTED = States(ACTIVE | {TaskState.SCHEDULED})
@@ -31,9 +31,9 @@ with open as materialized (
       from (select p.name, p.slots,
                    coalesce(sum(t.slots) filter (where t.state = 'queued'), 0) as queued,
                    coalesce(sum(t.slots) filter (where t.state = 'running'), 0) as running,
-                   coalesce(sum(t.slots) filter (where t.state = 'deferred'), 0) as deferred,
-                   coalesce(sum(t.slots) filter (where t.state = 'scheduled'), 0) as scheduled,
-                   coalesce(sum(t.instances) filter (where t.state = 'scheduled'), 0) as waiting,
+                   coalesce(sum(t.slots) filter (where {DEFERRED}), 0) as deferred,
+                   coalesce(sum(t.slots) filter (where {WAITS}), 0) as scheduled,
+                   coalesce(sum(t.instances) filter (where {WAITS}), 0) as waiting,
                    coalesce(sum(t.slots) filter (where {IN_POOL}), 0) as used
               from pool p left join open t on t.pool = p.name group by p.name, p.slots) u
 ), alive as materialized (

@@ -9,13 +9,24 @@ from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 #: A task instance `t` that holds slots and places; one that counts towards the limits of its task.
 HOLDS = f"t.state in {HOLDS_SLOTS.sql}"
 COUNTS = f"t.state in {ACTIVE.sql}"
+#: One that waits for slots, and one that is deferred.
+WAITS = "t.state = 'scheduled'"
+DEFERRED = "t.state = 'deferred'"
 #: A deferred task instance that holds slots of its pool `p`; any task instance that does.
-DEFERRED_IN_POOL = "(p.include_deferred and t.state = 'deferred')"
+DEFERRED_IN_POOL = f"(p.include_deferred and {DEFERRED})"
 IN_POOL = f"({HOLDS} or {DEFERRED_IN_POOL})"
-#: The used slots of the pool `p`, whose task instances are IN_POOL: two sums, since a partial index has each of them.
-USED_SLOTS = f"""(
-    (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {HOLDS})
-    + (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {DEFERRED_IN_POOL}))"""
+
+
+def _slots(condition: str) -> str:
+    return f"(select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {condition})"
+
+
+#: Slots of the pool `p`. The used ones, whose task instances are IN_POOL, are two sums, since a partial index has each of them.
+USED_SLOTS = f"({_slots(HOLDS)} + {_slots(DEFERRED_IN_POOL)})"
+WAITING_SLOTS = _slots(WAITS)
+DEFERRED_SLOTS = _slots(DEFERRED)
+#: The number of task instances that wait for slots of the pool `p`.
+WAITING_INSTANCES = f"(select count(*) from task_instance t where t.pool = p.name and {WAITS})"
 #: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of a
 #: backfill count towards its own.
 _OF_DAG = "select count(*) from dag_run o where o.dag_id = d.dag_id and o.backfill_id is null and o.state"
