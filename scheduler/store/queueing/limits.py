@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
+from scheduler.deciding.limits import OWN, PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 
 #: A task instance `t` that holds slots and places; one that counts towards the limits of its task.
@@ -27,11 +27,14 @@ WAITING_SLOTS = _slots(WAITS)
 DEFERRED_SLOTS = _slots(DEFERRED)
 #: The number of task instances that wait for slots of the pool `p`.
 WAITING_INSTANCES = f"(select count(*) from task_instance t where t.pool = p.name and {WAITS})"
-#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of a
-#: backfill count towards its own.
+#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of the
+#: backfill `b` count towards its own.
 _OF_DAG = "select count(*) from dag_run o where o.dag_id = d.dag_id and o.backfill_id is null and o.state"
+_OF_BACKFILL = "select count(*) from dag_run o where o.backfill_id = b.id and o.state"
 RUNNING_RUNS = f"({_OF_DAG} = 'running')"
 OPEN_RUNS = f"({_OF_DAG} in {RUN_UNFINISHED.sql})"
+RUNNING_RUNS_OF_BACKFILL = f"({_OF_BACKFILL} = 'running')"
+OPEN_RUNS_OF_BACKFILL = f"({_OF_BACKFILL} in {RUN_UNFINISHED.sql})"
 #: For a run `r` with its backfill `b` and the newest version `v` of its DAG: the runs `o` that share its max_active_runs, and this.
 SHARES_RUNS = "o.dag_id = r.dag_id and o.backfill_id is not distinct from r.backfill_id"
 MOST_RUNS = "coalesce(b.max_active_runs, v.max_active_runs)"
@@ -58,24 +61,40 @@ class Counting:
     found: str = "true"
 
 
+#: The columns of the attributes in the keys of OWN, and those by which people know them.
+_COLUMNS = {"dag_id": "r.dag_id", "dag_run_id": "t.dag_run_id", "task_id": "t.task_id"}
+_NAMES = {"dag_id": ("r.dag_id",), "dag_run_id": ("r.dag_id", "r.run_id"), "task_id": ("t.task_id",)}
+
+
+def _names(limit: Limit) -> tuple[str, ...]:
+    return tuple(column for attribute in OWN[limit].key for column in _NAMES[attribute])
+
+
 COUNTING: Mapping[Limit, Counting] = {
     POOL: Counting(counts=IN_POOL, has="p.slots >= 0", shared=("t.pool",), each="t.pool_slots", most="p.slots"),
     PARALLELISM: Counting(counts=HOLDS, shared=(), most="%(parallelism)s"),
-    RUN: Counting(counts=HOLDS, shared=("r.dag_id", "r.run_id"), most="v.max_active_tasks"),
+    RUN: Counting(counts=HOLDS, shared=_names(RUN), most="v.max_active_tasks"),
     TASK_IN_RUN: Counting(
         counts=COUNTS,
         has="t.max_active_tis_per_dagrun is not null",
-        shared=("r.dag_id", "r.run_id", "t.task_id"),
+        shared=_names(TASK_IN_RUN),
         most="t.max_active_tis_per_dagrun",
     ),
     TASK: Counting(
         counts=COUNTS,
         has="t.max_active_tis_per_dag is not null",
-        shared=("r.dag_id", "t.task_id"),
+        shared=_names(TASK),
         most="t.max_active_tis_per_dag",
         found=f"r.state in {RUN_UNFINISHED.sql}",
     ),
 }
+
+
+def outside(limit: Limit) -> str:
+    """SQL: a task instance `t` of the run `r` has no such limit, or its key is not one of %(<limit>)s, see Full.keys."""
+    columns = [_COLUMNS[attribute] for attribute in OWN[limit].key]
+    key, kind = (columns[0], "bigint") if len(columns) == 1 else (" || '/' || ".join(columns), "text")
+    return f"(not {COUNTING[limit].has} or {key} <> all(%({limit})s::{kind}[]))"
 
 
 def over(limit: Limit) -> str:
