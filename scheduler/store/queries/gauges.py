@@ -4,12 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
+from scheduler.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
-
-#: Task instances that gauges count. Partial indexes have them, so that finished ones cost nothing.
-COUNTED = States(ACTIVE | {TaskState.SCHEDULED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ READ = f"""
 with open as materialized (
     select t.dag_run_id, t.task_id, t.queue, t.pool, case t.state when 'shutdown' then 'running' else t.state end as state,
            count(*) as instances, sum(t.pool_slots) as slots, min(coalesce(t.scheduled_at, t.queued_at)) as since
-      from task_instance t where t.state in {COUNTED.sql} group by 1, 2, 3, 4, 5
+      from task_instance t where t.state in {GAUGED.sql} group by 1, 2, 3, 4, 5
 ), by_pool as (
     select *, slots - used as free
       from (select p.name, p.slots,

@@ -13,13 +13,10 @@ from scheduler.authoring import timetable
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.states import DELAYED, FINISHED, HOLDS_SLOTS, States
+from scheduler.states import FINISHED, SHOWN_ACTIVE
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
-
-#: The states shown as active: with a worker, or waiting for one again.
-SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)
 
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
-from scheduler.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
 from scheduler.store.queueing.limits import RUNNING_RUNS, over
@@ -19,8 +19,6 @@ from scheduler.store.queueing.limits import RUNNING_RUNS, over
 LONGEST_S = 300.0
 #: Seconds after which an expired lease should have been renewed or taken over.
 STALE_LEASE_S = 120.0
-#: The states that end with the run; a shutdown ends when its worker has stopped the task.
-ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ STATEMENTS: Mapping[str, str] = {
     "open in a finished run": _instances(
         "coalesce(t.state, 'undecided') || ' although its run has ended: ' || r.state",
         "r.ended_at",
-        f"where r.ended_at < {LATE} and (t.state is null or t.state in {ENDS_WITH_RUN.sql})",
+        f"where r.ended_at < {LATE} and {ENDS_WITH_RUN.or_none('t.state')}",
     ),
     "overdue": _instances("t.state || ', and overdue'", "t.due_at", f"where t.state in {DUE.sql} and t.due_at < {LATE}"),
     "deferred without a trigger": _instances(
