@@ -13,7 +13,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters, Listing, Row
-from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, USED_SLOTS, WAITING_SLOTS
+from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, SILENT, USED_SLOTS, WAITING_SLOTS, alive
 
 
 def key(column: str) -> str:
@@ -246,8 +246,7 @@ def _waiting(uri: str | None, dag_id: str | None, before: datetime | None) -> Fi
 PROCESSES = Listing(
     columns=f"""
         {key("p.id")} as number, p.id, p.kind, p.name, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at,
-        p.stopped_at, case when p.stopped_at is not null then 'success'
-             when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'failed' else 'running' end as state
+        p.stopped_at, case when p.stopped_at is not null then 'success' when {SILENT} then 'failed' else 'running' end as state
     """,
     tables="process p",
     orders={"id": "p.started_at", "start_date": "p.started_at", "end_date": "p.stopped_at", "latest_heartbeat": "p.heartbeat_at",
@@ -258,7 +257,9 @@ PROCESSES = Listing(
     key="p.id",
 )  # fmt: skip
 #: The condition of each of Airflow's job states.
-JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
+JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": SILENT}
+#: For the timeout `k.silent` of a kind of processes.
+ALIVE_OF_KIND = alive("k.silent")
 
 
 def process_filters(silent_after_s: float, *, alive: bool | None = None, state: str | None = None) -> Filters:
@@ -273,10 +274,9 @@ def process_filters(silent_after_s: float, *, alive: bool | None = None, state: 
 def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict[str, Row]:
     """By kind of process: the newest heartbeat, and whether one is alive."""
     found = connection.exec_driver_sql(
-        """
+        f"""
         select k.kind, max(p.heartbeat_at) as heartbeat_at,
-               coalesce(bool_or(p.stopped_at is null
-                                and p.heartbeat_at >= clock_timestamp() - make_interval(secs => k.silent)), false) as alive
+               coalesce(bool_or({ALIVE_OF_KIND}), false) as alive
           from unnest(%s::text[], %s::float[]) k (kind, silent) left join process p on p.kind = k.kind group by 1
         """,
         (list(silent_after_s), list(silent_after_s.values())),

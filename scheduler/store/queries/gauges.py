@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
+from scheduler.store.queueing.limits import DEFERRED, IN_POOL, TIMEOUT_OF_KIND, WAITS, alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,8 @@ with open as materialized (
               from pool p left join open t on t.pool = p.name group by p.name, p.slots) u
 ), alive as materialized (
     select id, kind, name, queues, concurrency, stopped_at,
-           stopped_at is null and heartbeat_at > clock_timestamp() - make_interval(
-               secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end) as is_alive
-      from process where stopped_at is null or stopped_at > clock_timestamp() - interval '10 minutes'
+           {alive(TIMEOUT_OF_KIND)} as is_alive
+      from process p where stopped_at is null or stopped_at > clock_timestamp() - interval '10 minutes'
 ), held as (
     select worker, count(*) as tasks from task_instance where state in {STARTED.sql} group by 1
 ), of_queue as (

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import LIVE_WORKER
+from scheduler.store.queueing.limits import LIVE_WORKER, SILENT
 
 Row = dict[str, Any]
 #: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
@@ -26,7 +26,7 @@ def processes(connection: Connection, *, kind: str | None, silent_after_s: float
         select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
                d.at as drain_at,
                case when p.stopped_at is not null then 'stopped'
-                    when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
+                    when {SILENT} then 'silent'
                     else 'alive' end as state,
                (select count(*) from task_instance t
                  where t.state in {STARTED.sql} and t.worker = p.id) as running
