@@ -50,7 +50,7 @@ def mark_rows(
     return clear.run_by_run(one, rows)
 
 
-def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
+def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> list[Change]:
     """End a run as success or failed now. Returns the changes of its task instances.
 
     Failed: waiting task instances are skipped, and running ones are stopped and fail. Success: every task instance that has
@@ -74,8 +74,6 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
         """,
         {"id": run.id, "state": state.value},
     )
-    if dry_run:
-        connection.rollback()
     return changes
 
 

@@ -237,6 +237,17 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
     return result
 
 
+def rehearse(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """As `transact`, but undo every change: for a dry run."""
+
+    def undone(connection: Connection) -> R:
+        result = work(connection, *args, **kwargs)
+        connection.rollback()
+        return result
+
+    return transact(engine, undone)
+
+
 def _stored_nothing(error: BaseException) -> bool:
     # Without a connection, nothing was stored either.
     return isinstance(error, DBAPIError) and (sqlstates.is_undone(error.orig) or _is_read_only(error))
