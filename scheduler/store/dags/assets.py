@@ -15,6 +15,7 @@ from scheduler.authoring.asset_events import AssetEvent, check_partition_key
 from scheduler.authoring.timetables.base import Partition
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.store.dags import partitions
+from scheduler.store.db import sqlstates
 
 #: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
@@ -237,7 +238,7 @@ def update(
         new = Update(uri=row["uri"], extra=extra or {}, created_by=created_by, partition=partition)
         store(connection, [new], {row["uri"]: row["name"]})
     except DataError as error:
-        raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
+        raise PacelineError(sqlstates.unstorable("extra", error)) from None
     event = connection.exec_driver_sql(
         "select id, uri, extra, created_by, created_at, partition_key from asset_event where uri = %s order by id desc limit 1",
         (row["uri"],),

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
-from scheduler.store.db import rows
+from scheduler.store.db import rows, sqlstates
 from scheduler.store.lists.listing import Filters, Listing, Row
 from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, SILENT, USED_SLOTS, WAITING_SLOTS, alive
 
@@ -98,7 +98,7 @@ def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: 
                 "update xcom set value = %s where task_instance_id = %s and key = %s", (stored, ti_id, name)
             )
     except DataError as error:
-        raise PacelineError(f"The value cannot be stored: {str(error.orig).splitlines()[0]}.") from None
+        raise PacelineError(sqlstates.unstorable("The value", error)) from None
     if done.rowcount == 0:
         raise ConflictError(f"There is an XCom {name!r} already.") if new else NotFoundError(f"There is no XCom {name!r}.")
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.authoring import timetable
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import NotFoundError, no_dag
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.states import FINISHED, SHOWN_ACTIVE
@@ -266,10 +266,8 @@ def _require_dag(connection: Connection, dag_id: str) -> None:
 
 def _no_dag(connection: Connection, dag_id: str) -> NotFoundError:
     known = list(connection.exec_driver_sql("select dag_id from dag order by 1").scalars())
-    return NotFoundError(
-        f"There is no DAG {dag_id!r}; "
-        + _near(dag_id, known, "`paceline dags list` shows all, `paceline dags errors` what failed to load.")
-    )
+    near = difflib.get_close_matches(dag_id, known, 1)
+    return NotFoundError(f"There is no DAG {dag_id!r}; did you mean {near[0]!r}?") if near else no_dag(dag_id)
 
 
 def _near(name: str, known: list[str], otherwise: str) -> str:
