@@ -133,17 +133,17 @@ class DatabaseStore:
         return self.patient(self.hot.now)
 
     def count_states(self, targets: Sequence[Target]) -> list[Counts]:
-        return self.patient(lambda: external_runs.states(self.hot.read, self.hot.dag, targets))
+        return self.patient(lambda: external_runs.states(self.hot, self.hot.dag, targets))
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
-        return self.patient(lambda: external_runs.describe(self.hot.read, self.hot.dag, dag_id))
+        return self.patient(lambda: external_runs.describe(self.hot, self.hot.dag, dag_id))
 
     def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
         return other_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
         date = claim.logical_date
-        return None if date is None else self.patient(lambda: external_runs.previous_success(self.hot.read, claim.dag_id, date))
+        return None if date is None else self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_id, date))
 
     def secrets(self, claim: Claim) -> StoreBackend:
         return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)
@@ -180,10 +180,10 @@ class StoredEvents:
     def of_run(self) -> list[AssetEvent]:
         if self.claim.run_type != "asset_triggered":
             return []
-        return self.store.patient(lambda: assets.events_of_run(self.store.hot.read, self.claim.dag_run_id))
+        return self.store.patient(lambda: assets.events_of_run(self.store.hot, self.claim.dag_run_id))
 
     def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
-        return self.store.patient(lambda: assets.events_of_assets(self.store.hot.read, uris))
+        return self.store.patient(lambda: assets.events_of_assets(self.store.hot, uris))
 
     def named(self, name: str) -> Asset:
-        return self.store.patient(lambda: assets.named(self.store.hot.read, name))
+        return self.store.patient(lambda: assets.named(self.store.hot, name))

@@ -14,6 +14,7 @@ from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
+from scheduler.store.db.rows import EngineReader
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import external_runs
@@ -89,11 +90,6 @@ def _explained(create: Callable[[], str], *, reset: bool) -> str:
 
 def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
     with engine.connect() as connection:
-        existing = external_runs.run_id_of(
-            lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
-            dag_id,
-            run_id=run_id,
-            logical_date=logical_date,
-        )
+        existing = external_runs.run_id_of(EngineReader(connection), dag_id, run_id=run_id, logical_date=logical_date)
     clear.clear(engine, Runs(dag_id=dag_id, run_id=existing), Tasks(), core=settings.core, writer=claim.writer)
     return existing

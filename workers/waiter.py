@@ -29,6 +29,7 @@ from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
+from scheduler.store.db.rows import EngineReader
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker import deferrals, external_runs
@@ -266,9 +267,7 @@ class Waiter:
         def read() -> Sequence[Counts]:
             with self._engine.connect() as connection:
                 return external_runs.states(
-                    lambda statement, parameters: connection.exec_driver_sql(statement, tuple(parameters)).all(),
-                    lambda version: self._versions.dag(connection, version),
-                    targets,
+                    EngineReader(connection), lambda version: self._versions.dag(connection, version), targets
                 )
 
         return await self._in_thread(read)

@@ -28,7 +28,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import Contact, Pulse
 from scheduler.settings import Settings
 from scheduler.store.dags import files
-from scheduler.store.db import clock
+from scheduler.store.db import clock, sqlstates
 from scheduler.store.db.database import transact
 
 log = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class DagFileManager:
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
-            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {str(error.orig).splitlines()[0]}.")
+            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {sqlstates.first_line(error)}.")
         except MalformedDagError as error:
             reason = problem.of_answer(str(error))
         except Exception as error:
