@@ -1,4 +1,4 @@
-"""The runtimes of tasks by name, and how they differ. `workers/runtimes.py` runs them."""
+"""The runtimes of tasks by name, and how they differ. `workers/task/runtimes.py` runs them."""
 
 from dataclasses import dataclass
 

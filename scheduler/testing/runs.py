@@ -19,8 +19,8 @@ from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
 from scheduler.testing.results import RunResult, TaskResult, key_of
-from workers.memory_run import MemoryRun
-from workers.memory_store import NO_NUMBER
+from workers.in_memory.run import MemoryRun
+from workers.in_memory.store import NO_NUMBER
 
 
 def prepare(

@@ -21,13 +21,13 @@ from scheduler.store.runs import manual_runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
-from workers import logs
-from workers.database_store import DatabaseStore
-from workers.execute import Executor
-from workers.follow import Follower
-from workers.guard import Guard
-from workers.in_place import Continuing
-from workers.running_tasks import RunningTasks
+from workers.process import logs
+from workers.process.guard import Guard
+from workers.supervision.running_tasks import RunningTasks
+from workers.task.database_store import DatabaseStore
+from workers.task.execute import Executor
+from workers.task.follow import Follower
+from workers.task.in_place import Continuing
 
 WORKER_PLACES = 64
 #: In seconds. A test with a shorter heartbeat timeout is about missing heartbeats.

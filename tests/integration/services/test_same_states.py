@@ -17,9 +17,9 @@ from support.scenario import Scenario, pool_process
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Continuation, Ending
-from workers.database_store import DatabaseStore
-from workers.execute import Executor
-from workers.memory_run import LoadedDag
+from workers.in_memory.run import LoadedDag
+from workers.task.database_store import DatabaseStore
+from workers.task.execute import Executor
 
 #: With RANDOM_DAGS=40 and --hypothesis-seed, more of them and others.
 COUNT = int(os.environ.get("RANDOM_DAGS", 6 if FULL else 4))

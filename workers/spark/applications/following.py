@@ -10,7 +10,7 @@ from typing import TypeVar
 from scheduler.exceptions import StaleTryError
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers.logs import stamp
+from workers.process.logs import stamp
 from workers.spark import causes
 from workers.spark.applications import lines
 from workers.spark.applications.jobs import Jobs, ids_of

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers import secrets_backend
-from workers.logs import worker_log
+from workers.process import secrets_backend
+from workers.process.logs import worker_log
 from workers.spark.applications.following import Followed
 from workers.spark.applications.jobs import Jobs, write
 from workers.spark.clusters import registry

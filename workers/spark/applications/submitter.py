@@ -13,7 +13,7 @@ from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.process import secrets_masker
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers import progress, trace_properties
+from workers.process import progress, trace_properties
 from workers.spark import java, reachable
 from workers.spark.applications import driver
 from workers.spark.applications.following import Followed, end_for, say

@@ -4,9 +4,9 @@ from datetime import datetime
 
 import psutil
 
-from workers.lost_processes import kill_tree
 from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import Ids, Phase, Status
+from workers.supervision.orphans import kill_tree
 
 
 class Local(Cluster):

@@ -1,0 +1,1 @@
+"""A run without a database, broker or workers, for `paceline dags test`."""
