@@ -18,9 +18,9 @@ from scheduler.authoring.dag import DAG
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
+from scheduler.testing.in_memory.run import MemoryRun
+from scheduler.testing.in_memory.store import NO_NUMBER
 from scheduler.testing.results import RunResult, TaskResult, key_of
-from workers.in_memory.run import MemoryRun
-from workers.in_memory.store import NO_NUMBER
 
 
 def prepare(

@@ -1,5 +1,6 @@
-"""The store port: the reads and writes of a try. Implemented in PostgreSQL (database_store.py) and in memory (in_memory/store.py).
+"""The store port: the reads and writes of a try.
 
+`database_store.py` implements it in PostgreSQL, and `scheduler/testing/in_memory/store.py` in memory.
 tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
 """
 

@@ -17,7 +17,7 @@ from support.scenario import Scenario, pool_process
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Continuation, Ending
-from workers.in_memory.run import LoadedDag
+from scheduler.testing.in_memory.run import LoadedDag
 from workers.task.database_store import DatabaseStore
 from workers.task.execute import Executor
 

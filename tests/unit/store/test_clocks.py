@@ -43,7 +43,7 @@ ALLOWED = {
     "scheduler/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "workers/flower/queues.py": "what a person is shown",
     "workers/process/logs.py": "the times in logs",
-    "workers/in_memory/store.py": "a run in this process alone",
+    "scheduler/testing/in_memory/store.py": "a run in this process alone",
     "workers/spark/clusters/signed.py": "until when a request to a Spark master is valid; the master compares",
     "workers/spark/sessions/watch.py": "beside what a JVM of the same machine notes of its stages",
 }

@@ -19,7 +19,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher
 from scheduler.store.worker.claims import Claim, Ending
-from workers.in_memory.store import MemoryStore
+from scheduler.testing.in_memory.store import MemoryStore
 from workers.task.database_store import DatabaseStore
 from workers.task.store import Store
 

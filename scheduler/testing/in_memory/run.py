@@ -20,8 +20,8 @@ from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.deferrals import Awaited
-from workers.in_memory.callbacks import MemoryCallbacks
-from workers.in_memory.store import Instance, MemoryStore
+from scheduler.testing.in_memory.callbacks import MemoryCallbacks
+from scheduler.testing.in_memory.store import Instance, MemoryStore
 from workers.process import logs
 from workers.process.guard import Guard
 from workers.supervision.running_tasks import RunningTasks, Slot

@@ -12,7 +12,7 @@ from typing import Any
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import callback_context
 from scheduler.states import FAILURES, RunState, TaskState
-from workers.in_memory.store import Instance, MemoryStore
+from scheduler.testing.in_memory.store import Instance, MemoryStore
 
 #: The event of a try by the state that it ended in.
 EVENTS = {

@@ -1,1 +1,0 @@
-"""A run without a database, broker or workers, for `paceline dags test`."""
