@@ -39,6 +39,7 @@ from workers.supervision.running_tasks import RunningTasks
 from workers.supervision.task_killer import TaskKiller
 from workers.supervision.task_stopper import TaskStopper
 from workers.supervision.watchdog import Watchdog
+from workers.task import runtimes
 from workers.task.database_store import DatabaseStore
 from workers.task.execute import Executor
 from workers.task.follow import Follower
@@ -261,13 +262,8 @@ def _add_task(
 
         strategy.executes_with(execute, lambda: executor.continuing.must_be_replaced)
 
-    def end(**_: Any) -> None:
-        session_pool = sys.modules.get("workers.spark.sessions.session_pool")
-        if session_pool is not None:
-            session_pool.shutdown()
-
     signals.worker_process_init.connect(prepare, weak=False)
-    signals.worker_process_shutdown.connect(end, weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: runtimes.close(), weak=False)
     request = strategy.request_class(heartbeat.child_died, events.read, running_tasks.step)
     strategy_path = f"{strategy.__name__}:strategy"
     app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(strategy.run)

@@ -21,10 +21,10 @@ from workers.process import logs, trace_properties
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
 from workers.supervision.running_tasks import Running, Slot
-from workers.task import context, outcome
+from workers.task import context, outcome, runtimes
 from workers.task.in_place import Continuing
 from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
-from workers.task.runtimes import NOTHING, RUNTIMES
+from workers.task.runtimes import Runtime
 from workers.task.store import Store
 
 #: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
@@ -87,11 +87,14 @@ class Executor:
             self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
             return Fail(reason), None
         task = dag.tasks[claim.task_no]
-        if RUNTIMES.get(task.runtime) is NOTHING:
+        runtime = runtimes.of(task.runtime)
+        if not runtime.traits.has_code:
             return Success(), self._report(claim, dag, EMPTY)[1]
-        return self._run_logged(claim, dag, task, worker_id)
+        return self._run_logged(claim, dag, task, runtime, worker_id)
 
-    def _run_logged(self, claim: Claim, dag: SerializedDag, task: SerializedTask, worker_id: str) -> tuple[Outcome, Claim | None]:
+    def _run_logged(
+        self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, worker_id: str
+    ) -> tuple[Outcome, Claim | None]:
         path = log_paths.try_path(
             self.logs_folder,
             dag_id=claim.dag_id,
@@ -113,8 +116,8 @@ class Executor:
             ))  # fmt: skip
             try:
                 fault_points.point("code.before")
-                with self._exclusively(task, worker_id):
-                    result = self._try(claim, dag, task, path)
+                with self._exclusively(task, runtime, worker_id):
+                    result = self._try(claim, dag, task, runtime, path)
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
@@ -124,7 +127,7 @@ class Executor:
             if not accepted:
                 self.log.line(REFUSED, "WARNING")
             if not (accepted and isinstance(result, Success)):
-                RUNTIMES[task.runtime].discard(claim, self.settings)
+                runtime.discard(claim, self.settings)
             return result, following
         finally:
             self.log.close()
@@ -137,7 +140,7 @@ class Executor:
         return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
 
     @contextlib.contextmanager
-    def _exclusively(self, task: SerializedTask, worker_id: str) -> Iterator[None]:
+    def _exclusively(self, task: SerializedTask, runtime: Runtime, worker_id: str) -> Iterator[None]:
         """Begin with a lease, and leave nothing running that the task started."""
         if not task.exclusive:
             yield
@@ -146,25 +149,25 @@ class Executor:
 
         # This fails only without a lease; then the worker ends this process.
         self.slot.await_lease(worker_id)
-        with contextlib.nullcontext() if RUNTIMES[task.runtime].keeps_processes else descendants.ended_after():
+        with contextlib.nullcontext() if runtime.traits.keeps_processes else descendants.ended_after():
             yield
 
-    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Outcome:
+    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, path: str) -> Outcome:
         """Run user code, and turn its result or error into one value."""
         result: Outcome
         try:
             result = self.guard.run(
-                lambda: self._user_code(claim, dag, task, path),
+                lambda: self._user_code(claim, dag, runtime, path),
                 timeout_s=task.execution_timeout_s,
                 why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
             )
         except BaseException as error:
-            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), RUNTIMES[task.runtime].explain(error))
+            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), runtime.explain(error))
             if isinstance(result, Fail | Retry):
                 self.log.error(error)
         return result
 
-    def _user_code(self, claim: Claim, dag: SerializedDag, task: SerializedTask, path: str) -> Success:
+    def _user_code(self, claim: Claim, dag: SerializedDag, runtime: Runtime, path: str) -> Success:
         """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
@@ -176,7 +179,7 @@ class Executor:
             trace_properties.enter(self.settings, ti)
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
         try:
-            value = RUNTIMES[task.runtime].run(operator, values, self.settings, lambda: self.store.jobs(claim))
+            value = runtime.run(operator, values, self.settings, lambda: self.store.jobs(claim))
         finally:
             if ti.rendered_fields:
                 logs.keep_rendered(path, ti.rendered_fields)

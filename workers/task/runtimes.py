@@ -1,6 +1,6 @@
 """The runtimes: each runs the user code of one kind of task, and explains its failures.
 
-Those on Spark import its code when they run first, so that a worker for plain tasks never loads it.
+Those on Spark import the code of their tasks when they run first, so that a worker for plain tasks never loads PySpark.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,8 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.deferral import TaskRescheduled, decode
 from scheduler.authoring.running import Context
 from scheduler.authoring.templates import Renderer
-from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, TaskStopped, TaskTimeout
+from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, PacelineError, TaskStopped, TaskTimeout
+from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
 
@@ -23,8 +24,9 @@ Jobs = Callable[[], Any]
 class Runtime:
     """The runtime of an operator, chosen by `Operator.runtime`: by default, plain Python code that runs in this process."""
 
-    #: Whether processes that the task started stay after it, such as a warm JVM.
-    keeps_processes = False
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.traits = traits(name)
 
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
         """Run the operator with its context; its return value. Raises the exceptions of the user code.
@@ -40,16 +42,19 @@ class Runtime:
     def discard(self, claim: Claim, settings: Settings) -> None:
         """Delete the data that a try wrote, because its report names none of it. The next try deletes its XComs."""
 
+    def close(self) -> None:
+        """End what this process keeps between tasks."""
+
 
 class PySpark(Runtime):
     """A Spark session of the task's own, usually in a warm JVM."""
 
-    # A warm JVM stays: it runs nothing of a task that has ended.
-    keeps_processes = True
+    _has_run = False
 
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
         from workers.spark.sessions import task
 
+        self._has_run = True
         return task.run(operator, values, settings, jobs().reported, run)
 
     def explain(self, error: BaseException) -> str | None:
@@ -62,6 +67,12 @@ class PySpark(Runtime):
 
         frames.discard(claim, settings)
 
+    def close(self) -> None:
+        if self._has_run:
+            from workers.spark.sessions import session_pool
+
+            session_pool.shutdown()
+
 
 class SparkSubmit(Runtime):
     """An application with a driver of its own; the task follows it."""
@@ -72,15 +83,30 @@ class SparkSubmit(Runtime):
         return submitter.run(operator, values, settings, jobs(), run)
 
 
-#: For tasks without code: they succeed at once.
-NOTHING = Runtime()
+class Unknown(Runtime):
+    """A runtime that only a later release has. A retry may reach a worker of that release."""
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, jobs: Jobs) -> object:
+        raise PacelineError(
+            f"This worker has no runtime {self.name!r}, which task {operator.task_id} needs: upgrade it to the release of the "
+            "schedulers."
+        )
+
+
+_KINDS = {"python": Runtime, "bash": Runtime, "empty": Runtime, "pyspark": PySpark, "spark_submit": SparkSubmit}
 #: By `Operator.runtime`.
-RUNTIMES: dict[str, Runtime] = {
-    **dict.fromkeys(("python", "bash"), Runtime()),
-    "empty": NOTHING,
-    "pyspark": PySpark(),
-    "spark_submit": SparkSubmit(),
-}
+RUNTIMES = {name: kind(name) for name, kind in _KINDS.items()}
+
+
+def of(name: str) -> Runtime:
+    """The runtime with a name."""
+    return RUNTIMES.get(name) or Unknown(name)
+
+
+def close() -> None:
+    """End what this process keeps between tasks."""
+    for runtime in RUNTIMES.values():
+        runtime.close()
 
 
 def run(operator: AbstractOperator, values: Context) -> object:

@@ -1,4 +1,4 @@
-"""The runtimes of tasks by name, and how they differ. `workers/task/runtimes.py` runs them."""
+"""The traits of the runtimes: how those of `workers/task/runtimes.py` differ."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,18 @@ class Traits:
     returns_frames: bool = False
     #: Whether a task submits an application to a cluster.
     submits: bool = False
+    #: Whether a task has code. One without code succeeds at once, without a log.
+    has_code: bool = True
+    #: Whether processes that a task started stay after it, such as a warm JVM, which runs nothing of a task that has ended.
+    keeps_processes: bool = False
 
 
 #: By `Operator.runtime`.
 TRAITS = {
     "python": Traits(),
     "bash": Traits(),
-    "empty": Traits(),
-    "pyspark": Traits(in_place=False, on_spark=True, returns_frames=True),
+    "empty": Traits(has_code=False),
+    "pyspark": Traits(in_place=False, on_spark=True, returns_frames=True, keeps_processes=True),
     "spark_submit": Traits(in_place=False, on_spark=True, submits=True),
 }
 #: Of a runtime that only a later release has.
