@@ -41,7 +41,7 @@ from workers.supervision.task_stopper import TaskStopper
 from workers.supervision.watchdog import Watchdog
 from workers.task import runtimes
 from workers.task.database_store import DatabaseStore
-from workers.task.execute import Executor
+from workers.task.execute import TryRunner
 from workers.task.follow import Follower
 from workers.task.in_place import Continuing
 from workers.task.in_place_events import InPlaceEvents
@@ -253,14 +253,14 @@ def _add_task(
     def prepare(**_: Any) -> None:
         # Celery has the kernel end this process with its worker, which may have ended before that.
         die_with_parent(worker)
-        executor = _executor(settings, running_tasks, events, lock)
+        runner = _try_runner(settings, running_tasks, events, lock)
 
         def execute(ti_id: int, dispatch_id: str) -> None:
-            result = executor.run(ti_id, dispatch_id)
+            result = runner.run(ti_id, dispatch_id)
             if isinstance(result, Fail | Retry):
                 raise TryFailed(result.reason)
 
-        strategy.executes_with(execute, lambda: executor.continuing.must_be_replaced)
+        strategy.executes_with(execute, lambda: runner.continuing.must_be_replaced)
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(lambda **_: runtimes.close(), weak=False)
@@ -269,14 +269,14 @@ def _add_task(
     app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(strategy.run)
 
 
-def _executor(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> Executor:
+def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> TryRunner:
     place = current_process().index
     slot = running_tasks.slot(place)
     slot.clear()
     hot = HotPath(settings, slot.worker_id, place)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
-    return Executor(
+    return TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, hot, follower, lock=lock),

@@ -72,8 +72,8 @@ def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """The services of the worker process for a request."""
+class WorkerCalls:
+    """What a request calls in the worker process."""
 
     child_died: ChildDied
     events: Events
@@ -87,7 +87,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
     one in place.
     """
 
-    worker: ClassVar[Worker]
+    worker: ClassVar[WorkerCalls]
     in_place_id: str | None = None
     #: The time of the tasks before the current one.
     seconds = 0.0
@@ -156,7 +156,7 @@ def request_class(child_died: ChildDied, events: Events, last_step: LastStep) ->
     """Return the class of the requests of a worker."""
 
     class Request(DispatchRequest):
-        worker = Worker(child_died, events, last_step)
+        worker = WorkerCalls(child_died, events, last_step)
 
     return Request
 

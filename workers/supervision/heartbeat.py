@@ -213,7 +213,7 @@ class HeartbeatThread(threading.Thread):
             self._find_unknown()
             if self._orphans is not None:
                 self._orphans.end(self._pool())
-        self._restart_if_deaf()
+        self._restart_if_silent()
 
     def _drain(self) -> None:
         """End when the running tasks have ended, because a person asked for it."""
@@ -224,11 +224,11 @@ class HeartbeatThread(threading.Thread):
     def _is_draining(self) -> bool:
         return self._stopper is not None and self._stopper.draining
 
-    def _restart_if_deaf(self) -> None:
+    def _restart_if_silent(self) -> None:
         """Restart the worker if it receives no messages. A worker that is stopping takes none on purpose."""
         if self._watchdog is None or self._stopper is None or self._stopper.draining:
             return
-        if self._watchdog.deaf(time.monotonic()):
+        if self._watchdog.must_restart(time.monotonic()):
             worker_log.error("the worker has free slots but takes no messages although some wait: restarting it")
             self._stopper.drain()
 

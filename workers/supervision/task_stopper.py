@@ -119,7 +119,7 @@ class TaskStopper(threading.Thread):
             now = time.monotonic()
             if self._abort.is_set():
                 self._end_now()
-            self._kill_deaf(now)
+            self._kill_unresponsive(now)
             for task in self._running_tasks.unleased():
                 self._kill(task, LEASE_ENDED)
             if self._drained_since is not None:
@@ -129,7 +129,7 @@ class TaskStopper(threading.Thread):
         busy = self._requests or self.draining or self._abort.is_set() or self._running_tasks.running()
         return LOOK_INTERVAL_S if busy else IDLE_INTERVAL_S
 
-    def _kill_deaf(self, now: float) -> None:
+    def _kill_unresponsive(self, now: float) -> None:
         running = {task.dispatch_id: task for task in self._running_tasks.running()}
         for dispatch_id, request in list(self._requests.items()):
             if dispatch_id not in running:

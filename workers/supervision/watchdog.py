@@ -10,7 +10,7 @@ from scheduler.settings import Settings
 
 
 class Watchdog:
-    """Watches the queues of a worker. Call `deaf` regularly: it measures the time since the last message."""
+    """Watches the queues of a worker. Call `must_restart` regularly: it measures the time since the last message."""
 
     def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int) -> None:
         self._redis = client(settings)
@@ -18,28 +18,28 @@ class Watchdog:
         self._concurrency = concurrency
         self._patience_s = settings.worker.deaf_timeout
         self._taken = 0
-        self._heard_at: float | None = None
-        self._deaf_s = 0.0
+        self._received_at: float | None = None
+        self._silent_s = 0.0
         self.restarts = False
         #: Whether Redis answers the watchdog, which has its own connection.
         self.broker = Contact()
 
-    def deaf(self, now: float) -> bool:
+    def must_restart(self, now: float) -> bool:
         """Whether the worker must restart. `now` is the time on the monotonic clock."""
         taken = celery_state.all_total_count[0]
         busy = len(celery_state.reserved_requests) >= self._concurrency
         waiting = self._messages_wait()
-        if self._heard_at is None or busy or taken != self._taken or not waiting:
-            self._taken, self._heard_at = taken, now
-        self._deaf_s = now - self._heard_at
-        self.restarts = self.restarts or self._deaf_s >= self._patience_s
+        if self._received_at is None or busy or taken != self._taken or not waiting:
+            self._taken, self._received_at = taken, now
+        self._silent_s = now - self._received_at
+        self.restarts = self.restarts or self._silent_s >= self._patience_s
         return self.restarts
 
     def complaint(self, now: float) -> str | None:
         """Report a worker that has received no messages for half of worker.deaf_timeout, or restarts for that reason."""
-        if not self.restarts and self._deaf_s < self._patience_s / 2:
+        if not self.restarts and self._silent_s < self._patience_s / 2:
             return None
-        return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
+        return f"It has taken no message for {self._silent_s:.0f} s although some wait and it is free; it starts again by itself."
 
     def _messages_wait(self) -> bool:
         try:

@@ -34,7 +34,7 @@ EMPTY = Ending(TaskState.SUCCESS)
 
 
 @dataclass(slots=True)
-class Executor:
+class TryRunner:
     """All that one pool child keeps between tasks."""
 
     settings: Settings

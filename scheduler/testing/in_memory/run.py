@@ -26,7 +26,7 @@ from workers.process import logs
 from workers.process.guard import Guard
 from workers.supervision.running_tasks import RunningTasks, Slot
 from workers.task import context as worker_context
-from workers.task.execute import Executor
+from workers.task.execute import TryRunner
 from workers.task.in_place import Continuing
 from workers.waiter.triggers import OtherRuns, Triggers
 
@@ -43,7 +43,7 @@ class MemoryRun:
         self.store = MemoryStore(plan, dag_run, max_map_length=settings.core.max_map_length, retries=retries)
         self._settings = settings
         self._callbacks = MemoryCallbacks(dag, self.store, WORKER_ID, conf_overrides=settings.core.dag_run_conf_overrides_params)
-        self.executor = Executor(
+        self.runner = TryRunner(
             settings=settings,
             logs_folder=settings.logs_folder,
             store=self.store,
@@ -102,7 +102,7 @@ class MemoryRun:
 
     def _run(self, instance: Instance) -> None:
         self._callbacks.started(instance)
-        self.executor.run(*self.store.queue(instance))
+        self.runner.run(*self.store.queue(instance))
         self._callbacks.ended(instance)
         self.errors += [(instance.id, error) for error in self._failed]
         self._failed.clear()

@@ -12,7 +12,7 @@ from scheduler.exceptions import FailTask, TaskStopped, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
 from workers.spark import archive, java
-from workers.spark.applications.following import LOOK_S, Followed, end_for, say
+from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command, connect
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Phase, Status

@@ -14,8 +14,8 @@ from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import secrets_backend
 from workers.process.logs import worker_log
-from workers.spark.applications.following import Followed
 from workers.spark.applications.jobs import Jobs, write
+from workers.spark.applications.tracking import Followed
 from workers.spark.clusters import registry
 from workers.spark.clusters.status import ApplicationLivesError, Status
 

@@ -16,8 +16,8 @@ from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
 from workers.spark import java, reachable
 from workers.spark.applications import driver
-from workers.spark.applications.following import Followed, end_for, say
 from workers.spark.applications.jobs import Jobs
+from workers.spark.applications.tracking import Followed, end_for, say
 from workers.spark.clusters import command, registry, rest, target
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError

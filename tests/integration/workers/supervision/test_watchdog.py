@@ -29,22 +29,22 @@ def publish(settings: Settings) -> None:
 def test_a_worker_with_free_slots_that_takes_no_waiting_message_is_deaf(settings: Settings, watchdog: Watchdog) -> None:
     publish(settings)
 
-    assert [watchdog.deaf(now) for now in (0.0, 29.0, 30.0)] == [False, False, True]
+    assert [watchdog.must_restart(now) for now in (0.0, 29.0, 30.0)] == [False, False, True]
 
 
 def test_an_empty_queue_is_no_deafness(watchdog: Watchdog) -> None:
-    assert [watchdog.deaf(now) for now in (0.0, 29.0, 60.0)] == [False, False, False]
+    assert [watchdog.must_restart(now) for now in (0.0, 29.0, 60.0)] == [False, False, False]
 
 
 def test_a_worker_that_took_a_message_meanwhile_is_not_deaf(
     settings: Settings, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(settings)
-    watchdog.deaf(0.0)
+    watchdog.must_restart(0.0)
 
     monkeypatch.setattr(celery_state, "all_total_count", [1])
 
-    assert [watchdog.deaf(now) for now in (29.0, 58.0, 59.0)] == [False, False, True]
+    assert [watchdog.must_restart(now) for now in (29.0, 58.0, 59.0)] == [False, False, True]
 
 
 def test_a_busy_worker_is_not_deaf(settings: Settings, watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,4 @@ def test_a_busy_worker_is_not_deaf(settings: Settings, watchdog: Watchdog, monke
     busy: Any = {object()}
     monkeypatch.setattr(celery_state, "reserved_requests", busy)
 
-    assert [watchdog.deaf(now) for now in (0.0, 60.0)] == [False, False]
+    assert [watchdog.must_restart(now) for now in (0.0, 60.0)] == [False, False]

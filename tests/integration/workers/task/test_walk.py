@@ -69,7 +69,7 @@ def one_task(bench: Any, *, in_place: bool) -> list[CodeType]:
         assert not failed
         assert scenario.states(run) == {"traced": "success", "after": "success" if in_place else "queued"}
         assert len(scenario.messages()) == (0 if in_place else 1)
-    starts = [place for place, code in enumerate(entered) if code.co_qualname == "Executor._run_claimed"]
+    starts = [place for place, code in enumerate(entered) if code.co_qualname == "TryRunner._run_claimed"]
     assert len(starts) == (2 if in_place else 1)
     return entered[: starts[1]] if in_place else entered
 
