@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from scheduler.process import trace_context
-from scheduler.serialized.runtimes import traits
+from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.store.queries import observed
