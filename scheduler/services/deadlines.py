@@ -22,7 +22,7 @@ class Deadlines(TimedService):
         missed = self.settle(now)
         if not missed:
             return Result()
-        return Result(wake=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
+        return Result(services=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
 
     def settle(self, now: datetime) -> int:
         """Record the missed SLAs and deadlines, and return their number."""

@@ -100,7 +100,7 @@ class Promote(Service):
             again_in_s = HELD_PAUSE_S
         elif promoted.next_due_s is not None and promoted.next_due_s < self.interval_s:
             again_in_s = max(promoted.next_due_s, HELD_PAUSE_S)
-        return Result(wake=wake, again_in_s=again_in_s, log=log)
+        return Result(services=wake, again_in_s=again_in_s, log=log)
 
     def follow_up(self, promoted: Promoted) -> tuple[list[str], list[LogLine]]:
         """The services to wake, and the lines to log. A run that cannot be decided is logged once, not at each sweep."""

@@ -66,13 +66,11 @@ class Queue(Service):
         #: Runs that had reached max_active_tasks. The next pass counts them first, to exclude those that still have.
         self._full_runs: Collection[int] = ()
         self._queued_at = 0.0
-        #: When the loop reads wakeups of this service again, by the monotonic clock, see pause_s.
-        self.listens_at = SHORTEST_PAUSE_S
 
     def run_once(self) -> Result:
         queued = self.queue()
         since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
-        self.listens_at = self._queued_at + pause_s(queued, since_last_s)
+        self.wakeups_paused_until = self._queued_at + pause_s(queued, since_last_s)
         again_in_s = AT_ONCE if queued.more else None
         if (queued.held_elsewhere or queued.lost) and not queued.more:
             # Jitter, so that two schedulers, or a scheduler and the workers, that met do not meet again.

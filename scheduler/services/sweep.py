@@ -51,7 +51,7 @@ class Sweep(Service):
         wake, log = self._promote.follow_up(promoted)
         if promoted.closed or promoted.started:
             wake.append("promote")
-        return Result(wake=wake, runs=sorted(promoted.unfinished), log=log)
+        return Result(services=wake, runs=sorted(promoted.unfinished), log=log)
 
     def find(self, *, without: Collection[int] = ()) -> list[int]:
         """Runs with something to decide now, except those in `without`, which are examined anyway."""

@@ -25,7 +25,7 @@ class Timeouts(Service):
         closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
         wake, log = after_closing(self._engine, closed)
         return Result(
-            wake=wake,
+            services=wake,
             again_in_s=AT_ONCE if len(closed) == limit else None,
             log=[*((logging.WARNING, f"DAG run {run} failed: its dagrun_timeout is over") for run in closed), *log],
         )
