@@ -101,7 +101,7 @@ def services(
         Backfill(engine, settings, versions),
         Timeouts(engine, settings),
         promote,
-        Sweep(engine, settings, versions, promote),
+        Sweep(engine, settings, versions, lambda: promote.hints),
         Queue(engine, settings, publisher, scheduler_id),
         QueueReport(engine, settings, broker),
         Deadlines(engine, settings),

@@ -13,9 +13,10 @@ from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Place, own_limits,
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
+from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import QUEUE
-from scheduler.process import fault_points, measures
+from scheduler.process import measures
+from scheduler.services.dispatch import send
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
@@ -104,21 +105,6 @@ def pause_s(queued: Queued, since_last_s: float) -> float:
         return SHORTEST_PAUSE_S
     taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
     return min(max(queued.ahead / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
-
-
-def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
-    """Publish messages and set dispatched_at. Without the broker, the task instances stay queued, and rescue sends them later."""
-    if not messages:
-        return True
-    fault_points.point(f"{step}.publish")
-    try:
-        publisher.publish(messages)
-    except PUBLISH_ERRORS:
-        measures.count("celery.task_timeout_error", len(messages))
-        return False
-    fault_points.point(f"{step}.published")
-    transact(engine, instances.stamp_dispatched, messages)
-    return True
 
 
 @dataclass(slots=True)

@@ -1,24 +1,22 @@
 """rescue: finds messages that the broker lost and processes that died, and returns their work to the schedulers."""
 
 import contextlib
-import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import redis
 from sqlalchemy import Connection, Engine
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import Publisher, broker_lists
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.queued_messages import dispatch_ids_in_broker
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.process import measures
-from scheduler.services.queue import send
+from scheduler.services.dispatch import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -33,8 +31,6 @@ BATCH = 1000
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
 #: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler ends.
 LOCK_KEY, LOCK_S = "paceline:rescue", 2.0
-#: Messages read at once from a list, and in total. In a list with foreign content beyond that, later messages count as lost.
-PAGE, MOST_READ = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,30 +183,3 @@ def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: 
     if not crashes.settled(connection, seconds=settled_s):
         return []
     return instances.queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)
-
-
-def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:
-    """The Celery task IDs of the messages in these queues."""
-    ids: set[str] = set()
-    for queue in queues:
-        for key in broker_lists(queue):
-            for item in _items(broker, key):
-                # Foreign content is not an error here; workers reject it.
-                with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-                    ids.add(json.loads(item)["headers"]["id"])
-    return ids
-
-
-def _items(broker: redis.Redis, key: str) -> Iterator[bytes]:
-    """The items of a list, newest first, so that none is missed when messages are added or taken concurrently."""
-    for start in range(0, MOST_READ, PAGE):
-        try:
-            page: Any = broker.lrange(key, start, start + PAGE - 1)
-        except redis.ResponseError as error:
-            if not broker_keys.is_wrong_type(error):
-                raise
-            broker_keys.put_aside(broker, [key], "list")
-            return
-        yield from page
-        if len(page) < PAGE:
-            return

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from scheduler.services.promote import after_closing
+from scheduler.services.closed_runs import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.states import RunState
 from scheduler.store.db.database import commit_point, transact
