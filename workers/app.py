@@ -62,7 +62,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     # The heartbeat has its own connection, and little else needs one.
-    engine = startup.ready(settings, keep=0)
+    engine = startup.ready(settings, application="paceline worker", keep=0)
     with role.running("worker", settings.run_folder) as process:
         ending = process.ending
         worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)

@@ -59,7 +59,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     hardening.forget()
     logs.to_stderr(settings.logs.format, role="waiter")
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
-    engine = startup.ready(settings)
+    engine = startup.ready(settings, application="paceline waiter")
     with role.running("waiter", settings.run_folder) as process:
         waiter = Waiter(engine, settings, name=name, pidfile=process.pidfile)
         process.serve_health(waiter.health, settings.waiter.health_address, settings.waiter.health_port)

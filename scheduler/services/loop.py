@@ -5,7 +5,6 @@ Run as many schedulers as you like. All are active and stateless, and any can be
 
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -57,15 +56,10 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     began = time.monotonic()
     role.prepare(settings.database_url)
     hardening.forget()
-    if settings.logs.format == log_format.JSON:
-        log_format.json_to_stderr("scheduler")
-    else:
-        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
+    log_format.to_stderr(settings.logs.format, "scheduler")
     process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
-    database.wait(engine, log.warning)
-    migrate.check(engine)
+    migrate.wait(engine, log.warning)
     try:
         wakeups.check(settings)
     except CredentialsError:
