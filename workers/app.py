@@ -200,9 +200,9 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def health(self) -> Health:
         """The health of the worker. A missing broker only degrades it: running tasks continue, and the worker reconnects."""
         vital: dict[str, Complaint] = {
-            "heartbeat": self.heartbeat.pulse,
+            "heartbeat": self.heartbeat.health,
             "database": self.heartbeat.database,
-            "task_stopper": self.stopper.pulse,
+            "task_stopper": self.stopper.health,
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }

@@ -25,7 +25,7 @@ from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process.health import Contact, Pulse
+from scheduler.process.health import ServerHealth, StepHealth
 from scheduler.settings import Settings
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
@@ -104,15 +104,17 @@ class DagFileManager:
         self._ask_at = 0.0
         self._thread: threading.Thread | None = None
         self._next_id: str | None = None
-        #: Beats at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
-        self._pulse = Pulse("The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold)
+        #: Updated at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
+        self._iterations = StepHealth(
+            "The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold
+        )
         #: Fails while every iteration fails, unless the database is unreachable.
-        self._progress = Contact()
+        self._progress = ServerHealth()
         self._strays_at = 0.0
 
     def complaint(self, now: float) -> str | None:
         """Return why DAG files are not parsed, for the scheduler's health. `now` is the time on the monotonic clock."""
-        return self._pulse(now) or self._progress(now)
+        return self._iterations(now) or self._progress(now)
 
     def run_once(self, *, ask: bool = True) -> Iteration:
         """Check the folder, store finished results and start due files, without waiting for a file.
@@ -330,7 +332,7 @@ class DagFileManager:
         failing = False
         while not self._stopping.is_set():
             try:
-                self._pulse.beat()
+                self._iterations.ran()
                 self._end_strays()
                 iteration = self.run_once(ask=time.monotonic() >= self._ask_at)
             except AWAY as error:

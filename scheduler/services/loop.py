@@ -74,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         loop.heartbeat.registration.entered = files.work_as
         files.start()
         process.ending.callback(files.stop)
-        report = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
+        report = loop.health.combined(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
         process.serve_health(report, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s started; DAGs folder %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)
@@ -121,9 +121,9 @@ class SchedulerLoop:
     ) -> None:
         self.engine = engine
         self.settings = settings
-        self.vitals = scheduler_health.of(settings)
+        self.health = scheduler_health.of(settings)
         self.heartbeat = Heartbeat(
-            engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.vitals.heartbeat.beat
+            engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.health.heartbeat.ran
         )
         self.services = services(engine, settings, lambda: self.scheduler_id, began=began)
         self.timers = {service.name: Timer(service.interval_s) for service in (self.heartbeat, *self.services)}
@@ -160,14 +160,14 @@ class SchedulerLoop:
             now, pending = self._look()
         except OperationalError as error:
             self._report(error)
-            self.vitals.loop.beat()
+            self.health.loop.ran()
             for timer in self.timers.values():
                 # Marked as more than a poll, because the work of its wakeup is not done.
                 timer.ran(timer.interval_s)
             return
-        self.vitals.database.answered()
+        self.health.database.answered()
         for service in self.services:
-            self.vitals.loop.beat()
+            self.health.loop.ran()
             # Before each service, so that a long pass does not delay the heartbeat.
             heartbeat = self.timers[self.heartbeat.name]
             if heartbeat.is_due() or (pending is not None and heartbeat.is_due_soon()):
@@ -226,17 +226,17 @@ class SchedulerLoop:
         pause_s = min(self._next_due_at() - now, paused_s if paused_s > 0 else math.inf)
         if pause_s <= 0:
             return
-        if self.vitals.database.since is not None:
+        if self.health.database.since is not None:
             # Another scheduler may reach it, and act on the wakeups.
             self._wakeups.leave()
             stop.wait(pause_s)
             return
         tokens = self._wakeups.wait(pause_s, queue=paused_s <= 0)
         if tokens is None:  # the broker does not answer: poll
-            self.vitals.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
+            self.health.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
-        self.vitals.broker.answered()
+        self.health.broker.answered()
         self.wake(tokens)
 
     def _next_due_at(self) -> float:
@@ -244,7 +244,7 @@ class SchedulerLoop:
 
     def _is_running(self) -> bool:
         """Whether the loop runs. The claims of a hung scheduler on DAG files and notices must expire."""
-        return time.monotonic() - self.vitals.loop.at < HANGS_S
+        return time.monotonic() - self.health.loop.at < HANGS_S
 
     def _guarded(self, run: Callable[[], Result | None]) -> Result:
         """Run a function of a service, and log its error; the loop and the other services continue."""
@@ -261,5 +261,5 @@ class SchedulerLoop:
 
     def _report(self, error: DBAPIError) -> None:
         meaning = str(database.translate(error))
-        self.vitals.database.failed(meaning)
+        self.health.database.failed(meaning)
         log.warning("%s", meaning)

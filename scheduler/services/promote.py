@@ -11,8 +11,8 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, runs
 
-#: A hinted run that another scheduler has locked is tried again so often, after pauses of HELD_PAUSE_S, and is then left to the
-#: sweep. The other scheduler may have read it before the change that caused the hint.
+#: The number of attempts, with pauses of HELD_PAUSE_S, to examine a hinted run that another scheduler has locked. That scheduler
+#: may have read the run before the change that caused the hint. After the last attempt, the run is left to the sweep.
 HINT_PASSES = 20
 
 

@@ -26,8 +26,8 @@ from scheduler.store.worker import crashes
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
-#: The largest jump of the database's clock between two passes that is ignored: this part of a worker's timeout, and at least
-#: these seconds, see docs/explanation/exclusive-tasks.md.
+#: A larger jump of the database's clock between two passes delays the search for lost processes. The limit is the share JUMP of
+#: a worker's timeout, and at least SMALL_JUMP_S seconds, see docs/explanation/exclusive-tasks.md.
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
 #: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler ends.
 LOCK_KEY, LOCK_S = "paceline:rescue", 2.0
@@ -51,7 +51,7 @@ class Rescue(TimedService):
     def __init__(
         self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis, *, began: float | None = None
     ) -> None:
-        """`began` is the monotonic time at which the process began, if it may have waited for the database since."""
+        """`began` is the monotonic time at which the process began. It may have waited for the database since then."""
         super().__init__(engine, settings)
         self._publisher = publisher
         self._broker = broker
@@ -60,7 +60,7 @@ class Rescue(TimedService):
         self._late_since: datetime | None = None
         self._began = began
         self._ran_at = time.monotonic() if began is None else began
-        self._judges_from = datetime.min.replace(tzinfo=UTC)
+        self._expires_from = datetime.min.replace(tzinfo=UTC)
         self.interval_s = settings.scheduler.orphaned_tasks_check_interval
 
     def run_once(self, now: datetime) -> Result:
@@ -75,7 +75,7 @@ class Rescue(TimedService):
         transact(self._engine, crashes.note)
         lost: list[str] = []
         runs: list[int] = []
-        if self._may_judge(now):
+        if self._may_expire(now):
             config = self._settings
             lost, runs = transact(
                 self._engine,
@@ -89,11 +89,11 @@ class Rescue(TimedService):
 
     def skipped(self, now: datetime) -> None:
         """Nothing is queued or running, and no heartbeat has expired: only update the state that `rescue` needs."""
-        self._may_judge(now)
+        self._may_expire(now)
         with contextlib.suppress(redis.RedisError):
             self._broker.set(EPOCH_KEY, "1", nx=True)
 
-    def _may_judge(self, now: datetime) -> bool:
+    def _may_expire(self, now: datetime) -> bool:
         """Whether processes without a heartbeat may be declared lost.
 
         They may not right after a gap in the passes of this scheduler, or between its start and its first pass. Its process was
@@ -110,9 +110,9 @@ class Rescue(TimedService):
             self._late_since = None
         elif self._late_since is None or now - self._late_since <= 2 * timeout:
             self._late_since = self._late_since or now
-            self._judges_from = now + timeout
+            self._expires_from = now + timeout
         # Otherwise this scheduler is always slow, and must not wait forever.
-        return now >= self._judges_from
+        return now >= self._expires_from
 
     def _send_lost(self) -> list[Message]:
         """Send lost messages again, unless another scheduler does that now: each would send all of them."""

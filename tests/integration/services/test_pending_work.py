@@ -145,7 +145,7 @@ def test_a_scheduler_without_its_database_lets_another_scheduler_listen(still: S
     for timer in scheduler.timers.values():
         timer.ran(60)
     scheduler.service(Queue).wakeups_paused_until = 0.0
-    scheduler.vitals.database.failed("It does not answer.")
+    scheduler.health.database.failed("It does not answer.")
 
     scheduler._wait(stop)
     other.wake("queue")
