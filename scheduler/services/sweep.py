@@ -35,7 +35,7 @@ class Sweep(Service):
     """Finds and examines runs. It stores the time of its last check, and the runs that are left to check."""
 
     name = "sweep"
-    pending = runs.RUNNING
+    pending = runs.PENDING_SWEEP
     is_shared = True
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions, hinted: Callable[[], Collection[int]]) -> None:

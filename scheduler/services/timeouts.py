@@ -17,7 +17,7 @@ class Timeouts(Service):
     """Ends each run in a transaction of its own. A run that another scheduler has locked is left to the next pass."""
 
     name = "timeouts"
-    pending = runs.TIMED_OUT
+    pending = runs.PENDING_TIMEOUTS
 
     def run_once(self) -> Result:
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
