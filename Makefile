@@ -41,7 +41,7 @@ check: setup ## Check format, lint, types, import layers, spelling, wording, gen
 	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
-	@$(BIN)/python .make/audit
+	@$(BIN)/python deploy/vulnerabilities
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
@@ -61,7 +61,7 @@ test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it
 test-metrics: setup ## Check metrics, traces, lineage and log copies with a real Prometheus, StatsD, collector and S3 server
 	@.make/metrics $(ARGS)
 
-test-upgrade: setup ## Run the release before beside this one under load: a rolling upgrade, and back; UPGRADE_FROM=v1.2.3
+test-upgrade: setup ## Upgrade from the previous release under load, process by process, and go back; UPGRADE_FROM=v1.2.3
 	@$(BIN)/python -m pytest -m "on_demand or not on_demand" tests/acceptance/test_upgrade.py tests/acceptance/test_migration_locks.py $(ARGS)
 
 test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects
@@ -87,10 +87,10 @@ bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one 
 
 release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
 	@.venv/bin/python -c 'import build.__main__' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy
-	@.venv/bin/python .make/release $(VERSION)
+	@.venv/bin/python deploy/release $(VERSION)
 
 docs: setup ## Build the documentation site into build/docs; a broken link is an error
-	@.make/docs
+	@docs/build
 
 test-compose: ## Build the image, run the stack of docker-compose.yml, check a flights run, and scale and kill workers; ARGS="autoscale"
 	@python3 tests/compose/run.py $(ARGS)

@@ -39,7 +39,7 @@ class Watchdog:
         """Report a worker that has received no messages for half of worker.deaf_timeout, or restarts for that reason."""
         if not self.restarts and self._deaf_s < self._patience_s / 2:
             return None
-        return f"It has taken no message for {self._deaf_s:.0f} s although some wait and it is free; it starts again by itself."
+        return f"It has taken no message for {self._deaf_s:.0f} s although it is free and messages wait; it restarts itself."
 
     def _messages_wait(self) -> bool:
         try:

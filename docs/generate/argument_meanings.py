@@ -140,7 +140,7 @@ OWN = {
     "external_task_ids": "Tasks to wait for.",
     "failed_states": "States that are reported as failed.",
     "failing": "Number of rows that break the check.",
-    "files": "Files that are placed beside the executors, comma-separated.",
+    "files": "Files that are placed in the working folder of each executor, comma-separated.",
     "function": "The decorated function.",
     "group": "Accepted as in Airflow and not used.",
     "group_display_name": "Name for display.",

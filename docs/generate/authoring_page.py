@@ -73,7 +73,7 @@ def public(module: str) -> Iterator[tuple[str, Any]]:
     """The names that a module offers to DAG files, with their objects. Those of other modules are in the section of these."""
     loaded = importlib.import_module(module)
     elsewhere = {name for other in MODULES if other not in ("scheduler", module) for name in importlib.import_module(other).__all__}
-    for name in sorted(loaded.__all__, key=str.lower):
+    for name in sorted((name for name in loaded.__all__ if not name.startswith("_")), key=str.lower):
         if module != "scheduler" or name not in elsewhere:
             yield name, getattr(loaded, name)
 

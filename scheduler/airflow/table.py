@@ -271,7 +271,7 @@ MODULE_REASONS: dict[str, str | None] = {
     "airflow.contrib": "it was removed in Airflow 2; use the Python client of the service in a @task function",
     "airflow.example_dags": "copy this module into the DAGs folder, and import it from there",
     "airflow.providers": (
-        "install that provider package beside Paceline with `pip install --no-deps`, or use the Python client of the service in a"
+        "install that provider package next to Paceline with `pip install --no-deps`, or use the Python client of the service in a"
         " @task function"
     ),
     "airflow.providers.apache.spark": "use SparkSubmitOperator, SparkSqlOperator or @task.pyspark",

@@ -29,8 +29,6 @@ from scheduler.store.secrets.cipher import Cipher
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The most runs of a change that are announced to schedulers; the others are found by the next poll, a second later.
-MOST_WAKEUPS = 500
 #: Values of these keys never enter the audit log.
 SECRET_FIELDS = frozenset({"password", "extra", "value", "conf", "dag_run_conf"})
 #: Characters of a body in the audit log, and its levels.
@@ -112,14 +110,14 @@ class Call:
         """Return `work(connection, ...)`, whose state changes name the account."""
         return transact(self.engine, work, *args, **kwargs)
 
-    def wake(self, *tokens: str, runs: Collection[int] = ()) -> None:
-        """Wake schedulers. Without Redis, their next poll a second later has the same effect."""
-        self.service.wakeups.wake(*tokens, *(f"run:{run}" for run in sorted(runs)[:MOST_WAKEUPS]))
+    def announce(self, action: wakeups.Action, runs: Collection[int] = ()) -> None:
+        """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
+        self.service.wakeups.announce(action, runs)
 
-    def wake_for(self, changes: Collection[Change]) -> None:
-        """Wake schedulers for changes of task instances, if there are any."""
+    def announce_changes(self, changes: Collection[Change]) -> None:
+        """Wake schedulers after changes of task instances, if there are any."""
         if changes:
-            self.wake("queue", runs={change.dag_run_id for change in changes})
+            self.announce("instances changed", {change.dag_run_id for change in changes})
 
     def tags(self, role: str = "viewer") -> list[str] | None:
         """The tags of the DAGs on which the account has this role; None means all DAGs."""

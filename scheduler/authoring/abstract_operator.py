@@ -91,7 +91,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     ui_color: str = "#fff"
     ui_fgcolor: str = "#000"
 
-    #: The arguments that it takes, beside those in the signatures of its subclasses.
+    #: The arguments that it takes, in addition to those in the signatures of its subclasses.
     declared: ClassVar[type] = TaskArguments
 
     # Their checked values:
@@ -195,7 +195,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """Called after `execute` and the function `post_execute=`, with the return value."""
 
     def on_kill(self) -> None:
-        """Called when a timeout, a clear, a mark or the end of its worker stops the task. End everything here that it started."""
+        """Called when a timeout, a clear, a mark or the end of its worker stops the task. Stop everything here that it started."""
 
     def dry_run(self) -> None:
         for field in self.template_fields:

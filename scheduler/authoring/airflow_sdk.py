@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import metadata
 from typing import Any, NamedTuple
 
+from scheduler.authoring import macros as macros  # noqa: PLC0414 - DAG files import it
 from scheduler.authoring import weights
 from scheduler.authoring.asset import Asset, AssetAlias
 from scheduler.states import RunState, TaskState
@@ -44,7 +44,3 @@ class ParsingContext(NamedTuple):
 def get_parsing_context() -> ParsingContext:
     """The DAG and the task for which the file is read. Both are None: a worker reads a file once for all of its DAGs."""
     return ParsingContext(None, None)
-
-
-def version() -> str:
-    return metadata.version("paceline")

@@ -1,4 +1,4 @@
-"""Checks of the arguments of DAGs and operators. Each failure is a DagError of one sentence, with the author's line."""
+"""Checks of the arguments of DAGs and operators. Each failure is a DagError with a clear message and the author's line."""
 
 import difflib
 import re

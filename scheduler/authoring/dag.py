@@ -68,7 +68,7 @@ class DAG(Graph[AbstractOperator]):
     A wrong argument raises DagError (TimetableError for `schedule`) with the line of the author.
     """
 
-    #: The arguments that it takes beside dag_id.
+    #: The arguments that it takes in addition to dag_id.
     declared: ClassVar[type] = DagArguments
 
     on_success_callback = CallbackAttribute("dag_success")

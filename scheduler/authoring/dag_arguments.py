@@ -35,7 +35,7 @@ def _links(checks: Arguments, name: str, value: Any) -> dict[str, object]:
 
 
 class DagArguments(TypedDict, total=False):
-    """The arguments of a DAG beside dag_id; None takes a limit from the settings. Those without a Field are checked together."""
+    """The arguments of a DAG except dag_id; None takes a limit from the settings. Those without a Field are checked together."""
 
     schedule: Any
     start_date: datetime | None

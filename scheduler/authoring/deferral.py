@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from scheduler.exceptions import PacelineError
-from scheduler.exceptions import TaskDeferred as TaskDeferred  # noqa: PLC0414 - DAG files import it beside the triggers
+from scheduler.exceptions import TaskDeferred as TaskDeferred  # noqa: PLC0414 - DAG files import it together with the triggers
 
 #: The key of an encoded value whose type JSON does not have.
 _TAG = "__type__"

@@ -139,7 +139,7 @@ class MappedArgument(XComArg):
         raise fault(f"The argument {self.name!r} of a mapped group takes no subscript; pass it to a task that does [{item!r}].")
 
     def __str__(self) -> str:
-        raise fault(f"The argument {self.name!r} of a mapped group cannot be part of a string; pass it as an argument of its own.")
+        raise fault(f"The argument {self.name!r} of a mapped group cannot be part of a string; pass it as a separate argument.")
 
     def _shown(self) -> str:
         return f"argument {self.name!r} of a mapped group"

@@ -52,7 +52,7 @@ class Iterations(Expansion):
 
     inside = (
         "is in the loop {!r}, where nothing can be mapped and no other loop can be; go through the values in a function, or run"
-        " a DAG of its own with TriggerDagRunOperator"
+        " a separate DAG with TriggerDagRunOperator"
     )
 
     def __init__(self, most: int) -> None:
@@ -64,7 +64,7 @@ class Iterations(Expansion):
 
 
 class LoopGate(Operator):
-    """The last task of each iteration: it ends the loop, or lets the next iteration start. Its ID is the name of `until`."""
+    """The last task of each iteration: it stops the loop, or lets the next iteration start. Its ID is the name of `until`."""
 
     branches: ClassVar[bool] = True
 

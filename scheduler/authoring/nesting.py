@@ -1,4 +1,4 @@
-"""The limit on the depth of JSON: every process must be able to read it, however deep its own call stack is."""
+"""The limit on the depth of JSON: every process must be able to read it, regardless of the depth of its own call stack."""
 
 MAX_DEPTH = 100
 

@@ -69,7 +69,7 @@ def defer(error: DagError) -> bool:
 def defer_first_of_line(error: DagError) -> None:
     """Keep an error until the end of the file. Raise it if it must be raised now, or if its line already has one.
 
-    This ends a `while` loop whose condition has the error.
+    This stops a `while` loop whose condition has the error.
     """
     known = _collectors[-1].errors if _collectors else []
     if any((earlier.file, earlier.line) == (error.file, error.line) for earlier in known) or not defer(error):

@@ -61,7 +61,7 @@ def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: boo
     if task.is_setup:
         raise checks.refuse("a setup cannot be a teardown too.")
     if task.trigger_rule not in {TriggerRule.ALL_SUCCESS, TriggerRule.ALL_DONE_SETUP_SUCCESS}:
-        raise checks.refuse(f"a teardown has a trigger rule of its own; remove trigger_rule={task.trigger_rule!r}.")
+        raise checks.refuse(f"a teardown has its own trigger rule; remove trigger_rule={task.trigger_rule!r}.")
     task.is_teardown = True
     task.trigger_rule = str(TriggerRule.ALL_DONE_SETUP_SUCCESS)
     if on_failure_fail_dagrun is not None:

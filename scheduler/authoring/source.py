@@ -32,7 +32,7 @@ def here() -> Location:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether the code is that of this package. The `__init__` of a dataclass has no file of its own."""
+    """Whether the code is that of this package. The `__init__` of a dataclass has no file."""
     file = frame.f_code.co_filename
     return file.startswith(PACKAGE) or (file == "<string>" and frame.f_globals.get("__name__", "").startswith("scheduler."))
 

@@ -54,7 +54,7 @@ class TaskGroup(Group):
     wrong.
     """
 
-    #: Of a loop: the task that ends each iteration.
+    #: Of a loop: the task that completes each iteration.
     gate_task_id: str | None = None
 
     def __init__(

@@ -196,7 +196,7 @@ class CombinedResult(XComArg):
         raise fault(f"{self!r} takes no subscript; use .map(lambda entry: entry[{item!r}]).")
 
     def __str__(self) -> str:
-        raise fault(f"{self!r} cannot be part of a string; pass it as an argument of its own.")
+        raise fault(f"{self!r} cannot be part of a string; pass it as a separate argument.")
 
     def _shown(self) -> str:
         return ", ".join(part._shown() for part in self.parts)

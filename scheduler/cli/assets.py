@@ -34,5 +34,5 @@ def list_() -> None:
 def update(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     event = options.transact(store.update, uri, extra, "cli", partition)
-    options.wake("plan")
+    options.announce("asset updated")
     output.result(event, f"Asset {event['uri']} is updated.")

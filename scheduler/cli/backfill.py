@@ -75,7 +75,7 @@ def create(
         _show_dates(options.transact(store.dry_run, wanted))
         return
     created = options.transact(store.create, wanted)
-    options.wake("plan")
+    options.announce("backfill created")
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     left_out = f", {created['left_out']} left out" if created["left_out"] else ""
@@ -111,6 +111,7 @@ def show(backfill_id: int) -> None:
 def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
     changed = options.transact(store.pause, backfill_id)
+    options.announce("backfill changed")
     _say(backfill_id, "is paused" if changed else "was paused already")
 
 
@@ -120,7 +121,7 @@ def pause(backfill_id: int) -> None:
 def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
     changed = options.transact(store.resume, backfill_id)
-    options.wake("plan")
+    options.announce("backfill changed")
     _say(backfill_id, "continues" if changed else "was not paused")
 
 
@@ -130,6 +131,7 @@ def resume(backfill_id: int) -> None:
 def cancel(backfill_id: int) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
     row = options.transact(store.cancel, backfill_id)
+    options.announce("backfill changed")
     running = f"; {row['running']} runs continue" if row["running"] else ""
     _say(backfill_id, f"is canceled{running}")
 

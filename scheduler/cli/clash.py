@@ -15,6 +15,6 @@ def check(folder: Path = FOLDER) -> None:
     """Raise ClashError if the distribution `scheduler` is installed in the same folder as Paceline. It takes one listing."""
     for metadata in folder.glob("scheduler-*.*-info"):
         raise ClashError(
-            f"The package {metadata.name.rsplit('.', 1)[0]} is installed beside Paceline, and both have a module `scheduler`:"
+            f"The package {metadata.name.rsplit('.', 1)[0]} is installed next to Paceline, and both have a module `scheduler`:"
             " run `pip uninstall scheduler`, then `pip install --force-reinstall --no-deps paceline`."
         )

@@ -94,7 +94,7 @@ def errors() -> None:
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = options.transact(store.reparse, dag_id)
-    options.wake("plan")
+    options.announce("files to parse")
     click.echo(f"{len(files)} DAG files will be read again.")
 
 
@@ -103,6 +103,7 @@ def reparse(dag_id: str | None) -> None:
 def pause(dag_id: str) -> None:
     """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
     changed = options.transact(store.pause, dag_id)
+    options.announce("dag paused or unpaused")
     click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
 
 
@@ -111,7 +112,7 @@ def pause(dag_id: str) -> None:
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
     changed = options.transact(store.unpause, dag_id)
-    options.wake("plan", "queue")
+    options.announce("dag paused or unpaused")
     click.echo(f"DAG {dag_id} is unpaused." if changed else f"DAG {dag_id} was not paused.")
 
 
@@ -152,7 +153,7 @@ def trigger(
         max_conf_bytes=options.settings().core.max_conf_bytes,
         partition_key=partition,
     )
-    options.wake(f"run:{run.id}")
+    options.announce("run triggered", {run.id})
     _warn(dag)
     if wait:
         runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s)

@@ -59,8 +59,8 @@ def demo(keep: bool) -> None:
         forget = None if "PACELINE_HOME" in os.environ else _forget
         with stack.running_stack(settings, say=output.say, waiters=0, web=keep, prepare=forget) as running:
             output.say(
-                f"They run; Flower is at {running.flower_url}, login {running.flower_login};"
-                f" the logs are in {running.settings.home / 'logs'}."
+                f"All processes are running. Flower: {running.flower_url} (login {running.flower_login})."
+                f" Logs: {running.settings.home / 'logs'}"
             )
             engine = database.create(settings, pool_size=1, application="paceline demo")
             try:
@@ -118,7 +118,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
     queue = settings.core.default_queue
     created = database.transact(engine, manual_runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
     with contextlib.closing(wakeups.Wakeups(settings)) as sender:
-        sender.wake(f"run:{created.id}")
+        sender.announce("run triggered", {created.id})
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)
 
 
@@ -155,7 +155,7 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
     screen.print(
         Text(
             f"{len(ran)} tasks ran in {progress.duration(run['started_at'], run['ended_at'])}; "
-            f"{followed} of them were queued by the worker that ran the task before."
+            f"{followed} of them were queued by fast-follow, by the worker that ran the task before it."
         )
     )
 

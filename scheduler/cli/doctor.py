@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler.cli import health, options, output
+from scheduler.cli import health, lazy, options, output
 from scheduler.cli.late import wakeups
 from scheduler.exceptions import SettingsError
 
 if TYPE_CHECKING:
-    from scheduler.cli.checks import Finding
+    from collections.abc import Iterator
+
+    from scheduler.services.checks import Finding
+    from scheduler.settings import Settings
 
 DEEP_COLUMNS = ["invariant", "dag_id", "run_id", "task_id", "map_index", "what", "since"]
 
@@ -31,10 +34,11 @@ def doctor(role: str | None, deep_wanted: bool) -> None:
         return
     if deep_wanted:
         click.get_current_context().exit(0 if _examine_rows() else 1)
-    from scheduler.cli import checks
+    from scheduler.services import checks
 
     try:
-        findings = checks.examine(options.settings())
+        settings = options.settings()
+        findings = [*checks.machine(settings), *_java(settings), *checks.servers(settings, lazy.as_paceline_error)]
     except SettingsError as error:
         findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` validates all settings.")]
     healthy = all(finding.ok for finding in findings)
@@ -63,6 +67,27 @@ def _examine_rows() -> bool:
             " and report a bug."
         )
     return not rows
+
+
+def _java(settings: "Settings") -> "Iterator[Finding]":
+    """The Java that Spark would start, and whether it starts from a class archive."""
+    from scheduler.services import checks
+    from workers.spark import archive
+    from workers.spark import java as runtime
+
+    path, install = runtime.find_java(), checks.sentence(runtime.INSTALL)
+    if path is None:
+        yield checks.bad("java", "No Java was found; PySpark tasks fail here.", install)
+        return
+    version = runtime.java_version(path)
+    if version is not None and version < runtime.OLDEST_JAVA:
+        yield checks.bad(
+            "java", f"{path} is version {version}; Spark needs {runtime.OLDEST_JAVA}.", checks.sentence(runtime.INSTALL)
+        )
+    else:
+        archived = archive.path(settings).is_file()
+        start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
+        yield checks.good("java", f"{path}, version {version or 'unknown'}; {start}")
 
 
 def _print(findings: "list[Finding]", versions: dict[str, str], *, healthy: bool) -> None:

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from scheduler.store.actions import backfills, clear, delete, mark, pools
     from scheduler.store.dags import assets, dags, schedules
     from scheduler.store.db import database, migrate, roles
-    from scheduler.store.queries import events, overview, reads, run_story
+    from scheduler.store.queries import history, overview, reads
     from scheduler.store.runs import manual_runs, selection
     from scheduler.store.secrets import connections, variables
     from scheduler.store.upkeep import notices, retention
 
 __all__ = [
     "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete",
-    "events", "keys", "log_copies", "log_paths", "manual_runs", "mark", "migrate", "notices", "overview", "passwords", "pools",
-    "progress", "prune", "reads", "retention", "roles", "run_story", "schedules", "selection", "variables",
+    "history", "keys", "log_copies", "log_paths", "manual_runs", "mark", "migrate", "notices", "overview", "passwords", "pools",
+    "progress", "prune", "reads", "retention", "roles", "schedules", "selection", "variables",
     "wakeups",
 ]  # fmt: skip
 
@@ -33,7 +33,7 @@ _NAMES = {
     "scheduler.store.actions": ["backfills", "clear", "delete", "mark", "pools"],
     "scheduler.store.dags": ["assets", "dags", "schedules"],
     "scheduler.store.db": ["database", "migrate", "roles"],
-    "scheduler.store.queries": ["events", "overview", "reads", "run_story"],
+    "scheduler.store.queries": ["history", "overview", "reads"],
     "scheduler.store.runs": ["manual_runs", "selection"],
     "scheduler.store.secrets": ["connections", "variables"],
     "scheduler.store.upkeep": ["notices", "retention"],

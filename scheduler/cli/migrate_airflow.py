@@ -185,5 +185,5 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
 
     written = options.transact(store)
     if new_pools:
-        options.wake("queue")
+        options.announce("pool set")
     output.say(f"{', '.join(written) or 'Nothing'} stored.")

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -102,10 +102,10 @@ def asks(agreed: bool) -> bool:
     return not agreed and not output.json_wanted() and sys.stdin.isatty()
 
 
-def wake(*tokens: str) -> None:
-    """Wake a scheduler. Without Redis, the next poll a second later has the same effect."""
+def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:
+    """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
     with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
-        sender.wake(*tokens)
+        sender.announce(action, runs)
 
 
 def refuse_taken_port(section: str, address: str, port: int) -> None:

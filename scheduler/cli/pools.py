@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from scheduler.authoring.arguments import is_reserved_queue
 from scheduler.cli import options, output
 from scheduler.cli.late import pools as store
 from scheduler.exceptions import PacelineError
@@ -35,14 +34,12 @@ def list_() -> None:
 @options.as_json
 def set_(name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None) -> None:
     """Create or change a pool. -1 slots means no limit."""
-    if not name.strip() or len(name) > 250 or "\0" in name:
-        raise click.UsageError("A pool's name has 1 to 250 characters.")
-    if queue is not None and is_reserved_queue(queue):
-        raise click.BadParameter(
-            f"{queue!r} is a key that Paceline or Celery keeps in Redis; choose another name.", param_hint="'--queue'"
-        )
+    try:
+        store.check(name, slots, queue)
+    except PacelineError as error:
+        raise click.UsageError(str(error)) from None
     row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
-    options.wake("queue")
+    options.announce("pool set")
     output.result(row, f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
 
 
@@ -73,7 +70,7 @@ def import_(file: Path) -> None:
     """
     read_pools = read(file)
     options.transact(store.set_pools, read_pools)
-    options.wake("queue")
+    options.announce("pool set")
     click.echo(f"{len(read_pools)} pools are stored.")
 
 
@@ -86,11 +83,8 @@ def _imported(name: str, given: Any) -> dict[str, Any]:
     kinds = {"slots": int, "description": str, "include_deferred": bool, "queue": str}
     if not isinstance(given, dict) or not isinstance(given.get("slots"), int) or isinstance(given["slots"], bool):
         raise PacelineError(f"Pool {name!r} must be a JSON object with slots, a whole number.")
-    if not -1 <= given["slots"] < 2**31 or not name.strip() or len(name) > 250 or "\0" in name:
-        raise PacelineError(f"Pool {name!r} must have a name of 1 to 250 characters, and -1 (no limit) or more slots.")
     values = {key: given[key] for key in kinds if given.get(key) is not None}
     if wrong := [key for key, value in values.items() if not isinstance(value, kinds[key]) or "\0" in str(value)]:
         raise PacelineError(f"The field {wrong[0]} of pool {name!r} must be of type {kinds[wrong[0]].__name__}.")
-    if is_reserved_queue(values.get("queue", "")):
-        raise PacelineError(f"The queue {values['queue']!r} of pool {name!r} is a key that Paceline or Celery keeps in Redis.")
+    store.check(name, given["slots"], values.get("queue"))
     return values

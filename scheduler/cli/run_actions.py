@@ -15,8 +15,6 @@ from scheduler.cli.late import clear, data_folder, delete, mark, reads, selectio
 from scheduler.states import RunState, TaskState
 
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
-#: Maximum number of wakeups. The next poll of a scheduler, a second later, examines the other runs.
-MOST_WAKEUPS = 500
 
 _tasks = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 _upstream = click.option("--upstream", is_flag=True, help="Include all upstream tasks.")
@@ -123,7 +121,7 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     run = options.transact(reads.run, dag_id, run_id)
     changes = options.transact(mark.mark_run, dag_id, run_id, RunState(state), dry_run=dry_run)
     if not dry_run:
-        _wake({run["id"]})
+        options.announce("instances changed", {run["id"]})
     if changes and not output.json_wanted():
         _table(changes)
     answer = {"dry_run": dry_run, "state": state, "changes": [asdict(change) for change in changes]}
@@ -177,7 +175,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
     key = options.transact(delete.delete_run, dag_id, run_id)
     _delete_data(dag_id, {run_id: key})
-    options.wake("plan", "queue")
+    options.announce("runs deleted")
     output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
 
@@ -189,7 +187,7 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
     _ask(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
     _delete_data(dag_id, deleted.keys)
-    options.wake("plan", "queue")
+    options.announce("runs deleted")
     answer = {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
     output.result(answer, f"DAG {dag_id} and {output.count(deleted.runs, 'run')} are deleted.")
     if deleted.file is not None and not output.json_wanted():
@@ -216,7 +214,7 @@ def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]
 def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool) -> None:
     """Wake the schedulers, and print the changes."""
     if changes and not dry_run:
-        _wake({change.dag_run_id for change in changes})
+        options.announce("instances changed", {change.dag_run_id for change in changes})
     if output.json_wanted():
         output.print_json({"dry_run": dry_run, "changes": [asdict(change) for change in changes]})
         return
@@ -227,10 +225,6 @@ def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool) -> N
 
 def _table(changes: Sequence[selection.Change]) -> None:
     output.table([asdict(change) for change in changes], COLUMNS, empty="Nothing to change.")
-
-
-def _wake(runs: Collection[int]) -> None:
-    options.wake("queue", *(f"run:{run}" for run in sorted(runs)[:MOST_WAKEUPS]))
 
 
 def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | None:

@@ -4,7 +4,8 @@ import click
 
 from scheduler import states
 from scheduler.cli import options, output, run_actions
-from scheduler.cli.late import events, progress, reads, run_story
+from scheduler.cli.late import history as store
+from scheduler.cli.late import progress, reads
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -49,7 +50,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
     run = options.transact(reads.run, dag_id, run_id)
     if events_wanted:
-        run["events"] = options.transact(events.of_run, run["id"])
+        run["events"] = options.transact(store.events, run["id"])
     if output.json_wanted():
         output.print_json(run)
         return
@@ -69,7 +70,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
 @options.as_json
 def explain(dag_id: str, run_id: str) -> None:
     """Describe the history of a run in order: each change with its actor and reason, and the reasons for each wait."""
-    steps = options.transact(run_story.story, options.settings(), dag_id, run_id)
+    steps = options.transact(store.story, options.settings(), dag_id, run_id)
     if output.json_wanted():
         output.print_json(steps)
         return
@@ -92,11 +93,10 @@ def explain(dag_id: str, run_id: str) -> None:
 def why(dag_id: str, run_id: str, *, history: bool) -> None:
     """Explain why a run has not started, or what its first open task instances wait for."""
     from scheduler.store.queries import why as queries
-    from scheduler.store.queries import why_history
 
     answer = options.transact(queries.why_run, options.settings(), dag_id, run_id)
     if output.json_wanted() or history:
-        answer["history"] = options.transact(why_history.of_dag_run, dag_id, run_id)
+        answer["history"] = options.transact(store.of_dag_run, dag_id, run_id)
     output.explanation(answer)
 
 

@@ -11,6 +11,7 @@ import click
 from scheduler import states
 from scheduler.authoring import frames
 from scheduler.cli import options, output, run_actions
+from scheduler.cli.late import history as store
 from scheduler.cli.late import log_copies, log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
 
@@ -88,12 +89,11 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, history: bool) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
     from scheduler.store.queries import why as queries
-    from scheduler.store.queries import why_history
 
     answer = options.transact(queries.why, options.settings(), dag_id, run_id, task_id, map_index=map_index)
     if output.json_wanted() or history:
         ti = options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=answer["map_index"])
-        answer["history"] = options.transact(why_history.of_instance, options.settings(), ti["id"])
+        answer["history"] = options.transact(store.of_instance, options.settings(), ti["id"])
     output.explanation(answer)
 
 

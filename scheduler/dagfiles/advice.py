@@ -14,7 +14,7 @@ from scheduler.authoring import source
 from scheduler.authoring.arguments import near
 
 _PROVIDER = (
-    "install the provider package of the service beside Paceline with `pip install --no-deps`, or use its Python client in a @task"
+    "install the provider package of the service next to Paceline with `pip install --no-deps`, or use its Python client in a @task"
     " function"
 )
 _LISTS = {"list", "tuple", "set"}

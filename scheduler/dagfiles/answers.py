@@ -77,7 +77,7 @@ class Ended(Strict):
     """The child has ended. `ended` is its exit code, negative for a signal."""
 
     ended: Annotated[int, Field(ge=-64, le=255)]
-    #: The violation of the protocol for which the child was ended, if any.
+    #: The violation of the protocol for which the child was killed, if any.
     fault: Message | None = None
 
 

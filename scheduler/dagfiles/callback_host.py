@@ -1,7 +1,7 @@
 """The client of the callback process in the scheduler. It opens a DAG file, calls its functions one by one and closes it.
 
-The answers may come from user code. The process must answer one request at a time. An invalid or unrequested answer ends the
-process, and with it the call.
+The answers may come from user code. The process must answer one request at a time. After an invalid or unrequested answer, the
+process is killed, and the call fails.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from scheduler.dagfiles.pipes import Piped
 from scheduler.settings import Settings
 
 A = TypeVar("A", Opened, Called, Ended)
-#: Seconds after its time limit until a child is killed if its own watchdog has not ended it.
+#: Seconds after its time limit until a child is killed if its own watchdog has not killed it.
 GRACE_S = 1.0
-#: Seconds in which the child and all its descendants must be ended after the time limit.
+#: Seconds in which the child and all its descendants must be killed after the time limit.
 END_S = GRACE_S + process_tree.KILL_S + 1.0
 
 
@@ -44,7 +44,7 @@ class CallbackHost:
         self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
 
     def open(self, file: str, log: str) -> str | None:
-        """Load a DAG file in a new child. Returns the error, or None. ChildEnded if the file ended the child."""
+        """Load a DAG file in a new child. Returns the error, or None. ChildEnded if the file terminated the child."""
         limits = self._settings.scheduler
         opened = self._ask(
             {
@@ -67,7 +67,7 @@ class CallbackHost:
         return self._ask(request, Called, self._settings.scheduler.callback_execution_timeout)
 
     def close(self) -> None:
-        """End the child of the open file. The callback process stays for the next file."""
+        """Stop the child of the open file. The callback process stays for the next file."""
         with contextlib.suppress(ChildEnded):
             self._ask({"stop": True}, Ended, GRACE_S)
 
@@ -78,7 +78,7 @@ class CallbackHost:
             process.interrupt()
 
     def kill(self) -> None:
-        """End the process and all its descendants."""
+        """Kill the process and all its descendants."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -86,7 +86,7 @@ class CallbackHost:
     def _ask(self, request: dict[str, Any], expected: type[A], limit_s: float) -> A:
         process = self._ready(fresh=expected is Opened)
         started = time.monotonic()
-        # Later than the child should end: its watchdog ends it at the limit, and the callback process a moment later.
+        # Later than the child should exit: its watchdog kills it at the limit, and the callback process a moment later.
         deadline = started + limit_s + END_S
         try:
             # The process may have ended. Then no answer arrives.
@@ -103,7 +103,7 @@ class CallbackHost:
         if not isinstance(answer, Ended):
             self.kill()
         if timed_out:
-            raise ChildEnded(f"it took more than {limit_s:g} s and was ended", timed_out=True)
+            raise ChildEnded(f"it took more than {limit_s:g} s and was killed", timed_out=True)
         raise ChildEnded(f"its process ended ({_ending(answer)})", timed_out=False)
 
     def _ready(self, *, fresh: bool) -> Piped:

@@ -18,7 +18,7 @@ SETTLE_S = 0.05
 
 
 class FolderEvents:
-    """Watches folders with inotify. OSError if the kernel refuses, usually because a limit of inotify is reached."""
+    """Watches folders with inotify. OSError if the kernel allows no watch, usually because a limit of inotify is reached."""
 
     def __init__(self) -> None:
         self._inotify = INotify(nonblocking=True)

@@ -23,9 +23,9 @@ from scheduler.settings import Core, Scheduler
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
 PRELOADED = ("scheduler.operators", "croniter", "jsonschema", "zoneinfo")
-#: Seconds after its time limit until a child is killed if its own watchdog has not ended it.
+#: Seconds after its time limit until a child is killed if its own watchdog has not killed it.
 GRACE_S = 1.0
-#: Seconds after that until its keeper is killed. It should have ended all processes by then, unless user code has stopped it.
+#: Seconds after that until its keeper is killed. It should have killed all processes by then, unless user code has stopped it.
 KEEPER_S = process_tree.KILL_S + 2.0
 READ_BYTES = 1 << 20
 MAX_REQUEST_BYTES = 1 << 20
@@ -173,7 +173,7 @@ class ForkServer(pipes.PipeServer):
             os.close(fd)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            # The keeper may have been killed before it could end its descendants, which this process has then adopted.
+            # The keeper may have been killed before it could kill its descendants, which this process has then adopted.
             process_tree.kill_strays([other.pid for other in self._children])
         return code
 

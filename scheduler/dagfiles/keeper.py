@@ -1,4 +1,4 @@
-"""The keeper: a process between the fork server and the child that parses a file. It ends all processes that the file starts.
+"""The keeper: a process between the fork server and the child that parses a file. It kills all processes that the file starts.
 
 Several files are parsed at once. Each has its own keeper, so that every leftover process belongs to a known file.
 """
@@ -16,7 +16,7 @@ from scheduler.process import parent_death
 
 
 def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -> NoReturn:
-    """Run a newly forked keeper: run the child for at most `limit_s` seconds, end its descendants, and exit in the same way.
+    """Run a newly forked keeper: run the child for at most `limit_s` seconds, kill its descendants, and exit in the same way.
 
     `run_child` receives the process ID of the keeper.
     """

@@ -100,13 +100,13 @@ def _executed(code: CodeType, path: Path) -> ModuleType:
 
 
 def _errors(opened: scope.Collected, error: BaseException, path: Path) -> list[DagError]:
-    """The errors of a file that ended with `error`."""
+    """The errors of a file that was stopped by `error`."""
     places = {(other.file, other.line) for other in opened.errors}
     return [*opened.errors, *(other for other in _independent(error, path) if (other.file, other.line) not in places)]
 
 
 def _errors_of(code: CodeType, text: str, path: Path) -> tuple[list[DagError], bool]:
-    """The errors of changed code of a file, and whether one of them ended it."""
+    """The errors of changed code of a file, and whether one of them stopped it."""
     with scope.collect(defer_errors=True) as opened:
         try:
             # The changed module must not stay behind the one of the file.
@@ -147,7 +147,7 @@ def _watching(dags: list[DAG]) -> Iterable[DAG]:
 
 
 def _independent(error: BaseException, path: Path) -> list[DagError]:
-    """The error that ended a file with other errors; empty for an error of Python that may only follow from those."""
+    """The error that stopped a file with other errors; empty for an error of Python that may only follow from those."""
     if isinstance(error, DagError):
         return [error]
     from scheduler.dagfiles.advice import advice

@@ -103,7 +103,7 @@ def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output
     memory_mb = config.dag_file_memory_limit_mb
     limits.confine(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes)
     faulthandler.enable(RESULT_FD)
-    # Reports where the file hangs at the time limit and ends the process. If that fails, the keeper kills it.
+    # Reports where the file hangs at the time limit and exits. If that fails, the keeper kills it.
     faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
 
 

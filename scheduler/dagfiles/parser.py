@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 STOP_S = 5.0
 #: Seconds in which the fork server must read requests. It reads none while it starts.
 SEND_S = 10.0
-#: Seconds after its time limit in which a file must be answered. The fork server ends its parser before, unless it is stopped.
+#: Seconds after its time limit in which a file must be answered. The fork server kills its parser sooner, unless it is stopped.
 LATE_S = 20.0
 
 
 class Parser:
     """Parses files in a fork server, which it starts on first use.
 
-    It restarts the fork server if a file ends it, stops it or forges its answers.
+    It restarts the fork server if a file kills it, stops it or forges its answers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -72,7 +72,7 @@ class Parser:
         return None if self._process is None else self._process.answers_fd
 
     def stop(self) -> None:
-        """End the fork server and all its descendants."""
+        """Kill the fork server and all its descendants."""
         if self._process is not None:
             self._process.end_requests()
             self._drain(STOP_S)
@@ -139,7 +139,7 @@ class Parser:
         return bool(self._reading) and time.monotonic() - min(self._reading.values()) > limit_s
 
     def _end_fork_server(self, trouble: str) -> list[Answer]:
-        """End the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
+        """Kill the fork server. If one file was being parsed, it is the cause; if several were, each is parsed alone."""
         if self._process is None:
             return []
         code = self._process.kill()

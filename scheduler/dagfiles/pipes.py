@@ -62,7 +62,7 @@ class Piped:
         process_tree.kill_session(self._process.pid)
 
     def kill(self) -> int:
-        """End the process and all its descendants. Returns its exit code."""
+        """Kill the process and all its descendants. Returns its exit code."""
         self.interrupt()  # before the process is reaped: until then no other process can have its ID
         code = self._process.wait()
         process_tree.ended(self._process.pid)

@@ -1,6 +1,6 @@
-"""Ends all descendants of a process that runs user code, even if they fork or change their process group or session.
+"""Kills all descendants of a process that runs user code, even if they fork or change their process group or session.
 
-A reaper (PR_SET_CHILD_SUBREAPER) becomes the parent of every descendant whose own parent ended. So no descendant can escape, and
+A reaper (PR_SET_CHILD_SUBREAPER) becomes the parent of every descendant whose own parent exited. So no descendant can escape, and
 a reaper without children has no descendants. If a descendant kills the reaper, the next reaper above adopts it.
 """
 

@@ -1,6 +1,6 @@
 """Finds the errors of a DAG file behind the first one: it corrects the known errors and runs the file again.
 
-An error of a task waits for the end of the file by itself (see authoring/scope). This is for errors that end the file, such as
+An error of a task waits for the end of the file by itself (see authoring/scope). This is for errors that stop the file, such as
 one of a DAG or of an edge, and for the other arguments of a call with a wrong one.
 """
 
@@ -18,7 +18,7 @@ MOST_RUNS = 20
 MOST_S = 1.0
 _MEANT = re.compile(r"unknown argument '(\w+)'; did you mean '(\w+)'\?")
 
-#: Runs the code of the file, and returns its errors in order, and whether the last one ended it.
+#: Runs the code of the file, and returns its errors in order, and whether the last one stopped it.
 Run = Callable[[CodeType], tuple[Sequence[DagError], bool]]
 
 

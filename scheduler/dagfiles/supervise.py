@@ -153,7 +153,7 @@ class DagFileManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and all parser processes. Files that were being parsed stay due."""
+        """Stop the thread and all parser processes. Files that were being parsed stay due."""
         self._stopping.set()
         os.eventfd_write(self._stop_fd, 1)
         if self._thread is not None:
@@ -363,7 +363,7 @@ class DagFileManager:
         """Wait until an answer arrives, the folder changes, or the next query of the database is due."""
         timeout_s = self._watch.timeout_s()
         glance_s = GLANCE_S if timeout_s is None else min(timeout_s, GLANCE_S)
-        # While all parsers are busy there is nothing to query for: an answer ends the wait.
+        # While all parsers are busy there is nothing to query for: an answer stops the wait.
         until = min(self._ask_at or math.inf, time.monotonic() + glance_s)
         sources = [fd for fd in (self._stop_fd, self._watch.fileno(), self._parser.fileno()) if fd is not None]
         select.select(sources, [], [], max(0.0, until - time.monotonic()))

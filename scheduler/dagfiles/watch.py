@@ -220,7 +220,7 @@ class Watch:
         return path.removeprefix(f"{self._folder}/")
 
     def _start_watching(self) -> None:
-        """Watch the folder. If it was replaced by another one, the old one is not watched any more."""
+        """Watch the folder. If it was replaced by another one, the old one is no longer watched."""
         identity = self._identity()
         if identity == self._watched and self._events is not None:
             return

@@ -28,15 +28,15 @@ def waits(dag: SerializedDag, before: Before | None) -> dict[int, str]:
             continue
         states = before.states.get(task.task_id)
         if states is None and (task.task_id in before.ran_earlier or not task.ignore_first_depends_on_past):
-            reasons[no] = f"depends_on_past: the run before, {before.run_id}, has no {task.task_id}"
+            reasons[no] = f"depends_on_past: the previous run, {before.run_id}, has no {task.task_id}"
         elif states is not None and not PASSED.issuperset(states):
-            reasons[no] = f"depends_on_past: {task.task_id} of the run before, {before.run_id}, is {_shown(states)}"
+            reasons[no] = f"depends_on_past: {task.task_id} of the previous run, {before.run_id}, is {_shown(states)}"
         elif task.wait_for_downstream:
             names = (dag.tasks[below].task_id for below in dag.downstream[no])
             late = [name for name in names if not PASSED.issuperset(before.states.get(name, ()))]
             if late:
                 reasons[no] = (
-                    f"wait_for_downstream: {late[0]} of the run before, {before.run_id}, is {_shown(before.states[late[0]])}"
+                    f"wait_for_downstream: {late[0]} of the previous run, {before.run_id}, is {_shown(before.states[late[0]])}"
                 )
     return reasons
 

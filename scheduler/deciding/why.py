@@ -1,16 +1,105 @@
-"""Explains why a task instance waits: facts in, sentences out. Pure."""
+"""Explains why a task instance waits: facts in, sentences out. Pure. store/queries/why reads the facts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from scheduler.deciding.rules import Upstream, decide
-from scheduler.deciding.situation import Counted, Holder, LimitFacts, PoolFacts, RunFacts, Situation
+from scheduler.deciding.waits import MOST_NAMES, Contention, LimitFacts, busy, in_line, many, no_worker, running_runs, span
 from scheduler.states import FINISHED, RUN_FINISHED, RunState
 from scheduler.states import TaskState as S
 
-#: Names in one sentence; the rest is counted.
-MOST_NAMES = 8
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A task that is waited for, with the number of its instances in each state."""
+
+    task_id: str
+    states: Mapping[S, int]
+    #: More than one instance, or the instance of a mapped task.
+    mapped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillFacts:
+    """The backfill that created the run."""
+
+    id: int
+    is_paused: bool
+    limit: LimitFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The run, its DAG, and the conditions of its start."""
+
+    dag_id: str
+    run_id: str
+    state: RunState
+    run_after: datetime
+    is_paused: bool = False
+    #: Of the DAG's newest version.
+    running_runs: LimitFacts | None = None
+    #: Queued runs of the same DAG that start before this one.
+    runs_ahead: int = 0
+    backfill: BackfillFacts | None = None
+    file: str = ""
+    #: Why the schedulers cannot decide the run.
+    scheduling_error: str | None = None
+    #: The import error of the DAG's file.
+    import_error: str | None = None
+    import_error_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferralFacts:
+    """The trigger a deferred task instance waits for."""
+
+    classpath: str
+    #: The waiter that awaits it, None if none has taken it.
+    waiter: str | None = None
+    waiters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation(Contention):
+    """Everything that can hold a task instance back. The defaults hold nothing back."""
+
+    now: datetime
+    run: RunFacts
+    task_id: str
+    map_index: int
+    state: S
+    try_number: int = 0
+    max_tries: int = 0
+    #: Why it is in its state, as the change to it recorded.
+    reason: str | None = None
+    due_at: datetime | None = None
+    queued_at: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    worker_alive: bool = True
+    #: The state that follows a shutdown.
+    asked: str | None = None
+    schedulers: int = 1
+    trigger_rule: str = "all_success"
+    #: Direct upstream tasks; of a task in a mapped group, the instance of the same index.
+    upstream: tuple[Counted, ...] = ()
+    setups: tuple[Counted, ...] = ()
+    #: Of a teardown: the tasks between its setups and itself.
+    scope: tuple[Counted, ...] = ()
+    #: Mapped and not expanded yet: the tasks whose results give the number of instances.
+    expands_over: tuple[Counted, ...] | None = None
+    #: Of a task in a loop, after the first iteration: the gate that ends the iteration before.
+    loop_gate: Counted | None = None
+    #: The task instances that it waits for in the previous run, see deciding/past.
+    past: str | None = None
+    deferral: DeferralFacts | None = None
+    #: Its instances by state, if the question is about the whole task.
+    instances: Mapping[S, int] = field(default_factory=dict)
 
 
 def explain(facts: Situation) -> list[str]:
@@ -18,34 +107,9 @@ def explain(facts: Situation) -> list[str]:
     return [*_instances(facts), *_reasons(facts)]
 
 
-def holders(pool: PoolFacts, before: str) -> str:
-    """The holders of slots by name, after the words `before`; empty if there are none."""
-    if not pool.holders:
-        return ""
-    named = pool.holders[:MOST_NAMES]
-    shown, more = ", ".join(map(_holder, named)), pool.holder_count - len(named)
-    return f"{before}{shown}{f' and {more} more' if more > 0 else ''}"
-
-
 def backfill_paused(number: int) -> str:
     """The reason why no run of a paused backfill starts."""
     return f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."
-
-
-def running_runs(limit: LimitFacts, backfill: int | None = None) -> str:
-    """The running runs of a DAG or of its backfill, and their limit: the end of a sentence."""
-    owner = "the DAG" if backfill is None else f"backfill {backfill}"
-    return f"{owner} has {many(limit.active, 'running run', 'running runs')} and {limit.name} is {limit.limit}"
-
-
-def many(number: int, singular: str, plural: str) -> str:
-    """A number with its noun."""
-    return f"{number} {singular if number == 1 else plural}"
-
-
-def slots(number: int) -> str:
-    """A number of slots."""
-    return many(number, "slot", "slots")
 
 
 def _reasons(facts: Situation) -> list[str]:
@@ -64,7 +128,7 @@ def _waits(facts: Situation) -> list[str]:
     if facts.state is S.NONE:
         return _undecided(facts)
     if facts.state is S.SCHEDULED:
-        return _scheduled(facts)
+        return in_line(facts)
     if facts.state is S.DEFERRED:
         return _deferred(facts)
     assert facts.due_at is not None
@@ -91,8 +155,9 @@ def _ended(facts: Situation) -> str:
 
 
 def _running(facts: Situation) -> list[str]:
-    since = f" since {facts.started_at.isoformat(timespec='seconds')}" if facts.started_at else ""
-    return [f"It runs{since}, try {facts.try_number} of {facts.max_tries + 1}; {_with_worker(facts)}"]
+    running = f"has been running since {facts.started_at.isoformat(timespec='seconds')}" if facts.started_at else "is running"
+    worker = f", on worker {facts.worker}." if facts.worker_alive else f"; {_with_worker(facts)}"
+    return [f"It {running}, try {facts.try_number} of {facts.max_tries + 1}{worker}"]
 
 
 def _stopping(facts: Situation) -> list[str]:
@@ -107,14 +172,14 @@ def _with_worker(facts: Situation) -> str:
 
 def _queued(facts: Situation) -> list[str]:
     assert facts.queued_at is not None
-    ago = _span(facts.now - facts.queued_at)
+    ago = span((facts.now - facts.queued_at).total_seconds(), tenths=False)
     if facts.dispatched_at is None:
         sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable."
     else:
         place = many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
         name = facts.queue.name if facts.queue else "?"
         sent = f"No worker has taken its message from queue {name!r} yet: it was queued {ago} ago, and {place} queued before it."
-    return [sent, *_busy(facts), *_no_worker(facts), *_no_scheduler(facts)]
+    return [sent, *busy(facts.queue), *no_worker(facts.queue), *_no_scheduler(facts)]
 
 
 def _deferred(facts: Situation) -> list[str]:
@@ -183,12 +248,12 @@ def _instances(facts: Situation) -> list[str]:
     return [f"It has {instances} ({_mix(facts.instances)}); this is about index {facts.map_index}."]
 
 
-# Undecided: upstream tasks, setups, the run before, an expansion to come.
+# Undecided: upstream tasks, setups, the previous run, an expansion to come.
 
 
 def _undecided(facts: Situation) -> list[str]:
     if open_tasks := _open(facts.expands_over or ()):
-        return [f"How many instances it becomes is not known yet: it waits for the result of {_names(open_tasks)}."]
+        return [f"It is not expanded yet: it waits for the result of {_names(open_tasks)}."]
     if facts.loop_gate is not None and _open([facts.loop_gate]):
         return [_iteration(facts, facts.loop_gate)]
     return [*_upstream(facts), *_setups(facts), *_scope(facts), *_past(facts)]
@@ -229,85 +294,10 @@ def _open_indirect(facts: Situation, tasks: Iterable[Counted]) -> list[Counted]:
 
 
 def _past(facts: Situation) -> list[str]:
-    return [f"It waits for the run before: {facts.past}."] if facts.past else []
+    return [f"It waits for the previous run: {facts.past}."] if facts.past else []
 
 
-# Scheduled: its pool, limits, its queue, others before it in line.
-
-
-def _scheduled(facts: Situation) -> list[str]:
-    return [*_pool(facts), *_limits(facts.limits), *_queue_full(facts), *_no_worker(facts)] or _in_line(facts.pool)
-
-
-def _pool(facts: Situation) -> list[str]:
-    pool, needs = facts.pool, facts.pool_slots
-    if pool is None:
-        return [f"There is no pool {facts.pool_name!r}: make it with `paceline pools set {facts.pool_name} SLOTS`."]
-    if pool.slots < 0:
-        return []
-    needed, name = slots(needs), f"pool {pool.name!r}"
-    if needs > pool.slots:
-        return [f"It needs {needed} and {name} has {pool.slots} in all, so it can never run: enlarge the pool."]
-    free = max(0, pool.slots - pool.used)
-    if needs > free:
-        full = "is full" if free == 0 else f"has {free} free, and it needs {needs}"
-        return [f"P{name[1:]} {full}: {pool.used} of {slots(pool.slots)} are in use{holders(pool, ', held by ')}."]
-    return _reserved(pool, free)
-
-
-def _reserved(pool: PoolFacts, free: int) -> list[str]:
-    first = pool.reserved_for
-    if first is None:
-        return []
-    name = "A task of another DAG" if first.name is None else f"{first.name} of run {first.run_id!r}"
-    return [
-        f"{name} ranks higher, needs {slots(first.slots)} of pool {pool.name!r} and holds "
-        f"its place in line while {free} are free (scheduler.pool_reservation)."
-    ]
-
-
-def _holder(holder: Holder) -> str:
-    name = "a task of another DAG" if holder.name is None else f"{holder.name} of run {holder.run_id!r}"
-    return f"{name}{f' ({slots(holder.slots)})' if holder.slots > 1 else ''}"
-
-
-def _limits(limits: Iterable[LimitFacts]) -> list[str]:
-    return [f"The limit {limit.name} is reached: {limit.active} of {limit.limit}." for limit in limits if limit.reached]
-
-
-def _queue_full(facts: Situation) -> list[str]:
-    queue = facts.queue
-    if queue is None or queue.queued + queue.running < queue.places + queue.headroom:
-        return []
-    return [
-        f"Queue {queue.name!r} holds all that its workers can take soon: {queue.queued} queued and {queue.running} running "
-        f"for {many(queue.places, 'place', 'places')}."
-    ]
-
-
-def _busy(facts: Situation) -> list[str]:
-    queue = facts.queue
-    if queue is None or queue.workers == 0 or queue.running < queue.places:
-        return []
-    places = "The only place" if queue.places == 1 else f"All {queue.places} places"
-    return [f"{places} of the workers on queue {queue.name!r} {'is' if queue.places == 1 else 'are'} taken."]
-
-
-def _no_worker(facts: Situation) -> list[str]:
-    if facts.queue is None or facts.queue.workers > 0:
-        return []
-    name = facts.queue.name
-    return [f"No live worker listens to queue {name!r}: start one with `paceline worker -q {name}`."]
-
-
-def _in_line(pool: PoolFacts | None) -> list[str]:
-    if pool is None or pool.ahead == 0:
-        return []
-    wait = many(pool.ahead, "task instance of higher rank waits", "task instances of higher rank wait")
-    return [f"{wait} in pool {pool.name!r} before it."]
-
-
-# Names, states, numbers and moments in words.
+# Names, states and moments in words.
 
 
 def _open(tasks: Iterable[Counted]) -> list[Counted]:
@@ -340,15 +330,7 @@ def _because(reason: str | None) -> str:
 
 def _when(moment: datetime, now: datetime) -> str:
     text = moment.isoformat(timespec="seconds")
-    return f"at {text} (in {_span(moment - now)})" if moment > now else f"since {text}"
-
-
-def _span(length: timedelta) -> str:
-    seconds = max(0, round(length.total_seconds()))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+    return f"at {text} (in {span((moment - now).total_seconds(), tenths=False)})" if moment > now else f"since {text}"
 
 
 WITH_WORKER = {S.QUEUED: _queued, S.RUNNING: _running, S.SHUTDOWN: _stopping}

@@ -62,7 +62,7 @@ def _dsn(settings: Settings) -> str:
 
 
 def _program(name: str, server: int) -> str:
-    """The oldest program, of this machine or of the wheel, that is not older than the server. An older one refuses to work."""
+    """The oldest program, of this machine or of the wheel, that is not older than the server. An older one rejects the server."""
     found: dict[int, str] = {}
     if installed := shutil.which(name):
         found[_major_version(installed)] = installed

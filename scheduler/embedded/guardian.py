@@ -1,11 +1,11 @@
-"""Runs one command. Ends all its descendants when the command exits, and the command too when the supervisor ends.
+"""Runs one command. Kills all its descendants when the command exits, and the command too when the supervisor exits.
 
 It is started by path under a bare interpreter (`python -I -S guardian.py ...`), so it imports the standard library only:
 
     guardian.py --link FD --death-signal N [--user UID GID] -- COMMAND...
 
 FD is one end of a socket pair. The guardian writes the process ID of the command to it. End of file on it means that the
-supervisor has ended for any reason, or that it ends the command. If the guardian itself is killed, the kernel sends the death
+supervisor has exited for any reason, or that it stops the command. If the guardian itself is killed, the kernel sends the death
 signal to the command.
 """
 
@@ -29,12 +29,12 @@ LINUX = sys.platform == "linux"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: Seconds between the death signal and SIGKILL.
 DEATH_GRACE_S = 10.0
-#: Seconds after which the guardian stops waiting for descendants that SIGKILL does not end (they wait for a disk).
+#: Seconds after which the guardian stops waiting for descendants that SIGKILL does not stop (they wait for a disk).
 SWEEP_LIMIT_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command to its end. Returns its exit code, or 128 plus the number of the signal that ended it."""
+    """Run the command until it exits. Returns its exit code, or 128 plus the number of the signal that killed it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--link", type=int, required=True)
     parser.add_argument("--death-signal", type=int, default=signal.SIGKILL)
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2) on Linux. Elsewhere nothing is called, and only the process group is ended."""
+    """Call prctl(2) on Linux. Elsewhere nothing is called, and only the process group is killed."""
     if LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
@@ -120,7 +120,7 @@ def _spawn(options: argparse.Namespace) -> int:
 
 
 def _follow(child: int, *, link: int, wakeup: int, death_signal: int) -> int:
-    """Reap processes until the command ends, and return its exit code. Ends the command once the supervisor has ended."""
+    """Reap processes until the command ends, and return its exit code. Stops the command once the supervisor has exited."""
     watched = [wakeup, link]
     deadline: float | None = None
     while True:
@@ -150,7 +150,7 @@ def _still_linked(link: int) -> bool:
 
 
 def _reap(child: int) -> int | None:
-    """Reap all ended processes. Returns the wait status of the command if it is among them."""
+    """Reap all exited processes. Returns the wait status of the command if it is among them."""
     command_status = None
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -23,8 +23,8 @@ LEFTOVERS_S = 40.0
 def lock(home: Path, *, say: Callable[[str], None] = print) -> Iterator[int]:
     """Own the home until the end of the block. Yields a descriptor that every guardian must keep open.
 
-    There are two locks. The owner's lock rejects a second owner at once. The other is shared with the guardians and stays locked
-    after the owner is killed, until its last child has ended. ConflictError if another stack runs on this home.
+    There are two locks. The owner's lock rejects a second owner immediately. The other is shared with the guardians and stays
+    locked after the owner is killed, until its last child has exited. ConflictError if another stack runs on this home.
     """
     home.mkdir(parents=True, exist_ok=True)
     with _opened(home / ".owner.lock") as owner, _opened(home / ".children.lock") as children:

@@ -25,7 +25,7 @@ DATABASE = "paceline"
 SUPERUSER = "postgres"
 #: Seconds in which a server must answer. PostgreSQL may have to recover from a crash.
 START_LIMIT_S = 120.0
-#: Seconds for each step to end an orphaned PostgreSQL: fast shutdown, immediate shutdown, SIGKILL.
+#: Seconds for each step to stop an orphaned PostgreSQL: fast shutdown, immediate shutdown, SIGKILL.
 ORPHAN_LIMIT_S = 10.0
 POLL_S = 0.03
 POSTGRES_OPTIONS = {
@@ -61,7 +61,7 @@ class EmbeddedPostgres:
     programs: Path | None = None
 
     def start(self) -> None:
-        """Create the data folder if needed, end an orphaned server, start the server and create the database `paceline`."""
+        """Create the data folder if needed, stop an orphaned server, start the server and create the database `paceline`."""
         identity = homes.server_identity(self.data)
         programs = self.programs or programs_of(self.data)
         homes.private_folder(self.run_folder, identity)
@@ -174,7 +174,7 @@ class EmbeddedRedis:
         _wait_until(self._answers, self.supervisor, self.name)
 
     def stop(self) -> None:
-        """End the server. Its data is lost."""
+        """Stop the server. Its data is lost."""
         self.supervisor.stop(self.name)
 
     def _answers(self) -> bool:
@@ -189,7 +189,7 @@ class EmbeddedRedis:
 def embedded_servers(
     settings: Settings, supervisor: Supervisor | None = None, *, say: Callable[[str], None] = print
 ) -> Iterator[None]:
-    """Run the embedded servers that the settings require, each server whose URL is not configured, until the end of the block.
+    """Run each server without a configured URL as an embedded server, until the end of the block.
 
     Without a supervisor, this creates one and owns the home. ConflictError if another stack runs on this home.
     """
@@ -210,14 +210,14 @@ def embedded_servers(
 
 
 def end_orphans(data: Path) -> None:
-    """End every PostgreSQL process that still uses this data folder because its parent was killed."""
+    """Stop every PostgreSQL process that still uses this data folder because its parent was killed."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         orphans = _processes_of(data)
         if not orphans:
             return
         for process in orphans:
             with contextlib.suppress(psutil.NoSuchProcess):
-                # The postmaster ends its children itself, so the signals before SIGKILL are sent only to it.
+                # The postmaster stops its children itself, so the signals before SIGKILL are sent only to it.
                 if number == signal.SIGKILL or process.parent() not in orphans:
                     process.send_signal(number)
         psutil.wait_procs(orphans, timeout=ORPHAN_LIMIT_S)

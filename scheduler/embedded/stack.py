@@ -25,13 +25,13 @@ from scheduler.store.db import database, migrate
 
 #: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.
 PACELINE = (sys.executable, "-P", "-m", "scheduler.cli")
-#: Stages of the processes. The embedded servers have the lowest stage, so they end last.
+#: Stages of the processes. The embedded servers have the lowest stage, so they are stopped last.
 FLOWER_STAGE, SCHEDULER_STAGE, WORKER_STAGE = 1, 2, 3
 WEB_STAGE = FLOWER_STAGE
-#: Seconds beyond worker.grace_sec in which a worker must end. A worker needs up to 25 to return the tasks that it cannot finish.
+#: Seconds beyond worker.grace_sec in which a worker must exit. A worker needs up to 25 to return the tasks that it cannot finish.
 WORKER_MARGIN_S = 30.0
 SCHEDULER_GRACE_S = 20.0
-#: Seconds beyond web.drain_timeout in which a web process must end.
+#: Seconds beyond web.drain_timeout in which a web process must exit.
 WEB_MARGIN_S = 5.0
 #: Seconds for which the login link of a stack works, once.
 LINK_S = 3600.0
@@ -87,7 +87,7 @@ def running_stack(
         supervisor = undo.enter_context(Supervisor(settings.home / "logs", say=say, lock=lock))
         undo.enter_context(embedded_servers(settings, supervisor))
         password, key = _prepare_database(settings, say, web=web)
-        # The processes must end before the servers, which the context above ends.
+        # The processes must exit before the servers, which the context above stops.
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
         settings = _with_addresses(settings, web=web)
         environment = environment_for(settings)
@@ -215,9 +215,9 @@ class _EndedError(BaseException):
 
 @contextlib.contextmanager
 def until_signalled(say: Callable[[str], None]) -> Iterator[None]:
-    """Leave the block at SIGINT, SIGTERM or SIGHUP, so that it shuts down cleanly. A second Ctrl-C ends the process at once.
+    """Leave the block at SIGINT, SIGTERM or SIGHUP, so that it shuts down cleanly. A second Ctrl-C exits immediately.
 
-    Ending at once is safe: the guardians detect the end of this process and end its children.
+    This is safe: the guardians detect that this process has exited, and kill its children.
     """
     stopped_at: float | None = None
 

@@ -22,7 +22,7 @@ HEALTHY_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 WATCH_INTERVAL_S = 0.1
-#: Seconds in which a guardian must report the process that it started, or end a process after its grace period.
+#: Seconds in which a guardian must report the process that it started, or kill a process after its grace period.
 GUARDIAN_S = 30.0
 LARGEST_LOG_BYTES = 20 * 1024 * 1024
 
@@ -33,7 +33,7 @@ class ChildError(PacelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command and how to end it. Higher stages depend on lower ones and are ended first."""
+    """A command and how to stop it. Higher stages depend on lower ones and are stopped first."""
 
     name: str
     argv: tuple[str, ...]
@@ -66,8 +66,8 @@ class _Child:
 class Supervisor:
     """Keeps commands running until they are stopped. Use it as a context manager. It is thread-safe.
 
-    `say` is called with one line for each child that fails. `lock` is a file descriptor that every guardian holds open until
-    its command and all descendants have ended.
+    `say` is called with one line for each child that fails. `lock` is a file descriptor that every guardian holds open until its
+    command and all descendants have exited.
     """
 
     logs_folder: Path
@@ -97,7 +97,7 @@ class Supervisor:
             return child.pid
 
     def stop(self, *names: str) -> None:
-        """End commands in parallel: stop signal, grace period, then SIGKILL for them and all their descendants."""
+        """Stop commands in parallel: stop signal, grace period, then SIGKILL for them and all their descendants."""
         with self._guard:
             children = [self._children.pop(name) for name in names if name in self._children]
             for child in children:
@@ -116,12 +116,12 @@ class Supervisor:
             try:
                 child.process.wait(GUARDIAN_S)
             except subprocess.TimeoutExpired:
-                self.say(f"{child.command.name} could not be ended, even by SIGKILL.")
+                self.say(f"{child.command.name} did not exit, even after SIGKILL.")
                 child.process.kill()
                 child.process.wait()
 
     def close(self, *, lowest_stage: int = 0) -> None:
-        """End all commands, the highest stage first. Commands below `lowest_stage` keep running without supervision."""
+        """Stop all commands, the highest stage first. Commands below `lowest_stage` keep running without supervision."""
         with self._guard:
             self._closed.set()
             stages = sorted({child.command.stage for child in self._children.values()}, reverse=True)
@@ -222,7 +222,7 @@ def ending(code: int) -> str:
     """Describe an exit code, as the end of a sentence."""
     if code > 128:
         with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(code - 128).name}"
+            return f"was killed by {signal.Signals(code - 128).name}"
     return f"exited with code {code}"
 
 

@@ -10,9 +10,9 @@ a moment.
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -33,6 +33,26 @@ LARGEST_ID = 2**63 - 1
 #: Seconds between two warnings about dropped members.
 WARN_S = 60.0
 QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
+PLAN = "plan"
+#: What people change by command or by REST API.
+Action = Literal[
+    "asset updated", "backfill created", "backfill changed", "dag paused or unpaused", "files to parse", "instances changed",
+    "pool set", "run triggered", "runs deleted",
+]  # fmt: skip
+#: The tokens after each action, besides those of its runs.
+AFTER: Mapping[Action, tuple[str, ...]] = {
+    "asset updated": (PLAN,),
+    "backfill created": (PLAN,),
+    "backfill changed": (PLAN, QUEUE),
+    "dag paused or unpaused": (PLAN, QUEUE),
+    "files to parse": (PLAN,),
+    "instances changed": (QUEUE,),
+    "pool set": (QUEUE,),
+    "run triggered": (),
+    "runs deleted": (PLAN, QUEUE),
+}
+#: The most runs of an action that are announced. The next poll of a scheduler, a second later, examines the others.
+MOST_RUNS = 500
 #: The key of the waiters: a task was deferred.
 WAITERS_KEY = "paceline:waiters"
 #: The first scheduler that checks sets this key. It is missing after Redis restarted empty: see services/rescue.
@@ -111,6 +131,10 @@ class Wakeups:
         except redis.RedisError:
             return False
         return True
+
+    def announce(self, action: Action, runs: Collection[int] = ()) -> None:
+        """Wake schedulers after an action, which changed these runs."""
+        self.wake(*AFTER[action], *(f"run:{run}" for run in sorted(runs)[:MOST_RUNS]))
 
     def wake_waiters(self) -> None:
         """Wake one waiter: a task was deferred."""

@@ -80,7 +80,7 @@ asset = AssetDecorator()
 
 
 def _make_task(function: Any, outlets: list[Asset]) -> None:
-    """The task of the DAG. The function may have a @task decorator with arguments of its own."""
+    """The task of the DAG. The function may have a @task decorator with its own arguments."""
     if hasattr(function, "override"):
         function.override(outlets=outlets)()
     else:

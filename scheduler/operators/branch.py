@@ -23,8 +23,8 @@ Choice = str | Iterable[str] | None
 class BaseBranchOperator(Operator):
     """Base class of branches. Subclasses implement `choose_branch`.
 
-    Direct downstream tasks are skipped if it names neither them nor a task before them. As in Airflow, the choice becomes the
-    result of the task only if nothing is skipped.
+    Direct downstream tasks are skipped if it names neither them nor one of their upstream tasks. As in Airflow, the choice becomes
+    the result of the task only if nothing is skipped.
     """
 
     branches: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class BaseBranchOperator(Operator):
 
 
 class SkipMixin:
-    """A base class beside Operator, for operators that skip downstream tasks themselves."""
+    """A base class in addition to Operator, for operators that skip downstream tasks themselves."""
 
     branches: ClassVar[bool] = True
 
@@ -61,7 +61,7 @@ class SkipMixin:
 
 
 class BranchMixIn(SkipMixin):
-    """A base class beside Operator, for operators that choose which downstream tasks run."""
+    """A base class in addition to Operator, for operators that choose which downstream tasks run."""
 
     def do_branch(self, context: Mapping[str, Any], branches_to_execute: Choice) -> Choice:
         """Skip the direct downstream tasks that are neither chosen nor downstream of a chosen task. Returns the choice."""

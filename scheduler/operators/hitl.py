@@ -52,7 +52,7 @@ class HITLOperator(Operator):
 
     A person answers on the page "Required actions", or with the REST API: PATCH .../taskInstances/<task>/<map index>/hitlDetails
     with {"chosen_options": ["yes"], "params_input": {}}; the map index is -1 unless the task is mapped. An answer that does not fit
-    is refused.
+    is rejected.
     The result of the task is a dict with chosen_options, params_input, responded_at and responded_by_user. DagError if an argument
     is wrong.
     """

@@ -1,4 +1,4 @@
-"""A child process of a task, in a process group of its own that ends with the task or its worker."""
+"""A child process of a task, in its own process group, which is killed with the task or its worker."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def run(
 ) -> Ended:
     """Run `command`, and copy its stdout and stderr to our stdout line by line.
 
-    `on_line` is called with each line, or part of a long line. Any exception here ends the whole process group.
+    `on_line` is called with each line, or part of a long line. Any exception here terminates the whole process group.
     """
     with _watched_group() as group:
         child = subprocess.Popen(

@@ -11,7 +11,7 @@ class PySparkOperator(PythonOperator):
     """Calls a function whose parameters `spark` and `sc` receive a SparkSession and its SparkContext.
 
     The session is new, in a warm JVM that is shared by tasks with the same static `conf`; `warm=False` starts a new JVM.
-    Keys of `conf` that a session accepts (spark.sql.*) need no JVM of their own. `heavy` sends the task to the queue of
+    Keys of `conf` that a session accepts (spark.sql.*) need no separate JVM. `heavy` sends the task to the queue of
     heavy tasks.
 
     A DataFrame that the function returns is written to storage, and other tasks receive a reference to it. A reference in

@@ -24,7 +24,7 @@ _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.PO
 
 
 class PythonTaskArguments(TaskArguments, total=False):
-    """The arguments of tasks that call a function, beside the function and its own arguments."""
+    """The arguments of tasks that call a function, except the function and its own arguments."""
 
     templates_dict: Mapping[str, Any] | None
     templates_exts: Sequence[str] | None
@@ -32,7 +32,7 @@ class PythonTaskArguments(TaskArguments, total=False):
 
 
 class PythonArguments(PythonTaskArguments, total=False):
-    """The arguments of PythonOperator beside its function, for operators that pass them on."""
+    """The arguments of PythonOperator except its function, for operators that pass them on."""
 
     op_args: Sequence[Any] | XComArg | None
     op_kwargs: Mapping[str, Any] | XComArg | None
@@ -176,7 +176,7 @@ def _drained(generator: Generator[Any, Any, Any], context: Mapping[str, Any]) ->
 
 
 def returns_mapping(function: Callable[..., Any]) -> bool:
-    """Whether the return annotation of `function` is a mapping, whose entries become XComs of their own."""
+    """Whether the return annotation of `function` is a mapping, whose entries become separate XComs."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except Exception:

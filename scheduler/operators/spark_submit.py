@@ -62,7 +62,7 @@ class SparkArguments(TaskArguments, total=False):
 
 
 class SparkSubmitArguments(SparkArguments, total=False):
-    """The arguments of SparkSubmitOperator beside the application."""
+    """The arguments of SparkSubmitOperator except the application."""
 
     application_args: Annotated[Sequence[Any] | XComArg | None, Field(None, _list)]
     files: Annotated[str | None, _TEXT]
@@ -144,7 +144,7 @@ class SparkSubmitOperator(SparkOperator):
 
 
 class SparkSqlOperator(SparkOperator):
-    """Runs `sql` with spark-sql on a Spark cluster: statements, or the path of a .sql or .hql file beside the DAG file."""
+    """Runs `sql` with spark-sql on a Spark cluster: statements, or the path of a .sql or .hql file next to the DAG file."""
 
     template_fields: Sequence[str] = ("sql", "conf", "master", "name", "yarn_queue", "keytab", "principal")
     template_ext: Sequence[str] = (".sql", ".hql")

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-#: Seconds that a query may take to stop. Then its JVM is ended with the task, and the next try uses its checkpoint.
+#: Seconds that a query may take to stop. Then its JVM is killed with the task, and the next try uses its checkpoint.
 STOP_TIMEOUT_S = 6.0
 #: The longest time, in seconds, until a stop is noticed.
 SIGNALS_S = 0.5
@@ -18,7 +18,7 @@ def run_until_stopped(query: Any) -> None:
     ended = threading.Event()
 
     def wait() -> None:
-        # In a thread of its own, so that a stop of the task does not interrupt a call to the JVM.
+        # In a separate thread, so that a stop of the task does not interrupt a call to the JVM.
         try:
             query.awaitTermination()
         except Exception:  # noqa: S110 - the call at the end of this function raises it in the thread of the task

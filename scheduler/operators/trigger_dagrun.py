@@ -11,10 +11,10 @@ from scheduler.authoring import xcom
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.authoring.triggers import ExternalTrigger
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, FailTask, SkipTask
 from scheduler.states import RunState
-from scheduler.triggers import ExternalTrigger
 
 
 class TriggerDagRunOperator(Operator):

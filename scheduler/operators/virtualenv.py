@@ -44,7 +44,7 @@ class OtherPythonError(PacelineError):
 
 
 class OtherPythonTaskArguments(PythonTaskArguments, total=False):
-    """The arguments of tasks that run in another Python, beside the function, its own arguments, and the Python."""
+    """The arguments of tasks that run in another Python, except the function, its own arguments, and the Python."""
 
     string_args: Iterable[str] | None
     env_vars: Mapping[str, str] | XComArg | None

@@ -11,7 +11,6 @@ from scheduler.process.pidfile import Pidfile
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.queries import events
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.upkeep.registration import Registration
@@ -84,4 +83,4 @@ class Heartbeat(Service):
 
     def _register(self) -> None:
         self.registration.enter()
-        transact(self._engine, events.record, self._settings.core.record_events)
+        transact(self._engine, processes.record_events, self._settings.core.record_events)

@@ -22,7 +22,7 @@ def try_path(folder: Path, *, dag_id: str, run_id: str, task_id: str, map_index:
 
 
 def rendered_path(log: str) -> str:
-    """Return the path of the rendered templates of a try, beside its log."""
+    """Return the path of the rendered templates of a try, next to its log."""
     return f"{log.removesuffix('.log')}.rendered.json"
 
 

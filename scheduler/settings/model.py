@@ -45,7 +45,7 @@ class Core(Section):
     """Defaults and limits of all DAGs and tasks."""
 
     parallelism: Count = 256
-    """Maximum number of queued and running task instances, over all pools and schedulers."""
+    """Maximum number of queued and running task instances in all pools, for all schedulers together."""
     default_timezone: ZoneName = "UTC"
     """IANA time zone of a schedule whose start_date has no time zone."""
     default_queue: str = "default"
@@ -138,8 +138,7 @@ class Scheduler(Probed):
     min_file_process_interval: Seconds = 30
     """Seconds before an unchanged DAG file is parsed again."""
     settled_file_process_interval: Seconds = 3600
-    """Seconds before an unchanged DAG file that opens only Python code is parsed again. Changes are still detected immediately.
-    """
+    """Seconds before an unchanged DAG file that opens only Python code is parsed again. Changes are detected immediately."""
     parsing_processes: Count = 2
     """Maximum number of parser processes of one scheduler."""
     file_parsing_sort_mode: Literal["modified_time", "random_seeded_by_host", "alphabetical"] = "modified_time"

@@ -1,4 +1,4 @@
-"""The settings sections for files, retention, external systems and pages: database, broker, mail server, Flower, web, Spark."""
+"""The settings sections for files, retention, external systems and the web UI, from the database and the broker to Spark."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -116,14 +116,14 @@ class Smtp(Section):
 
 
 class Flower(Section):
-    """Flower, the web page that shows Celery workers and tasks."""
+    """Flower, the web application that shows Celery workers and tasks."""
 
     address: str = "127.0.0.1"
     """Address that Flower listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 5555
     """Port that Flower listens on. standalone uses the next free port. 0 means any free port."""
     allowed_hosts: str = ""
-    """Comma-separated host names that Flower accepts besides localhost and IP addresses. * accepts any name."""
+    """Comma-separated host names that Flower accepts in addition to localhost and IP addresses. * accepts any name."""
     pages_url: str = Field(default="", examples=["https://paceline.example.org"])
     """Address of the web process for links on Flower's Broker page. standalone fills it in."""
 
@@ -134,7 +134,7 @@ class Flower(Section):
 
 
 class Web(Section):
-    """The web process: REST API and pages."""
+    """The web process: REST API and web UI."""
 
     address: str = "127.0.0.1"
     """Address that the web process listens on. 0.0.0.0 means every network interface."""
@@ -143,7 +143,7 @@ class Web(Section):
     base_path: UrlPath = ""
     """Path prefix at which a reverse proxy serves Paceline. If empty, the root of its host."""
     flower_url: str = Field(default="", examples=["https://flower.example.org"])
-    """Address of Flower for links on pages. standalone fills it in."""
+    """Address of Flower for links in the web UI. standalone fills it in."""
     proxies: Networks = ""
     """Comma-separated addresses or networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted."""
     tls_certificate: Path | None = Field(default=None, examples=["/etc/paceline/web.pem"])
@@ -157,7 +157,7 @@ class Web(Section):
     database_url: DatabaseUrl | None = Field(default=None, examples=["postgresql://paceline_web:password@localhost:5432/paceline"])
     """Database URL of web processes, with a role that `paceline db migrate` creates. If unset, database.url."""
     pool_size: Count = 8
-    """Database connections of one web process. More requests than this wait for one another."""
+    """Database connections of one web process. Further requests wait until one is free."""
     session_timeout: Seconds = 43_200
     """Seconds after which a login ends."""
     token_timeout: Seconds = 86_400
@@ -180,7 +180,7 @@ class Web(Section):
 
 
 class Oidc(Section):
-    """Logins through an OpenID Connect provider, besides passwords. The redirect URI is <address>/auth/oidc/callback."""
+    """Logins through an OpenID Connect provider, in addition to passwords. The redirect URI is <address>/auth/oidc/callback."""
 
     issuer: OidcIssuer = ""
     """URL of the provider, without /.well-known. If empty, logins need a password."""

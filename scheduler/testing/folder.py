@@ -86,3 +86,34 @@ def load_file(settings: Settings, file: str) -> dict[str, DAG]:
     for dag in dags.values():
         from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
     return dags
+
+
+def find(settings: Settings, dag_id: str) -> tuple[DAG, str]:
+    """A DAG and its file in the DAGs folder. Files that mention its ID are loaded first, and no other after that of the DAG.
+
+    NotFoundError if there is no such DAG or folder. DagError if a file that mentions it cannot be loaded.
+    """
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+    folder, files = settings.dags_folder, listed(settings)
+    if files is None:
+        raise NotFoundError(f"The DAGs folder {folder} cannot be read: correct PACELINE_DAGS_FOLDER.")
+    failed: dict[str, str] = {}
+    for file in sorted(files, key=lambda file: not _mentions(folder / file, dag_id)):
+        try:
+            dags = load.load(folder, file, all_errors=True)
+        except (Exception, SystemExit) as error:
+            limit_mb = settings.scheduler.dag_file_memory_limit_mb
+            failed[file] = problem.of_exception(error, folder / file, memory_limit_mb=limit_mb).with_line
+            continue
+        if dag_id in dags:
+            return dags[dag_id], file
+    for file, message in failed.items():
+        if _mentions(folder / file, dag_id):
+            raise DagError(f"{folder / file}, which mentions {dag_id!r}, cannot be read: {message}")
+    raise NotFoundError(f"No file in {folder} defines a DAG {dag_id!r}: correct the id, or PACELINE_DAGS_FOLDER.")
+
+
+def _mentions(path: Path, dag_id: str) -> bool:
+    with contextlib.suppress(OSError):
+        return dag_id.encode() in path.read_bytes()
+    return False

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with one commit, and the files that a release reads and builds."""
-    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".make/release", "deploy/chart/Chart.yaml"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "deploy/release", "deploy/chart/Chart.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("deploy/kustomize", "docs/how-to"):
@@ -32,7 +32,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 def release(folder: Path, version: str, build: str = "true") -> subprocess.CompletedProcess[str]:
     """Release with another program in place of the build, which the test of the wheel does."""
-    script = folder / ".make" / "release"
+    script = folder / "deploy" / "release"
     text = script.read_text(encoding="utf-8").replace('[sys.executable, "-m", "build", "--outdir", "dist", "."]', f'["{build}"]')
     environment = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     code = f"__file__ = {str(script)!r}\n{text}"

@@ -29,7 +29,7 @@ OTHER_RUNS = {
 #: DAGs whose ends are not compared: with `dag.test()`, their sensors wait one after the other for about eight minutes.
 SLOW = {"example_sensors"}
 
-#: The modules that the provider packages which come with Airflow need beside Paceline's.
+#: The modules that the provider packages which come with Airflow need next to Paceline's.
 LIBRARIES = ("deprecated", "methodtools.py", "more_itertools", "sqlparse", "wirerope", "wrapt")
 
 #: Prints {file: {DAG: {task: [trigger rule, [downstream tasks]]}}} of the files that are its arguments, in Airflow.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scheduler.api.models.base import Body, Model, Moment, Page, from_row
+from scheduler.store.actions.pools import NAME_MAX_LENGTH
 
 
 class XCom(Model):
@@ -83,7 +84,7 @@ class PoolPage(Page):
 class PoolBody(Body):
     """A new pool."""
 
-    name: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=NAME_MAX_LENGTH)
     slots: int = Field(ge=-1, le=2**31 - 1)
     description: str | None = None
     include_deferred: bool = False

@@ -82,7 +82,7 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
         raise UsageError("Paceline has no access control of asset events: leave out access_control.")
     asset = known(api, body.asset_id)
     made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}", body.partition_key)
-    api.wake("plan")
+    api.announce("asset updated")
     return api.read(records.ASSET_EVENTS.by_keys, [made["id"]])[0]
 
 

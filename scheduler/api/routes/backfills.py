@@ -25,7 +25,7 @@ def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str,
 def create_backfill(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     """Create the missing runs of a DAG between two dates."""
     created = api.write(actions.create, _wanted(api, body))
-    api.wake("plan")
+    api.announce("backfill created")
     return api.read(records.backfill, created["id"])
 
 
@@ -88,5 +88,5 @@ def _one(api: Call, backfill_id: Number, role: str) -> dict[str, Any]:
 def _change(api: Call, backfill_id: Number, action: Any) -> dict[str, Any]:
     _one(api, backfill_id, "operator")
     api.write(action, backfill_id)
-    api.wake("plan", "queue")
+    api.announce("backfill changed")
     return api.read(records.backfill, backfill_id)

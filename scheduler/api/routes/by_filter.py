@@ -96,7 +96,7 @@ def _changed(
             return _counted(preview, dry_run=True)
         _require(body.expected, len(preview))
     changes = change()
-    api.wake_for(changes)
+    api.announce_changes(changes)
     return _counted(changes, dry_run=False)
 
 

@@ -100,7 +100,7 @@ def trigger_dag_run(
 def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: str | None = None) -> dict[str, Any]:
     """Create a run and announce it."""
     row = api.write(_trigger, api, dag_id, body, idempotency_key)
-    api.wake(runs={row["id"]})
+    api.announce("run triggered", {row["id"]})
     return row
 
 
@@ -113,7 +113,7 @@ def patch_dag_run(
     row = api.read(runs.run, dag_id, dag_run_id)
     if values.get("state") is not None:
         _set_state(api, dag_id, dag_run_id, values["state"])
-        api.wake("queue", runs={row["id"]})
+        api.announce("instances changed", {row["id"]})
     if "note" in values:
         api.write(runs.set_note, row["id"], values["note"])
     return api.read(runs.run, dag_id, dag_run_id)
@@ -312,7 +312,7 @@ def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear) -> lis
         dry_run=body.dry_run,
     )
     if not body.dry_run:
-        api.wake_for(changes)
+        api.announce_changes(changes)
     return changes
 
 
@@ -328,7 +328,7 @@ def delete_run(api: Call, dag_id: str, run_id: str) -> None:
     """Delete a run with the DataFrames that its tasks returned."""
     key = api.write(delete.delete_run, dag_id, run_id)
     data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
-    api.wake("plan", "queue")
+    api.announce("runs deleted")
 
 
 def _of_dag(api: Call, dag_id: str) -> Filters:

@@ -95,7 +95,7 @@ def patch_dags(
         with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
             api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
     if chosen:
-        api.wake("plan", "queue")
+        api.announce("dag paused or unpaused")
     rows = [_row(api, row | {"is_paused": body.is_paused}, set()) for row in found.rows]
     return {"dags": rows, "total_entries": found.total}
 
@@ -117,7 +117,7 @@ def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateM
     """Pause or unpause a DAG."""
     if params.masked(body.model_dump(), update_mask, {"is_paused"}):
         api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
-        api.wake("plan", "queue")
+        api.announce("dag paused or unpaused")
     return _one(api, dag_id)
 
 
@@ -127,7 +127,7 @@ def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     deleted = api.write(delete.delete_dag, dag_id)
     for run_id, key in deleted.keys.items():
         data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
-    api.wake("plan", "queue")
+    api.announce("runs deleted")
     return {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
 
 
@@ -222,7 +222,7 @@ def reparse_dag_file(api: Api, file_token: str) -> None:
         api.require(dag_id, "operator")
     if not path or (not found and api.tags("operator") is not None) or not api.write(lists.reparse_file, path):
         raise NotFoundError("There is no DAG file with this token.")
-    api.wake("plan")
+    api.announce("files to parse")
 
 
 @router.get("/dagTags", response_model=models.TagPage)

@@ -1,6 +1,5 @@
 """The installation at work: home, explanations, queues, workers and pools."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,10 +11,9 @@ from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
 from scheduler.exceptions import UnreachableError
-from scheduler.store.actions import pools
 from scheduler.store.db import clock
 from scheduler.store.lists import home, instances, records, workers
-from scheduler.store.queries import overview, why, why_history
+from scheduler.store.queries import history, overview, why
 
 router = new_router(tags=["Paceline"])
 
@@ -27,7 +25,7 @@ MOST_POINTS = 400
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
     now = api.read(why.why_run, api.settings, dag_id, dag_run_id, reader=reader(api))
-    return now | {"history": api.read(why_history.of_dag_run, dag_id, dag_run_id)}
+    return now | {"history": api.read(history.of_dag_run, dag_id, dag_run_id)}
 
 
 @router.get(f"{TI}/why", response_model=models.InstanceWhy)
@@ -36,7 +34,7 @@ def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     ti = api.read(instances.instance, *place)
     account = reader(api)
     now = api.read(why.why, api.settings, *place[:3], map_index=place.map_index, reader=account)
-    return now | {"history": api.read(why_history.of_instance, api.settings, ti["id"], reader=account)}
+    return now | {"history": api.read(history.of_instance, api.settings, ti["id"], reader=account)}
 
 
 @router.get("/queues", response_model=models.QueueList)
@@ -103,7 +101,7 @@ def get_home(api: Api) -> dict[str, Any]:
         "task_instances": {row["state"]: row["count"] for row in read(home.open_instances)},
         "running": read(home.running_runs),
         "failed": read(home.failed_runs),
-        "waiting": list(_waiting(api, read)),
+        "waiting": [*api.read(home.waiting, home.filters().visible(tags), api.settings), *read(home.waiting_runs)],
         "hours": list(by_hour.values()),
         "deadlines": read(home.deadlines),
         "processes": _processes(api, None),
@@ -114,25 +112,3 @@ def get_home(api: Api) -> dict[str, Any]:
 def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[dict[str, Any]]:
     silent_s = api.settings.scheduler.scheduler_health_check_threshold
     return api.read(overview.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
-
-
-def _waiting(api: Call, read: Any) -> Iterator[dict[str, Any]]:
-    """The reasons for which scheduled task instances and queued runs wait, in sentences."""
-    by_name = {row["name"]: row for row in api.read(pools.pools)}
-    listened = {
-        row["queue"]: row["workers"] for row in api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
-    }
-    for row in read(home.waiting):
-        pool = by_name.get(row["pool"])
-        if row["is_paused"]:
-            reason = "Their DAGs are paused."
-        elif pool is None:
-            reason = f"There is no pool {row['pool']!r}."
-        elif not listened.get(row["queue"]):
-            reason = f"No live worker listens to queue {row['queue']!r}."
-        elif 0 <= pool["slots"] <= pool["used_slots"]:
-            reason = f"Pool {row['pool']!r} is full: {pool['used_slots']} of {pool['slots']} slots are in use."
-        else:
-            reason = f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
-        yield {**row, "reason": reason}
-    yield from read(home.waiting_runs)

@@ -26,7 +26,7 @@ def _patch(api: Call, name: str, body: models.PoolBody | models.PoolPatch, mask:
 
 def _set(api: Call, name: str, slots: int, description: str | None, include_deferred: bool | None) -> None:
     api.write(actions.set_pool, name, slots, description=description, include_deferred=include_deferred)
-    api.wake("queue")
+    api.announce("pool set")
 
 
 POOLS = Kind(

@@ -91,7 +91,7 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     if body.dry_run:
         return cleared(api, _cleared(api, dag_id, body, dry_run=True))
     changes = _cleared(api, dag_id, body, dry_run=False)
-    api.wake_for(changes)
+    api.announce_changes(changes)
     keys = api.read(instances.keys_of, changes)
     if body.note is not None:
         _set_notes(api, keys, body.note)
@@ -220,7 +220,7 @@ def _patch(
         changes = mark.mark(api.engine, of_runs, tasks, TaskState(values["new_state"]), dry_run=dry_run)
         keys = api.read(instances.keys_of, changes)
         if not dry_run:
-            api.wake_for(changes)
+            api.announce_changes(changes)
     if not keys or "note" in values:
         own = instances.INSTANCES.filters().equals("run_key", run["id"]).one_of("task_id", task_ids).equals("map_index", map_index)
         named = [row["id"] for row in api.read(instances.INSTANCES.page, own, Page(limit=params.LONGEST_PAGE)).rows]

@@ -105,7 +105,7 @@ def _is_own_weight_rule(arg: cst.Arg) -> bool:
 
 
 def _without(call: cst.Call, number: int) -> cst.Call:
-    """The call without one argument. Comments on lines of their own stay."""
+    """The call without one argument. Comments on separate lines stay."""
     removed = call.args[number]
     args = [*call.args[:number], *call.args[number + 1 :]]
     after = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg

@@ -102,7 +102,7 @@ class Collector(cst.CSTVisitor):
             self.unsupported.append(Note(self._line(node), names.reason(module, name)))
 
     def _lost(self, dotted: str) -> str | None:
-        """The local module of a name without a counterpart. Parts of longer names are no names of their own."""
+        """The local module of a name without a counterpart. Parts of longer names do not count as names."""
         for local, module in self.bound.modules.items():
             rest = dotted.removeprefix(f"{local}.")
             if rest != dotted and "." not in rest and module in names.MODULES and not names.is_known(f"{module}.{rest}"):

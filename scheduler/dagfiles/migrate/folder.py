@@ -49,7 +49,7 @@ class FileReport:
 
     @property
     def differences(self) -> list[str]:
-        """The DAGs that differ between the two versions, each as one sentence; empty if a version does not load."""
+        """The DAGs that differ between the two versions, each as a message; empty if a version does not load."""
         if self.before is None or self.after is None or self.before.problem or self.after.problem:
             return []
         return list(_differences(self.before.dags, self.after.dags))

@@ -7,13 +7,18 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import requests
+from sqlalchemy import Engine
 
 from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
+from scheduler.store.db.database import transact
+from scheduler.store.queries import reads
 
 #: Seconds for one request.
 TIMEOUT_S = 30.0
 PAGE = 100
 FINISHED = ("success", "failed")
+#: The name of a state that a system does not have.
+MISSING = "none"
 
 #: {(task ID, map index): state} of a run.
 States = Mapping[tuple[str, int], str | None]
@@ -92,6 +97,23 @@ class Airflow:
         except requests.RequestException as error:
             raise UnreachableError(f"Airflow at {self._url} cannot be reached: {type(error).__name__}.") from None
         return content if isinstance(content, dict) else {}
+
+
+def compare(engine: Engine, airflow: Airflow, dag_id: str, since: datetime, done: set[tuple[str, str]]) -> list[Difference]:
+    """The differences of the finished runs of a DAG that are not in `done`, which gets their DAG and run IDs."""
+    ours = [
+        run
+        for row in transact(engine, reads.runs, dag_id=dag_id)
+        if (run := run_of(row["run_id"], row["logical_date"], row["state"])) is not None and run.logical_date >= since
+    ]
+    new = [pair for pair in pairs(airflow.runs(dag_id, since), ours) if (dag_id, pair[1].run_id) not in done]
+    done |= {(dag_id, own.run_id) for _, own in new}
+    found: list[Difference] = []
+    for run, own in new:
+        rows = transact(engine, reads.task_instances, dag_id, own.run_id)
+        states = {(row["task_id"], row["map_index"]): None if row["state"] == MISSING else row["state"] for row in rows}
+        found += differences(dag_id, (run, own), airflow.states(dag_id, run.run_id), states)
+    return found
 
 
 def run_of(run_id: str, logical_date: str | datetime | None, state: str) -> Run | None:

@@ -42,7 +42,7 @@ def _seconds(*, zero_allowed: bool) -> Check:
 
 
 class SensorArguments(TaskArguments, total=False):
-    """The arguments of every sensor beside those of all operators."""
+    """The arguments of every sensor, in addition to those of all operators."""
 
     poke_interval: Annotated[timedelta | float, Field(60.0, _seconds(zero_allowed=True))]
     timeout: Annotated[timedelta | float, Field(WEEK_S, _seconds(zero_allowed=True))]
@@ -188,7 +188,7 @@ class DeferrableSensor(BaseSensorOperator):
 
 
 class PythonSensorArguments(SensorArguments, PythonArguments, total=False):
-    """The arguments of PythonSensor beside its function."""
+    """The arguments of PythonSensor except its function."""
 
 
 class PythonSensor(BaseSensorOperator, PythonOperator):

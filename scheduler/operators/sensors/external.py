@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
+from scheduler.authoring.triggers import ExternalTrigger
 from scheduler.exceptions import FailTask, SkipTask
 from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
-from scheduler.triggers import ExternalTrigger
 
 if TYPE_CHECKING:
     from scheduler.authoring.typed_context import Context

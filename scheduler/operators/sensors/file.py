@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from scheduler.authoring.triggers import FileTrigger, find_file
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
-from scheduler.triggers import FileTrigger, find_file
 
 
 class FileSensor(DeferrableSensor):

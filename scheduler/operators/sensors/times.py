@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Any, Unpack
 
 from scheduler.authoring.params import DagParam
+from scheduler.authoring.triggers import DateTimeTrigger
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import FailTask
 from scheduler.operators.branch import zone_of
 from scheduler.operators.calendar import moment_of, weekdays
 from scheduler.operators.sensors.base import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
-from scheduler.triggers import DateTimeTrigger
 
 
 class _MomentSensor(DeferrableSensor):

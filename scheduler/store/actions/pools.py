@@ -5,11 +5,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import ConflictError, NotFoundError
+from scheduler.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS
 
 DEFAULT_POOL = "default_pool"
+#: As of the pool of a task.
+NAME_MAX_LENGTH = ID_MAX_LENGTH
 
 SELECT = f"""
     select p.name, p.slots, p.description, p.include_deferred, p.queue, u.used_slots,
@@ -25,6 +28,18 @@ def pools(connection: Connection) -> list[dict[str, Any]]:
     return rows.dicts(found)
 
 
+def check(name: str, slots: int, queue: str | None = None) -> None:
+    """PacelineError if no pool can have this name, number of slots or queue."""
+    if not name.strip() or len(name) > NAME_MAX_LENGTH or "\0" in name or not -1 <= slots < 2**31:
+        raise PacelineError(
+            f"Pool {name!r} must have a name of 1 to {NAME_MAX_LENGTH} characters, and -1 (no limit) or more slots."
+        )
+    if queue is not None and is_reserved_queue(queue):
+        raise PacelineError(
+            f"The queue {queue!r} of pool {name!r} is a key that Paceline or Celery keeps in Redis; choose another name."
+        )
+
+
 def set_pool(
     connection: Connection,
     name: str,
@@ -34,7 +49,8 @@ def set_pool(
     include_deferred: bool | None = None,
     queue: str | None = None,
 ) -> dict[str, Any]:
-    """Create or change a pool. -1 slots is no limit, None keeps a value, and an empty queue removes the queue."""
+    """Create or change a pool. -1 slots is no limit, None keeps a value, and an empty queue removes the queue. See `check`."""
+    check(name, slots, queue)
     connection.exec_driver_sql(
         """
         insert into pool (name, slots, description, include_deferred, queue)

@@ -4,12 +4,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.deciding import why
+from scheduler.deciding import waits, why
 from scheduler.deciding.limits import RUNS
-from scheduler.deciding.situation import LimitFacts
+from scheduler.deciding.waits import Contention, LimitFacts, PoolFacts, QueueFacts
+from scheduler.settings import Settings
 from scheduler.states import OPEN, RUN_UNFINISHED
+from scheduler.store.actions import pools
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters
+from scheduler.store.queries import overview
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]
@@ -100,8 +103,8 @@ def deadlines(connection: Connection, filters: Filters) -> list[Row]:
     return rows.dicts(found)
 
 
-def waiting(connection: Connection, filters: Filters) -> list[Row]:
-    """Scheduled task instances by pool and queue, with whether the DAG is paused."""
+def waiting(connection: Connection, filters: Filters, settings: Settings) -> list[Row]:
+    """Scheduled task instances by pool and queue, with the reason why they wait."""
     join, where = _joined(filters, "t.state = 'scheduled'", always=True)
     found = connection.exec_driver_sql(
         f"""
@@ -110,7 +113,21 @@ def waiting(connection: Connection, filters: Filters) -> list[Row]:
         """,
         filters.parameters,
     )
-    return rows.dicts(found)
+    known = {
+        row["name"]: PoolFacts(name=row["name"], slots=row["slots"], used=row["used_slots"]) for row in pools.pools(connection)
+    }
+    queues = {
+        row["queue"]: QueueFacts(
+            name=row["queue"],
+            workers=row["workers"],
+            places=row["concurrency"],
+            running=row["running"],
+            queued=row["queued"],
+            headroom=settings.scheduler.queue_headroom,
+        )
+        for row in overview.queues(connection, silent_after_s=settings.worker.heartbeat_timeout)
+    }
+    return [row | {"reason": _not_queued(row, known.get(row["pool"]), queues.get(row["queue"]))} for row in rows.dicts(found)]
 
 
 def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
@@ -133,6 +150,13 @@ def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
     return [row | {"reason": _not_started(row)} for row in found]
 
 
+def _not_queued(row: Row, pool: PoolFacts | None, queue: QueueFacts | None) -> str:
+    if row["is_paused"]:
+        return "Their DAGs are paused."
+    reasons = waits.in_line(Contention(pool_name=row["pool"], pool=pool, queue=queue))
+    return " ".join(reasons) or f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
+
+
 def _not_started(row: Row) -> str:
     limit = LimitFacts(name=RUNS, limit=row["limit"], active=row["active"])
     if row["is_paused"]:
@@ -140,7 +164,7 @@ def _not_started(row: Row) -> str:
     if row["backfill_is_paused"]:
         return why.backfill_paused(row["backfill_id"])
     if limit.reached:
-        return f"They have not started: {why.running_runs(limit, row['backfill_id'])}."
+        return f"They have not started: {waits.running_runs(limit, row['backfill_id'])}."
     return "A scheduler starts them soon."
 
 

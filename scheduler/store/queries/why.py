@@ -1,25 +1,15 @@
 """`tasks why`: reads the situation of one task instance, and explains in sentences what it waits for. It changes nothing."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scheduler.deciding import expansion, past
 from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
-from scheduler.deciding.situation import (
-    BackfillFacts,
-    Counted,
-    DeferralFacts,
-    Holder,
-    LimitFacts,
-    PoolFacts,
-    QueueFacts,
-    RunFacts,
-    Situation,
-)
-from scheduler.deciding.why import explain
+from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
+from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
@@ -42,7 +32,8 @@ FIRST_OPEN = f"""
 select id, task_id, map_index from task_instance where dag_run_id = %(run)s and (state is null or state in {OPEN.sql})
  order by state is null, task_no, map_index limit 5
 """
-LIMITS = towards(RUN, TASK_IN_RUN, TASK, PARALLELISM)
+#: The limits besides the pool, in the order in which they are named.
+LIMITS = (RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +122,7 @@ def _situation(connection: Connection, settings: Settings, ti_id: int, counts: d
         task = dag.tasks[dag.number[ti["task_id"]]] if ti["task_id"] in dag.number else None
         waits = {} if task is None else _waits(connection, ti, dag, task)
     return Situation(
-        **{name: ti[name] for name in Situation.__slots__ if name in ti and name not in {"state", "pool", "queue"}},
+        **{one.name: ti[one.name] for one in fields(Situation) if one.name in ti and one.name not in {"state", "pool", "queue"}},
         **waits,
         run=_run(connection, ti),
         state=S(ti["state"] or "none"),
@@ -304,7 +295,7 @@ def _in_front(rank: str) -> str:
 
 
 def _limits(connection: Connection, settings: Settings, ti: Row) -> tuple[LimitFacts, ...]:
-    found = connection.exec_driver_sql(LIMITS, {"id": ti["id"], "parallelism": settings.core.parallelism})
+    found = connection.exec_driver_sql(towards(*LIMITS), {"id": ti["id"], "parallelism": settings.core.parallelism})
     return tuple(rows.of_result(LimitFacts, found))
 
 

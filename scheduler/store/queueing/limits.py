@@ -82,19 +82,25 @@ def over(limit: Limit) -> str:
 
 def towards(*limits: Limit) -> str:
     """SQL: for each limit of the task instance %(id)s, its name, how much is allowed and how much is active."""
-    own = ", ".join(f'{COUNTING[limit].most} as "{limit}"' for limit in limits)
     parts = " union all ".join(
         f"""
         select '{limit}' as name, me."{limit}" as "limit", (
-               select coalesce(sum({COUNTING[limit].each}), 0)::bigint from {INSTANCES} where {_same(COUNTING[limit])}) as active
+               select coalesce(sum({COUNTING[limit].each}), 0)::bigint from {INSTANCES}
+                where {COUNTING[limit].found} and {counted(limit)}) as active
           from me where me."{limit}" is not null"""
         for limit in limits
     )
     return f"""
-        with me as (select r.dag_id, r.run_id, t.task_id, t.pool, {own} from {INSTANCES} where t.id = %(id)s) {parts}"""
+        with me as (
+            select r.dag_id, r.run_id, t.task_id, t.pool, {allowed(*limits)} from {INSTANCES} where t.id = %(id)s) {parts}"""
 
 
-def _same(counting: Counting) -> str:
-    return " and ".join(
-        [counting.found, counting.counts, *(f"{column} = me.{column.partition('.')[2]}" for column in counting.shared)]
-    )
+def allowed(*limits: Limit) -> str:
+    """SQL: how much each limit allows for a task instance, in a column with its name."""
+    return ", ".join(f'{COUNTING[limit].most} as "{limit}"' for limit in limits)
+
+
+def counted(limit: Limit) -> str:
+    """SQL: whether a task instance counts towards a limit of the task instance `me`."""
+    counting = COUNTING[limit]
+    return " and ".join([counting.counts, *(f"{column} = me.{column.partition('.')[2]}" for column in counting.shared)])

@@ -55,6 +55,11 @@ def stop(connection: Connection, process_id: str) -> None:
     )
 
 
+def record_events(connection: Connection, wanted: bool) -> None:
+    """Store core.record_events for sessions that cannot set it themselves: those of workers with a separate role."""
+    connection.exec_driver_sql("update paceline_schema set record_events = %s where record_events <> %s", (wanted, wanted))
+
+
 def still_held(connection: Connection, worker_id: str, running: Mapping[str, int]) -> set[str]:
     """Which dispatches in `running` (with the IDs of their task instances) still belong to this worker.
 

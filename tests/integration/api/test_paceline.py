@@ -129,7 +129,7 @@ def test_why_has_the_history(web: Web, world: World) -> None:
     assert "Succeeded after" in load["history"][-1]["text"]
     run = get(web, f"{ETL}/dagRuns/bad/why")
     assert [step["state"] for step in run["history"]] == ["queued", "running", "failed"]
-    assert "extract: It runs" in get(web, f"{ETL}/dagRuns/now/why")["waiting_for"][0]
+    assert "extract: It has been running" in get(web, f"{ETL}/dagRuns/now/why")["waiting_for"][0]
 
 
 def test_queues_workers_pools_and_home(web: Web, world: World) -> None:

@@ -84,6 +84,7 @@ BAD_BODIES = [
             "The extra of connection 'c' must be a JSON object, at most 100 levels deep",
         ),
         ("/pools", b'{"name": "..", "slots": 1}', 400, "A pool cannot be named '..'"),
+        ("/pools", b'{"name": " ", "slots": 1}', 400, "Pool ' ' must have a name of 1 to 250 characters"),
         ("/variables", b'{"key": ".", "value": "v"}', 400, "A variable cannot be named '.'"),
     ],
 )

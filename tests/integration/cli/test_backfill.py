@@ -1,6 +1,11 @@
 """`paceline backfill`: its output and its errors."""
 
+from typing import get_args
+
+import pytest
 from support.scenario import Scenario, dag
+
+from scheduler.messaging.wakeups import AFTER, KEY, QUEUE_KEY, TOKEN, Action, Wakeups
 
 from .conftest import Cli
 
@@ -79,3 +84,30 @@ def test_refusals_are_one_sentence_with_the_right_exit_code(cli: Cli, scenario: 
         assert (done.exit_code, sentence in done.stderr, "Traceback" in done.stderr) == (exit_code, True, False), done.output
     assert cli("backfill", "create", "hourly", *DATES).exit_code == 0
     assert cli("backfill", "create", "hourly", *DATES).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        (("dags", "pause", "hourly"), "dag paused or unpaused"),
+        (("dags", "unpause", "hourly"), "dag paused or unpaused"),
+        (("backfill", "pause", "1"), "backfill changed"),
+        (("backfill", "resume", "1"), "backfill changed"),
+        (("backfill", "cancel", "1"), "backfill changed"),
+    ],
+)
+def test_a_command_wakes_the_same_services_as_the_rest_api(
+    cli: Cli, scenario: Scenario, arguments: tuple[str, ...], action: Action
+) -> None:
+    add(scenario)
+    cli("backfill", "create", "hourly", *DATES)
+    scenario.broker.delete(KEY, QUEUE_KEY)
+
+    assert cli(*arguments).exit_code == 0
+
+    assert Wakeups(scenario.settings).wait(1) == set(AFTER[action])
+
+
+def test_every_action_has_its_wakeups() -> None:
+    assert set(AFTER) == set(get_args(Action))
+    assert all(TOKEN.fullmatch(token.encode()) for tokens in AFTER.values() for token in tokens)

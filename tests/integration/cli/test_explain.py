@@ -10,7 +10,7 @@ from support.waiting import eventually
 from scheduler.cli import paceline
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.queries import run_story
+from scheduler.store.queries import history
 from scheduler.store.worker.claims import Claim, Ending
 
 from .conftest import Cli
@@ -25,7 +25,7 @@ def test_a_story_has_each_step_in_order(scenario: Scenario) -> None:
     scenario.add(chain("c", 2, task={"retries": 1}))
     scenario.trigger("c", run_id="r")
     scenario.run_to_end(outcome=outcome)
-    steps = transact(scenario.engine, run_story.story, scenario.settings, "c", "r")
+    steps = transact(scenario.engine, history.story, scenario.settings, "c", "r")
 
     assert [step["at"] for step in steps] == sorted(step["at"] for step in steps)
     texts = [(step["task_id"], step["text"]) for step in steps]

@@ -119,7 +119,7 @@ def test_deferred_task_instances_hold_slots_if_the_pool_counts_them(ask: Ask, ru
 def test_a_missing_pool(ask: Ask, run: int) -> None:
     ask.set(run, "left", "scheduled", pool="nowhere")
 
-    assert ask("left") == ["There is no pool 'nowhere': make it with `paceline pools set nowhere SLOTS`."]
+    assert ask("left") == ["There is no pool 'nowhere': create it with `paceline pools set nowhere SLOTS`."]
 
 
 def test_a_task_instance_that_holds_its_place_in_line(ask: Ask, run: int) -> None:
@@ -173,7 +173,7 @@ def test_a_queue_without_a_worker(ask: Ask, run: int) -> None:
 
 def test_a_silent_worker_is_no_worker(ask: Ask, run: int) -> None:
     ask.set(run, "left", "running")
-    assert ask("left")[0].endswith(f"try 0 of 1; it is with worker {ask.scenario.worker_id}.")
+    assert ask("left")[0].endswith(f"try 0 of 1, on worker {ask.scenario.worker_id}.")
 
     ask.scenario.sql("update process set heartbeat_at = now() - interval '1 hour' where kind = 'worker'")
 
@@ -255,6 +255,19 @@ def test_the_home_page_names_the_limit_of_the_dag_or_of_the_backfill(ask: Ask, r
     assert reasons() == {of_dag, (1, f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start.")}
 
 
+def test_the_home_page_says_why_task_instances_wait_as_why_does(ask: Ask, rest: Rest, run: int) -> None:
+    def reasons() -> set[str]:
+        return {row["reason"] for row in rest.get("/home")["waiting"] if row["pool"] is not None}
+
+    ask.set(run, "left", "scheduled", pool="nowhere")
+    assert reasons() == {"There is no pool 'nowhere': create it with `paceline pools set nowhere SLOTS`."}
+    ask.set(run, "left", "scheduled", pool="default_pool", queue="spark")
+    assert reasons() == {"No live worker listens to queue 'spark': start one with `paceline worker -q spark`."}
+    ask.scenario.sql("update pool set slots = 0 where name = 'default_pool'")
+    ask.set(run, "left", "scheduled", queue="default")
+    assert reasons() == {"It needs 1 slot and pool 'default_pool' has 0 in all, so it can never run: enlarge the pool."}
+
+
 def test_conditions_that_hold_back_the_whole_dag(ask: Ask, run: int) -> None:
     ask.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'etl'")
     ask.scenario.sql("insert into import_error (file, line, message) values ('etl.py', 7, 'NameError: x')")
@@ -275,7 +288,7 @@ def test_the_past(ask: Ask) -> None:
     ask.set(first, "step", "failed")
 
     assert ask("step", dag_id="daily", run_id="two") == [
-        "It waits for the run before: depends_on_past: step of the run before, one, is failed."
+        "It waits for the previous run: depends_on_past: step of the previous run, one, is failed."
     ]
     ask.set(first, "step", "success")
     assert ask("step", dag_id="daily", run_id="two") == [NOTHING]

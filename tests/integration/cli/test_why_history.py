@@ -12,7 +12,7 @@ from support.scenario import Scenario, dag
 
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.queries import why_history
+from scheduler.store.queries import history
 from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli
@@ -85,6 +85,31 @@ def test_a_pool(past: Past) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "include_deferred", "text"),
+    [
+        ("deferred", True, "for pool 'db' with 1 of 1 slot in use by d.first of run 'one'"),
+        ("deferred", False, "in line"),
+        ("running", False, "for pool 'db' with 1 of 1 slot in use by d.first of run 'one'"),
+    ],
+    ids=["deferred", "deferred without its slot", "resumed"],
+)
+def test_a_pool_whose_slot_a_task_held_between_two_dispatches(past: Past, state: str, include_deferred: bool, text: str) -> None:
+    past.scenario.pool("db", 1)
+    past.run(task={"pool": "db"})
+    past.stretch()
+    past.scenario.sql("update pool set include_deferred = %s where name = 'db'", include_deferred)
+    past.scenario.sql("update event set queued_at = null, started_at = null where task_instance_id in (select id from task_instance"
+                      " where task_id = 'first')")  # fmt: skip
+    past.scenario.sql(
+        "insert into event (at, dag_run_id, task_instance_id, from_state, to_state, actor)"
+        f" select now() - 2 * {LATER}, dag_run_id, id, 'queued', %s, 'w' from task_instance where task_id = 'first'",
+        state,
+    )
+
+    assert waited(past.steps()).startswith(f"Waited 40 s {text}, then queued by ")
+
+
 def test_max_active_tasks(past: Past) -> None:
     past.run(max_active_tasks=1)
     past.stretch()
@@ -154,7 +179,7 @@ def test_a_run_that_waited_for_another_run(scenario: Scenario, at_first: int) ->
         f"update dag_run set started_at = started_at - 2 * {LATER} where run_id = 'zero'",
     )
     # The run that was in the way ended just before the other one started.
-    texts = [step["text"] for step in transact(scenario.engine, why_history.of_dag_run, "d", "one")]
+    texts = [step["text"] for step in transact(scenario.engine, history.of_dag_run, "d", "one")]
 
     assert texts[0].startswith("Created as queued by ")
     assert waited(texts) == re.sub(r"4\d s", "40 s", texts[1])

@@ -37,13 +37,13 @@ SITUATIONS: dict[str, Situation] = {
         live=("It is a teardown and waits for left (running) between its setup and itself.",)),
     "the list to map over is not there": Situation(
         build=of.a_result, solve=through(), after="Scheduled by ",
-        live=("How many instances it becomes is not known yet: it waits for the result of left (running).",)),
+        live=("It is not expanded yet: it waits for the result of left (running).",)),
     "depends_on_past": Situation(
         build=of.the_past(), solve=through(), after="Scheduled by ",
-        live=("It waits for the run before: depends_on_past: load of the run before, zero, is failed.",)),
+        live=("It waits for the previous run: depends_on_past: load of the previous run, zero, is failed.",)),
     "wait_for_downstream": Situation(
         build=of.the_past(wait_for_downstream=True), solve=through(), after="Scheduled by ",
-        live=("It waits for the run before: wait_for_downstream: below of the run before, zero, is failed.",)),
+        live=("It waits for the previous run: wait_for_downstream: below of the previous run, zero, is failed.",)),
     "its pool is full": Situation(
         build=of.pool(1), solve=after_waiting(),
         after="Waited 4. s for pool 'db' with 1 of 1 slot in use by d.left of run 'one', then queued by s#1",
@@ -60,7 +60,7 @@ SITUATIONS: dict[str, Situation] = {
         live=("It needs 1 slot and pool 'db' has 0 in all, so it can never run: enlarge the pool.",)),
     "its pool does not exist": Situation(
         build=of.pool(None, held=0), solve=after_waiting(), after="Waited 4. s for pool 'db', which does not exist, then queued",
-        live=("There is no pool 'db': make it with `paceline pools set db SLOTS`.",)),
+        live=("There is no pool 'db': create it with `paceline pools set db SLOTS`.",)),
     "another one holds its place in line": Situation(
         build=of.reserved, solve=after_waiting(), after="Waited 4. s in line, then queued",
         live=("d.right of run 'one' ranks higher, needs 3 slots of pool 'db' and holds its place in line while 1 are free "
@@ -88,7 +88,7 @@ SITUATIONS: dict[str, Situation] = {
     "its queue is full": Situation(
         build=of.queue(workers=1, queued=33), solve=after_waiting(),
         after="Waited 4. s for queue 'q' with 0 running and 33 queued for 1 place, then queued",
-        live=("Queue 'q' holds all that its workers can take soon: 33 queued and 0 running for 1 place.",)),
+        live=("Queue 'q' is full: 33 queued and 0 running for 1 worker slot.",)),
     "its message is not sent": Situation(
         build=of.queue(workers=1, state="queued", dispatched_at=None), solve=after_waiting(since="queued"),
         after="Waited 4. s in queue 'q', then started by w#",
@@ -97,7 +97,7 @@ SITUATIONS: dict[str, Situation] = {
         build=of.queue(workers=1, running=1, state="queued", dispatched_at="2025-01-01T00:00:00Z"),
         solve=after_waiting(since="queued"), after="Waited 4. s in queue 'q', whose 1 place was taken, then started by w#",
         live=("No worker has taken its message from queue 'q' yet: it was queued … ago, and 0 messages were queued before it.",
-              "The only place of the workers on queue 'q' is taken.")),
+              "The only worker slot of queue 'q' is busy.")),
     "no worker takes its message": Situation(
         build=of.queue(workers=0, state="queued", dispatched_at="2025-01-01T00:00:00Z"), solve=after_waiting(since="queued"),
         after="Waited 4. s in queue 'q', which no worker listened to, then started by w#",
@@ -109,11 +109,12 @@ SITUATIONS: dict[str, Situation] = {
         live=("No worker has taken its message from queue 'q' yet: it was queued … ago, and 2 messages were queued before it.",)),
     "it runs": Situation(
         build=of.in_state("running", try_number=1, max_tries=2, resume=None), solve=ended(resume=None), after="Succeeded after 0",
-        live=("It runs since …, try 1 of 3; it is with worker w#….",)),
+        live=("It has been running since …, try 1 of 3, on worker w#….",)),
     "its worker is silent": Situation(
         build=of.silent, solve=ended(state="failed", reason="its worker sent no heartbeat"),
         after="Failed.*: its worker sent no heartbeat",
-        live=("It runs since …, try 0 of 1; its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
+        live=("It has been running since …, try 0 of 1; "
+              "its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
     "it is being stopped": Situation(
         build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by ",
         live=("A stop was requested, and its state will be none; it is with worker w#….",)),

@@ -219,7 +219,7 @@ def test_the_demo_shows_the_result_and_where_it_is(short_folder):
     assert "UA       3" in output
     assert f"Report: {result / 'report.html'}" in output
     assert "2 tasks ran in " in output
-    assert "1 of them were queued by the worker that ran the task before." in output
+    assert "1 of them were queued by fast-follow, by the worker that ran the task before it." in output
 
 
 @pytest.mark.long

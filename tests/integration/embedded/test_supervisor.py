@@ -67,7 +67,7 @@ def test_a_child_that_fails_is_restarted_and_one_line_states_the_reason(supervis
 
     eventually(lambda: supervisor.alive("part") and supervisor.pid("part") != first)
     assert lines == [
-        f"part was ended by SIGKILL, its log is {tmp_path}/logs/part.log; starting it again in 0 s.",
+        f"part was killed by SIGKILL, its log is {tmp_path}/logs/part.log; starting it again in 0 s.",
         "part runs again.",
     ]
 

@@ -120,7 +120,7 @@ def test_a_callback_that_takes_too_long_is_ended_and_not_called_again(make_scena
     notify(scenario)
 
     assert [call["what"] for call in calls(scenario)] == ["hangs", "after"]
-    assert errors(scenario) == ["it took more than 0.5 s and was ended"]
+    assert errors(scenario) == ["it took more than 0.5 s and was killed"]
 
 
 @pytest.mark.parametrize(

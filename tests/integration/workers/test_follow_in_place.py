@@ -12,7 +12,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.actions import mark, pools
-from scheduler.store.queries import events
+from scheduler.store.queries import history
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.database_store import DatabaseStore
@@ -95,7 +95,7 @@ def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_w
         assert second is not None
         scenario.follower.report(second, SUCCESS)
         with scenario.engine.begin() as connection:
-            found = events.of_run(connection, first.dag_run_id)
+            found = history.events(connection, first.dag_run_id)
         return [(e["task_id"], e["from_state"], e["to_state"], e["actor"]) for e in found if e["task_id"] == "t001"]
 
     by_message = trail("sent", None)

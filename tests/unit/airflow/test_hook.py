@@ -128,7 +128,7 @@ def test_names_that_are_not_supported_are_named_with_a_replacement(tmp_path: Pat
         "line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push.",
         "line 3: Paceline has no counterpart of airflow.contrib.operators.ssh_operator: it was removed in Airflow 2; use the Python"
         " client of the service in a @task function.",
-        "line 4: Paceline has no counterpart of airflow.providers.google: install that provider package beside Paceline with"
+        "line 4: Paceline has no counterpart of airflow.providers.google: install that provider package next to Paceline with"
         " `pip install --no-deps`, or use the Python client of the service in a @task function.",
     ]
 

@@ -177,7 +177,7 @@ def test_scopes_of_a_long_chain() -> None:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda: empty("t", trigger_rule="all_done").as_teardown(), "a teardown has a trigger rule of its own"),
+        (lambda: empty("t", trigger_rule="all_done").as_teardown(), "a teardown has its own trigger rule"),
         (lambda: empty("t").as_teardown().as_setup(), "a teardown cannot be a setup too"),
         (lambda: empty("t").as_setup().as_teardown(), "a setup cannot be a teardown too"),
         (lambda: empty("t").as_teardown(on_failure_fail_dagrun=1), "must be True or False"),

@@ -91,7 +91,7 @@ def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
     done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 1
-    assert "scheduler-0.8.8 is installed beside Paceline" in done.stderr
+    assert "scheduler-0.8.8 is installed next to Paceline" in done.stderr
 
 
 def test_other_distributions_are_not_taken_for_it(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call) -> None:
         (["runs", "list", "--limit", "0"], "x>=1"),
         (["pools", "set", "p", "-2"], "-1<=x"),
         (["pools", "set", " ", "3"], "1 to 250 characters"),
+        (["pools", "set", "x" * 251, "3"], "1 to 250 characters"),
+        (["pools", "set", "p", "3", "--queue", "unacked"], "is a key that Paceline or Celery keeps in Redis"),
         (["tasks", "logs", "d", "r", "t", "-f", "--json"], "leave out --follow"),
         (["worker", "-q", "a,,b"], "an empty name"),
         (["worker", "-c", "0"], "1<=x<=1024"),

@@ -132,7 +132,7 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
         # Not the nearest of our names, which have the same ending.
         (
             "from scheduler.operators import KubernetesPodOperator",
-            "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service beside Paceline with"
+            "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
             " `pip install --no-deps`, or use its Python client in a @task function.",
         ),
         (
@@ -195,7 +195,7 @@ EXACT = [
     (
         "from scheduler.operators import KubernetesPodOperator",
         1,
-        "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service beside Paceline with"
+        "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
         " `pip install --no-deps`, or use its Python client in a @task function.",
     ),
     (

@@ -5,18 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.deciding.situation import (
-    BackfillFacts,
-    Counted,
-    DeferralFacts,
-    Holder,
-    LimitFacts,
-    PoolFacts,
-    QueueFacts,
-    RunFacts,
-    Situation,
-)
-from scheduler.deciding.why import explain
+from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
+from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
 from scheduler.states import RunState
 from scheduler.states import TaskState as S
 
@@ -115,12 +105,12 @@ UNDECIDED = [
     ),
     pytest.param(
         {"expands_over": (task("list_files"), task("days", S.SUCCESS))},
-        "How many instances it becomes is not known yet: it waits for the result of list_files (running).",
+        "It is not expanded yet: it waits for the result of list_files (running).",
         id="expansion",
     ),
     pytest.param(
-        {"past": "depends_on_past: load of the run before, r1, is failed"},
-        "It waits for the run before: depends_on_past: load of the run before, r1, is failed.",
+        {"past": "depends_on_past: load of the previous run, r1, is failed"},
+        "It waits for the previous run: depends_on_past: load of the previous run, r1, is failed.",
         id="past",
     ),
 ]
@@ -134,7 +124,9 @@ def test_an_undecided_task_instance(values: dict[str, Any], sentence: str) -> No
 SCHEDULED = [
     pytest.param({}, NOTHING, id="nothing"),
     pytest.param(
-        {"pool": None, "pool_name": "gone"}, "There is no pool 'gone': make it with `paceline pools set gone SLOTS`.", id="no-pool"
+        {"pool": None, "pool_name": "gone"},
+        "There is no pool 'gone': create it with `paceline pools set gone SLOTS`.",
+        id="no-pool",
     ),
     pytest.param(
         {"pool_slots": 9},
@@ -181,7 +173,7 @@ SCHEDULED = [
     ),
     pytest.param(
         {"queue": queue(places=1, running=1, queued=32)},
-        "Queue 'default' holds all that its workers can take soon: 32 queued and 1 running for 1 place.",
+        "Queue 'default' is full: 32 queued and 1 running for 1 worker slot.",
         id="queue-full",
     ),
 ]
@@ -247,7 +239,7 @@ WITH_A_WORKER = [
         {"dispatched_at": NOW, "queue": queue(running=4, ahead=2)},
         [
             f"{NOT_TAKEN}, and 2 messages were queued before it.",
-            "All 4 places of the workers on queue 'default' are taken.",
+            "All 4 worker slots of queue 'default' are busy.",
         ],
         id="workers-busy",
     ),
@@ -261,13 +253,13 @@ WITH_A_WORKER = [
         id="queued-without-worker",
     ),
     pytest.param(
-        S.RUNNING, {}, ["It runs since 2025-03-01T11:59:40+00:00, try 1 of 3; it is with worker w1."], id="running"
+        S.RUNNING, {}, ["It has been running since 2025-03-01T11:59:40+00:00, try 1 of 3, on worker w1."], id="running"
     ),
     pytest.param(
         S.RUNNING,
         {"worker_alive": False},
         [
-            "It runs since 2025-03-01T11:59:40+00:00, try 1 of 3; its worker w1 sends no heartbeats, "
+            "It has been running since 2025-03-01T11:59:40+00:00, try 1 of 3; its worker w1 sends no heartbeats, "
             "so a scheduler will recover it."
         ],
         id="worker-dead",

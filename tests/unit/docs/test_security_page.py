@@ -59,7 +59,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (ATTACKS, "test_it_registers_and_stops_no_scheduler"),
         (ATTACKS, "test_events_of_the_role_name_only_its_own_processes"),
     ],
-    "is refused as a worker's role": [
+    "is rejected as a worker's role": [
         (ROLE, "test_a_superuser_is_no_role_for_a_worker"),
         (ROLE, "test_a_role_that_reaches_past_its_grants_is_no_role_for_a_worker"),
     ],
@@ -83,7 +83,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk"),
         (f"{REAL}/embedded/test_home.py", "test_a_private_folder_is_open_to_its_owner_only"),
     ],
-    "is ended after its time limit": [
+    "is killed after its time limit": [
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored"),
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed"),
     ],
@@ -92,7 +92,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/dagfiles/test_process_tree.py", "test_a_user_may_start_only_so_many_more_processes"),
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored"),
     ],
-    "all processes it started are ended": [
+    "all processes it started are killed": [
         (f"{REAL}/dagfiles/test_process_tree.py", "test_a_process_that_leaves_its_group_and_session_ends_with_the_file"),
         (f"{REAL}/dagfiles/test_process_tree.py", "test_the_scheduler_ends_the_children_of_a_killed_template_process"),
         (f"{REAL}/services/test_hostile_callbacks.py", "test_processes_that_a_callback_leaves_behind_end_with_its_file"),
@@ -113,7 +113,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "trusts nothing that such a process returns": [
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_valid_one_is_an_import_error_of_its_file")
     ],
-    "A server that cannot be trusted ends a process with code 4": [
+    "If the certificate of a server cannot be verified, a process exits with code 4": [
         (f"{REAL}/security/test_tls.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
         (f"{REAL}/security/test_tls.py", "test_no_process_waits_for_a_certificate_to_become_right"),
     ],
@@ -183,7 +183,7 @@ NO_PROMISE = (
     "For any other role", "if migrating could not do that", "all others",
     "shuts down cleanly", "`pool_grow`", "`add_consumer`", "`pool_restart`", "`rate_limit`",
 )  # fmt: skip
-PROMISES = re.compile(r"\b(?:cannot|can neither|may not|None of them may|[Nn]obody else|refused as|never changes|refuses)\b")
+PROMISES = re.compile(r"\b(?:cannot|can neither|may not|None of them may|[Nn]obody else|rejected as|never changes|rejects)\b")
 
 
 def text() -> str:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.deciding.situation import Holder, LimitFacts, PoolFacts
-from scheduler.deciding.why_past import Contention, RunContention, Step, of_run, sentence, span
+from scheduler.deciding.waits import Contention, Holder, LimitFacts, PoolFacts, QueueFacts, Step, of_run, sentence, span
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -17,15 +16,14 @@ def step(to: str | None, seconds: float = 0, *, before: str | None = None, **opt
 
 
 def contention(**options: Any) -> Contention:
-    defaults: dict[str, Any] = {
-        "pool_name": "x", "pool": PoolFacts(name="x", slots=10, used=0), "pool_slots": 1, "limits": (), "queue": "q", "workers": 1,
-        "places": 4, "prefetch": 2, "queued": 0, "running": 0,
-    }  # fmt: skip
-    return Contention(**(defaults | options))
+    queue: dict[str, Any] = {"name": "q", "workers": 1, "places": 4, "headroom": 2, "queued": 0, "running": 0}
+    queue |= {name: options.pop(name) for name in queue.keys() & options.keys()}
+    facts: dict[str, Any] = {"pool_name": "x", "pool": PoolFacts(name="x", slots=10, used=0), "queue": QueueFacts(**queue)}
+    return Contention(**(facts | options))
 
 
-def runs(limit: int, active: int) -> RunContention:
-    return RunContention(run_after=NOON, running=LimitFacts(name="max_active_runs", limit=limit, active=active))
+def runs(limit: int, active: int) -> LimitFacts:
+    return LimitFacts(name="max_active_runs", limit=limit, active=active)
 
 
 FULL = PoolFacts(name="x", slots=2, used=2, holders=(Holder(name="etl.load", run_id="r1", slots=2),), holder_count=1)
@@ -124,7 +122,7 @@ def test_the_upstream_task_that_ended_last_is_a_cause() -> None:
         (step("queued", 2, actor="cli:ada"), step("success"), None, "Queued again by cli:ada."),
     ],
 )  # fmt: skip
-def test_the_steps_of_a_run(now: Step, before: Step | None, facts: RunContention | None, text: str) -> None:
+def test_the_steps_of_a_run(now: Step, before: Step | None, facts: LimitFacts | None, text: str) -> None:
     assert of_run(now, before, facts) == text
 
 

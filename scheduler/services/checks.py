@@ -1,4 +1,4 @@
-"""The checks of `paceline doctor`. Each yields findings: a good result, or a problem with a fix."""
+"""The checks of `paceline doctor`, except that of Java. Each yields findings: a good result, or a problem with a fix."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,6 @@ from http import HTTPStatus
 
 from sqlalchemy import Engine
 
-from scheduler.cli import lazy
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
@@ -31,6 +30,8 @@ WEB_S = 3.0
 OLDEST_REDIS = (6, 2)
 #: Maximum number of import errors and similar problems that are listed one by one.
 SPELLED_OUT = 5
+#: Converts an error of the database or the broker; None for any other error.
+Known = Callable[[Exception], PacelineError | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,15 @@ def bad(check: str, message: str, fix: str) -> Finding:
     return Finding(check=check, ok=False, message=message, fix=fix)
 
 
-def examine(settings: Settings) -> list[Finding]:
-    """Run all checks. Checks that need the database are skipped if it is unreachable."""
-    findings = [*machine(settings), *java(settings), *_guarded("broker", lambda: _redis(settings)), *web(settings)]
+def servers(settings: Settings, known: Known) -> list[Finding]:
+    """Check the broker, the web process and the database. If the database is unreachable, the checks that need it are skipped."""
+    findings = [*_guarded("broker", lambda: _redis(settings), known), *web(settings)]
     engine = database.create(settings, pool_size=1, application="paceline doctor")
     try:
-        reachable = list(_guarded("database", lambda: postgres(engine)))
+        reachable = list(_guarded("database", lambda: postgres(engine), known))
         findings += reachable
         if all(finding.ok for finding in reachable):
-            findings += _guarded("database", lambda: running(engine, settings))
+            findings += _guarded("database", lambda: running(engine, settings), known)
     finally:
         engine.dispose()
     return findings
@@ -79,9 +80,9 @@ def machine(settings: Settings) -> Iterator[Finding]:
     """Check the folders that this process reads and writes."""
     folder = settings.dags_folder
     if not folder.is_dir():
-        yield bad("dags folder", f"{folder} is not a folder.", "Make it, or set PACELINE_DAGS_FOLDER.")
+        yield bad("dags folder", f"{folder} is not a folder.", "Create it, or set PACELINE_DAGS_FOLDER.")
     elif not os.access(folder, os.R_OK | os.X_OK):
-        yield bad("dags folder", f"{folder} cannot be read.", "Give this user the right to read it.")
+        yield bad("dags folder", f"{folder} cannot be read.", "Grant this user read permission.")
     else:
         yield good("dags folder", str(folder))
     for name, path in {"home": settings.home, "logs folder": settings.logs_folder}.items():
@@ -89,7 +90,7 @@ def machine(settings: Settings) -> Iterator[Finding]:
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             yield good(name, str(path))
         else:
-            yield bad(name, f"{path} cannot be written.", f"Give this user the right to write {nearest}, or set another.")
+            yield bad(name, f"{path} cannot be written.", f"Grant this user write permission on {nearest}, or set another.")
     if settings.logs.url is not None:
         yield _log_copies(settings.logs.url)
 
@@ -107,24 +108,6 @@ def _log_copies(url: str) -> Finding:
             "log copies", f"{masked(url)} has a scheme that fsspec does not know.", "Set logs.url to another URL or a folder."
         )
     return good("log copies", masked(url))
-
-
-def java(settings: Settings) -> Iterator[Finding]:
-    """The Java that Spark would start, and whether it starts from a class archive."""
-    from workers.spark import archive
-    from workers.spark import java as runtime
-
-    path = runtime.find_java()
-    if path is None:
-        yield bad("java", "No Java was found; PySpark tasks fail here.", _sentence(runtime.INSTALL))
-        return
-    version = runtime.java_version(path)
-    if version is not None and version < runtime.OLDEST_JAVA:
-        yield bad("java", f"{path} is version {version}; Spark needs {runtime.OLDEST_JAVA}.", _sentence(runtime.INSTALL))
-    else:
-        archived = archive.path(settings).is_file()
-        start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
-        yield good("java", f"{path}, version {version or 'unknown'}; {start}")
 
 
 def web(settings: Settings) -> Iterator[Finding]:
@@ -185,7 +168,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             "pools",
             f"{pool['task_instances']} task instances (of {pool['dag_id']} at least) name the pool {pool['pool']!r},"
             " which does not exist.",
-            f"Make it: `paceline pools set '{pool['pool']}' SLOTS`.",
+            f"Create it: `paceline pools set '{pool['pool']}' SLOTS`.",
         )
     for task in transact(engine, overview.oversized):
         yield bad(
@@ -226,7 +209,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
         cipher = Cipher.of(settings, make=False)
     except PacelineError as error:
         message, _, fix = str(error).partition(": ")
-        yield bad("secrets", f"{message}, although variables or connections are stored.", _sentence(fix))
+        yield bad("secrets", f"{message}, although variables or connections are stored.", sentence(fix))
         return
     unreadable = {kind: sorted({name for name, token in found if not cipher.reads(token)}) for kind, found in stored.items()}
     for kind, names in unreadable.items():
@@ -268,21 +251,21 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         yield good("broker", f"Redis {version}")
 
 
-def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _guarded(check: str, look: Callable[[], Iterator[Finding]], known: Known) -> list[Finding]:
     """Return the findings of `look`. An error of the database or broker becomes a finding with its own fix."""
     findings: list[Finding] = []
     try:
         findings.extend(look())
     except Exception as error:
-        known = lazy.as_paceline_error(error)
-        if known is None:
+        found = known(error)
+        if found is None:
             raise
         # Paceline's error messages end with the fix: the last sentence, or the text after the last colon.
-        text = str(known)
+        text = str(found)
         message, _, fix = text.rpartition(". " if ". " in text else ": ")
-        findings.append(bad(check, f"{message}.", _sentence(fix)))
+        findings.append(bad(check, f"{message}.", sentence(fix)))
     return findings
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]

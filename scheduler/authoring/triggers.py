@@ -1,4 +1,4 @@
-"""Triggers that DAG files import, and the base class of their own triggers. A waiter process awaits them."""
+"""The triggers, which a waiter process awaits. DAG files import them from `scheduler.triggers`."""
 
 import asyncio
 import glob
@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.authoring import running
-from scheduler.authoring.deferral import BaseTrigger, TaskDeferred, TriggerEvent
+from scheduler.authoring.deferral import BaseTrigger, TriggerEvent
 from scheduler.authoring.external import ExternalResult, Target, judge
 
-__all__ = [
-    "BaseEventTrigger", "BaseTrigger", "DateTimeTrigger", "DirectoryFileDeleteTrigger", "ExternalTrigger", "FileDeleteTrigger",
-    "FileTrigger", "TaskDeferred", "TimeDeltaTrigger", "TriggerEvent",
-]  # fmt: skip
-
+#: The module in every class path. Rows of deferred tasks hold it, and a waiter of another release imports it.
+MODULE = "scheduler.triggers"
 #: A longer sleep would not notice that the machine's clock was set.
 LONGEST_SLEEP_S = 30.0
 
@@ -38,7 +35,7 @@ class DateTimeTrigger(BaseTrigger):
         self.end_from_trigger = end_from_trigger
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.DateTimeTrigger", {"moment": self.moment}
+        return f"{MODULE}.DateTimeTrigger", {"moment": self.moment}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         while (remaining_s := (self.moment - self._now()).total_seconds()) > 0:
@@ -71,7 +68,7 @@ class FileTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {"filepath": self.filepath, "recursive": self.recursive, "poke_interval": self.poke_interval}
-        return f"{__name__}.FileTrigger", arguments
+        return f"{MODULE}.FileTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         while (found := await asyncio.to_thread(find_file, self.filepath, recursive=self.recursive)) is None:
@@ -89,7 +86,7 @@ class FileDeleteTrigger(BaseEventTrigger):
         self.filepath, self.poke_interval = filepath, poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.FileDeleteTrigger", {"filepath": self.filepath, "poke_interval": self.poke_interval}
+        return f"{MODULE}.FileDeleteTrigger", {"filepath": self.filepath, "poke_interval": self.poke_interval}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         while not await asyncio.to_thread(_delete_file, Path(self.filepath)):
@@ -106,7 +103,7 @@ class DirectoryFileDeleteTrigger(FileDeleteTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {"directory": self.directory, "filename": self.filename, "poke_interval": self.poke_interval}
-        return f"{__name__}.DirectoryFileDeleteTrigger", arguments
+        return f"{MODULE}.DirectoryFileDeleteTrigger", arguments
 
 
 class ExternalTrigger(BaseTrigger):
@@ -133,7 +130,7 @@ class ExternalTrigger(BaseTrigger):
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.ExternalTrigger", {"targets": [asdict(target) for target in self.targets], **self.states}
+        return f"{MODULE}.ExternalTrigger", {"targets": [asdict(target) for target in self.targets], **self.states}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         allowed, skipped, failed = self.states.values()
