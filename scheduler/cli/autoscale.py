@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import asdict
 from http.server import ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from scheduler.deciding.worker_count import Autoscaler
+    from scheduler.services.autoscale import Autoscaler
 
 PATH = "/workers"
 
@@ -70,7 +69,7 @@ def autoscale(
     The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if
     nothing waits or runs. Tasks that wait for a slot of a pool do not count.
     """
-    from scheduler.deciding.worker_count import Autoscaler, Limits
+    from scheduler.services.autoscale import Autoscaler, Limits
 
     if maximum < minimum:
         raise click.UsageError(f"--max {maximum} is less than --min {minimum}.")
@@ -95,17 +94,8 @@ def autoscale(
     elif watch:
         _watch(autoscaler, engine, interval, say)
     else:
-        decision = decide(autoscaler, engine)
+        decision = autoscaler.run_once(engine)
         output.result(decision, str(decision["workers"]))
-
-
-def decide(autoscaler: Autoscaler, engine: Engine) -> dict[str, Any]:
-    """Read the workload of the queues, and return it with the number of workers."""
-    from scheduler.store.db.database import transact
-    from scheduler.store.queries import workload
-
-    load = transact(engine, workload.of_queues, autoscaler.queues, window_s=autoscaler.limits.drain_s)
-    return {"queues": autoscaler.queues, "workers": autoscaler.decide(load), **asdict(load)}
 
 
 def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Callable[[str], None]) -> None:
@@ -113,7 +103,7 @@ def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Calla
     last = None
     while True:
         try:
-            decision = decide(autoscaler, engine)
+            decision = autoscaler.run_once(engine)
         except Exception as error:
             say(f"No decision: {_reason(error)}")
         else:
@@ -143,7 +133,7 @@ class _Handler(health_server.Handler):
         else:
             try:
                 with self.lock:
-                    decision = decide(self.autoscaler, self.engine)
+                    decision = self.autoscaler.run_once(self.engine)
             except Exception as error:
                 self.answer(503, {"error": _reason(error)})
             else:

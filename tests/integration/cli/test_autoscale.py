@@ -11,7 +11,7 @@ import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.cli import autoscale
-from scheduler.deciding.worker_count import Autoscaler, Limits
+from scheduler.services.autoscale import Autoscaler, Limits
 
 from .conftest import Cli
 
@@ -57,7 +57,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
     messages = wide.messages()
     claims = [wide.claim(message) for message in messages[:10]]
     wide.sql("update task_instance set started_at = clock_timestamp() - interval '7 s' where state = 'running'")
-    assert autoscale.decide(Autoscaler(["heavy"], LIMITS, cooldown_s=0), wide.engine)["service_s"] == pytest.approx(7, abs=2)
+    assert Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)["service_s"] == pytest.approx(7, abs=2)
     for claim in claims[:6]:
         assert claim is not None
         wide.sql(
@@ -66,7 +66,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
             claim.id,
         )
 
-    found = autoscale.decide(Autoscaler(["heavy"], LIMITS, cooldown_s=0), wide.engine)
+    found = Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)
 
     assert (found["waiting"], found["running"]) == (30, 4)
     assert found["service_s"] == pytest.approx(20, abs=2)
@@ -77,11 +77,11 @@ def test_tasks_of_a_worker_that_drains_need_no_other_worker(wide: Scenario) -> N
     claims = [wide.claim(message) for message in wide.messages()[:10]]
     assert all(claims)
     autoscaler = Autoscaler(["heavy"], LIMITS, cooldown_s=0)
-    before = autoscale.decide(autoscaler, wide.engine)
+    before = autoscaler.run_once(wide.engine)
 
     wide.sql("insert into worker_drain (process_id, asked_by) values (%s, 'a signal')", wide.worker_id)
 
-    after = autoscale.decide(autoscaler, wide.engine)
+    after = autoscaler.run_once(wide.engine)
     assert (before["waiting"], before["running"]) == (30, 10)
     assert (after["waiting"], after["running"]) == (30, 0)
 

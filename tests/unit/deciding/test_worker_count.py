@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scheduler.deciding import worker_count
-from scheduler.deciding.worker_count import Autoscaler, Limits, Workload
+from scheduler.deciding.worker_count import Workload
+from scheduler.services.autoscale import Autoscaler, Limits
 
 LIMITS = Limits(minimum=0, maximum=100, concurrency=4, drain_s=300, default_service_s=10)
 #: Arrivals of tasks, each with its duration, both in seconds.
