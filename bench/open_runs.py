@@ -66,7 +66,7 @@ class Costs:
         scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
         processes.register(stack.engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=1_000_000)
         self._promote = Promote(stack.engine, stack.settings, versions)
-        self._sweep = Sweep(stack.engine, stack.settings, versions, self._promote)
+        self._sweep = Sweep(stack.engine, stack.settings, versions, lambda: self._promote.hints)
         self._queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), lambda: scheduler)
         self._spent: dict[str, Spent] = defaultdict(lambda: (0.0, 0.0))
         self._runs = self._open = 0

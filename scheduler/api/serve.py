@@ -45,7 +45,7 @@ def run(settings: Settings, *, say: Callable[[str], None]) -> int:
     role.prepare(settings.web_database_url)
     hardening.forget()
     if settings.logs.format == log_format.JSON:
-        log_format.json_to_stderr("web")
+        log_format.to_stderr(log_format.JSON, "web")
         say = log.info
     _prepare_database(settings, say)
     with role.running("web", settings.run_folder) as running:
@@ -96,8 +96,7 @@ def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
     """Wait for the database, check its schema, and create the first account."""
     engine = database.create(settings)
     try:
-        store.wait(engine, say)
-        migrate.check(engine)
+        migrate.wait(engine, say)
         password = store.transact(engine, accounts.create_first)
     finally:
         engine.dispose()

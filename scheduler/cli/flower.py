@@ -28,8 +28,11 @@ def flower() -> None:
     settings = options.settings()
     address, port = settings.flower.address, settings.flower.port
     options.refuse_taken_port("flower", address, port)
-    from scheduler.messaging import publisher
     from scheduler.process import hardening
+
+    # Before the packages of Celery run in this process, which holds the password of the broker.
+    hardening.close()
+    from scheduler.messaging import publisher
     from scheduler.process.service_manager import ServiceManager
     from workers.flower.control import refuse_revoke
 
@@ -50,7 +53,6 @@ def flower() -> None:
     from workers.flower import queues
 
     queues.install(settings)
-    hardening.close()
     names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
     access.guard([*names, address.lower()])
     _report_to(ServiceManager.take())

@@ -103,7 +103,7 @@ def sayer(settings: Settings, role: str) -> Callable[[str], None]:
 
     if settings.logs.format != log_format.JSON:
         return say
-    log_format.json_to_stderr(role)
+    log_format.to_stderr(log_format.JSON, role)
     return logging.getLogger(f"paceline.{role}").info
 
 

@@ -11,12 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
 
 from scheduler import states
 from scheduler.cli import output, spark_progress
 from scheduler.exceptions import WaitTimeoutError
-from scheduler.process import retries
 from scheduler.store.db import database
 from scheduler.store.queries import reads
 
@@ -80,8 +78,8 @@ def _patiently(
     def wait(*_: object) -> None:
         database.wait(engine, lambda text: console.print(Text(text)))
 
-    retrying = retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=0.0, failed=wait)
-    return retrying(database.transact, engine, read, *args, **kwargs)
+    result: dict[str, Any] = database.until_answered(engine, pause_s=0.0, failed=wait)(read, *args, **kwargs)
+    return result
 
 
 class _Lines:

@@ -25,10 +25,10 @@ from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process.health import Contact, Pulse
+from scheduler.process.health import ServerHealth, StepHealth
 from scheduler.settings import Settings
 from scheduler.store.dags import files
-from scheduler.store.db import clock, sqlstates
+from scheduler.store.db import sqlstates
 from scheduler.store.db.database import transact
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 CLAIM_MARGIN_S = 30.0
 #: Seconds until a switched link to the folder is detected, which inotify does not report.
 GLANCE_S = 0.5
-#: Seconds between two readings of the database's clock.
-CLOCK_S = 15.0
 STOP_S = 15.0
 #: Seconds between two searches for orphaned processes. There is another search whenever a fork server or callback process ends.
 STRAYS_S = 15.0
@@ -105,20 +103,21 @@ class DagFileManager:
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         #: The time, on the monotonic clock, at which the database is queried for due files again.
         self._ask_at = 0.0
-        self._clock_read: tuple[datetime, float] | None = None
         self._thread: threading.Thread | None = None
         self._next_id: str | None = None
-        #: Beats at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
-        self._pulse = Pulse("The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold)
+        #: Updated at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
+        self._iterations = StepHealth(
+            "The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold
+        )
         #: Fails while every iteration fails, unless the database is unreachable.
-        self._progress = Contact()
+        self._progress = ServerHealth()
         self._strays_at = 0.0
 
     def complaint(self, now: float) -> str | None:
         """Return why DAG files are not parsed, for the scheduler's health. `now` is the time on the monotonic clock."""
-        return self._pulse(now) or self._progress(now)
+        return self._iterations(now) or self._progress(now)
 
-    def run_once(self, now: datetime, *, ask: bool = True) -> Iteration:
+    def run_once(self, *, ask: bool = True) -> Iteration:
         """Check the folder, store finished results and start due files, without waiting for a file.
 
         Without `ask`, only files that have just changed are due. Database errors are propagated. The next iteration stores the
@@ -126,11 +125,11 @@ class DagFileManager:
         """
         self._id, self._next_id = self._next_id or self._id, None
         self._answers.extend(self._parser.collect())
-        listed, removed, started = self._sync(now)
+        listed, removed, started = self._sync()
         parse_measures.of_iteration(listed)
-        recorded = self._store(now)
+        recorded = self._store()
         if ask or self._ask_at == 0.0:
-            started += self._start_due(now)
+            started += self._start_due()
         if self._wakeups is not None and (removed or any(result.changed for result in recorded.values())):
             self._wakeups.wake("plan")
         return Iteration(
@@ -170,7 +169,7 @@ class DagFileManager:
                 log.warning("The claims on DAG files could not be released: %s", error.orig)
             self._claimed.clear()
 
-    def _sync(self, now: datetime) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
+    def _sync(self) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:
         """Write the changes in the folder to the database.
 
         Returns the number of listed files, the removed DAGs, and the files that are parsed at once.
@@ -183,7 +182,7 @@ class DagFileManager:
         if self._listing is None:
             return None, (), ()
         listing = self._listing
-        changes: dict[str, Any] = {"modules": listing.modules, "again": listing.again, "now": now}
+        changes: dict[str, Any] = {"modules": listing.modules, "again": listing.again}
         places = self._free_places()
         removed: tuple[str, ...] = ()
         claimed: list[files.Claimed] = []
@@ -191,12 +190,12 @@ class DagFileManager:
             removed = transact(self._engine, files.sync, listing.files, complete=listing.complete, **changes)
             self._ask_at = 0.0
         else:
-            claimed = transact(self._engine, files.take, listing.files, **changes, **self._claim(places, now))
+            claimed = transact(self._engine, files.take, listing.files, **changes, **self._claim(places))
             self._asked(full=len(claimed) == places)
         self._listing = None
         return len(listing.files), removed, self._begin(claimed)
 
-    def _store(self, now: datetime) -> dict[str, files.Recorded]:
+    def _store(self) -> dict[str, files.Recorded]:
         recorded = {}
         while self._answers:
             answer = self._answers[0]
@@ -210,7 +209,7 @@ class DagFileManager:
                 self._parser.submit([answer.file])
                 continue
             try:
-                result = self._record(answer, now)
+                result = self._record(answer)
             except AWAY:
                 self._answers.rotate(-1)  # this answer may be the cause: store the others before the next attempt
                 raise
@@ -226,10 +225,10 @@ class DagFileManager:
                 self._log(answer.file, result.problem)
         return recorded
 
-    def _record(self, answer: Answer, now: datetime) -> files.Recorded:
+    def _record(self, answer: Answer) -> files.Recorded:
         """Store an answer. An invalid answer becomes a problem of its file. Only errors of an unreachable database are raised."""
         try:
-            return self._put(self._parsed(answer), now)
+            return self._put(self._parsed(answer))
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
@@ -248,7 +247,7 @@ class DagFileManager:
             problem=files.ImportProblem(**reason.model_dump()),
         )
         try:
-            return self._put(failed, now)
+            return self._put(failed)
         except AWAY:
             raise
         except Exception:
@@ -263,9 +262,9 @@ class DagFileManager:
             self._attempts[file] += 1
         return self._attempts[file] >= MAX_ATTEMPTS
 
-    def _put(self, parsed: files.ParsedFile, now: datetime) -> files.Recorded:
+    def _put(self, parsed: files.ParsedFile) -> files.Recorded:
         min_interval = timedelta(seconds=self._settings.scheduler.min_file_process_interval)
-        return files.record(self._engine, parsed, claimed_by=self._id, now=now, min_interval=min_interval)
+        return files.record(self._engine, parsed, claimed_by=self._id, min_interval=min_interval)
 
     def _rests(self, answer: Answer) -> timedelta | None:
         """Return the parse interval of a file that depends only on code. It is randomized, so that files are not due together."""
@@ -298,11 +297,11 @@ class DagFileManager:
             source=functools.partial(_source, self._settings.dags_folder / answer.file),
         )
 
-    def _start_due(self, now: datetime) -> tuple[str, ...]:
+    def _start_due(self) -> tuple[str, ...]:
         places = self._free_places()
         if places <= 0:
             return ()
-        claimed = transact(self._engine, files.claim, now=now, **self._claim(places, now))
+        claimed = transact(self._engine, files.claim, **self._claim(places))
         self._asked(full=len(claimed) == places)
         return self._begin(claimed)
 
@@ -313,11 +312,11 @@ class DagFileManager:
     def _free_places(self) -> int:
         return self._settings.scheduler.parsing_processes - self._parser.busy
 
-    def _claim(self, places: int, now: datetime) -> dict[str, Any]:
+    def _claim(self, places: int) -> dict[str, Any]:
         limits = self._settings.scheduler
         return {
             "claimed_by": self._id,
-            "until": now + timedelta(seconds=limits.dag_file_processor_timeout + CLAIM_MARGIN_S),
+            "lease_s": limits.dag_file_processor_timeout + CLAIM_MARGIN_S,
             "limit": places,
             "sort_mode": limits.file_parsing_sort_mode,
             "host": self._host,
@@ -330,35 +329,24 @@ class DagFileManager:
         self._parser.submit(fresh)
         return tuple(fresh)
 
-    def _clock(self) -> datetime:
-        """Return the database's time, because schedulers compare their claims. Between readings, the monotonic clock is added."""
-        now = time.monotonic()
-        if self._clock_read is None or now - self._clock_read[1] > CLOCK_S:
-            with self._engine.connect() as connection:
-                self._clock_read = clock.now(connection), now
-        read, at = self._clock_read
-        return read + timedelta(seconds=now - at)
-
     def _run(self) -> None:
         failing = False
         while not self._stopping.is_set():
             try:
-                self._pulse.beat()
+                self._iterations.ran()
                 self._end_strays()
-                iteration = self.run_once(self._clock(), ask=time.monotonic() >= self._ask_at)
+                iteration = self.run_once(ask=time.monotonic() >= self._ask_at)
             except AWAY as error:
                 if not failing:
                     log.warning("DAG files wait for the database: %s", str(error.orig).strip())
                 failing = True
                 # Changes that a crash of the database undid must be written again.
                 self._watch.list_again()
-                self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             except Exception as error:
                 # The next iteration may succeed, and the stored DAGs are still scheduled.
                 log.exception("An iteration over the DAG files failed")
                 self._progress.failed(f"No DAG file is read: each iteration fails with {type(error).__name__}; see the log.")
-                self._clock_read = None
                 self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
             else:
                 failing = False

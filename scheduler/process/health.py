@@ -18,14 +18,15 @@ Complaint = Callable[[float], str | None]
 
 
 @dataclass(slots=True)
-class Pulse:
+class StepHealth:
     """A recurring step, such as an iteration of a thread. It is unhealthy if it has not run for `limit_s` seconds."""
 
     what: str
     limit_s: float
     at: float = field(default_factory=time.monotonic)
 
-    def beat(self) -> None:
+    def ran(self) -> None:
+        """Record that the step has just run."""
         self.at = time.monotonic()
 
     def __call__(self, now: float) -> str | None:
@@ -34,7 +35,7 @@ class Pulse:
 
 
 @dataclass(slots=True)
-class Contact:
+class ServerHealth:
     """A server that this process uses. It is unhealthy if all requests have failed for `limit_s` seconds."""
 
     limit_s: float = AWAY_S

@@ -47,10 +47,10 @@ def line(message: str, level: str, fields: Mapping[str, Any], *, at: datetime | 
     return json.dumps(record, ensure_ascii=False, default=str)
 
 
-def json_to_stderr(role: str) -> None:
-    """Write the records of this process to its error output as JSON lines."""
+def to_stderr(form: str, role: str) -> None:
+    """Write the log records of this process to its error output, in the form of logs.format."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
-    logging.root.handlers[0].setFormatter(JsonFormatter({"role": role}))
+    logging.root.handlers[0].setFormatter(formatter(form, role=role))
 
 
 def formatter(form: str, **fields: Any) -> logging.Formatter:

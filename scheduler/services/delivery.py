@@ -5,18 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import OperationalError
 from tenacity import stop_when_event_set
 
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
-from scheduler.process import fault_points, measures, retries
+from scheduler.process import fault_points, measures
 from scheduler.services import mail
 from scheduler.settings import Settings, log_paths
 from scheduler.store.db import database
-from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.notices import Notice
 
@@ -103,13 +101,13 @@ class Delivery:
 
     def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Repeat it until the database answers or the scheduler stops: a delivery that is not recorded would be repeated."""
-        result: R = retries.repeated(
-            lambda error: isinstance(error, OperationalError),
+        result: R = database.until_answered(
+            self.engine,
             pause_s=PAUSE_S,
+            failed=lambda error, _: log.warning("%s", database.translate(error)),
             stop=stop_when_event_set(self.stop),
             sleep=self.stop.wait,
-            failed=lambda error, _: log.warning("%s", database.translate(cast(OperationalError, error))),
-        )(transact, self.engine, work, *args, **kwargs)
+        )(work, *args, **kwargs)
         return result
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:

@@ -19,10 +19,10 @@ log = logging.getLogger("paceline.scheduler")
 
 
 class Heartbeat(Service):
-    """The entry of one scheduler in the registry. After `start` a thread renews it; before, each pass does.
+    """Keeps the entry of one scheduler in the registry.
 
-    While `is_wanted` is false, the thread does not renew it, so that the entry of a hung loop expires. `renewed` is called
-    after each renewal.
+    After `start`, a thread renews the entry. Without it, each pass does. The thread pauses while `is_wanted` returns false, so
+    that the entry of a scheduler with a hung loop expires. `renewed` is called after each renewal.
     """
 
     name = "heartbeat"

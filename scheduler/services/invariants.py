@@ -9,14 +9,13 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding.evaluate import evaluate, run_state
-from scheduler.services.promote import facts_of
-from scheduler.services.rescue import dispatch_ids_in_broker
+from scheduler.messaging.queued_messages import dispatch_ids_in_broker
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances
+from scheduler.store.runs import instances, run_facts
 from scheduler.store.upkeep import invariants
 from scheduler.store.upkeep.invariants import Bounds, Broken, RunningRun
 
@@ -82,7 +81,7 @@ def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broke
 def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[Broken]:
     dag = tools.versions.dag(connection, run.version_id)
     states = instances.states_of(connection, [run.id]).get(run.id, {})
-    known = facts_of(connection, dag, run.id)
+    known = run_facts.read(connection, dag, run.id)
     ended = invariants.last_ended(connection, run.id)
     late = clock.now(connection) - timedelta(seconds=tools.grace_s)
     evaluation = evaluate(dag, states, known)

@@ -5,7 +5,6 @@ Run as many schedulers as you like. All are active and stateless, and any can be
 
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.messaging.wakeups import QUEUE, Wakeups, client
 from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.services import scheduler_health
@@ -35,10 +34,10 @@ from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue
 from scheduler.services.queue_report import QueueReport
 from scheduler.services.rescue import Rescue
-from scheduler.services.service import Result, Service, TimedService
+from scheduler.services.service import BaseService, Result
 from scheduler.services.sweep import Sweep
 from scheduler.services.timeouts import Timeouts
-from scheduler.services.timer import BESIDE_LISTENER_S, Timer
+from scheduler.services.timer import LONGEST_SHARED_SKIP_S, Timer
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, database, migrate, sqlstates
@@ -46,7 +45,7 @@ from scheduler.store.upkeep import pending_work
 
 log = logging.getLogger("paceline.scheduler")
 
-S = TypeVar("S", bound=Service | TimedService)
+S = TypeVar("S", bound=BaseService)
 
 #: Seconds without starting a service after which the loop counts as hung. A service that waits for the broker ends sooner.
 HANGS_S = 60.0
@@ -57,15 +56,10 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     began = time.monotonic()
     role.prepare(settings.database_url)
     hardening.forget()
-    if settings.logs.format == log_format.JSON:
-        log_format.json_to_stderr("scheduler")
-    else:
-        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
+    log_format.to_stderr(settings.logs.format, "scheduler")
     process_tree.become_reaper()
     engine = database.create(settings, application="paceline scheduler", by_index=True)
-    database.wait(engine, log.warning)
-    migrate.check(engine)
+    migrate.wait(engine, log.warning)
     try:
         wakeups.check(settings)
     except CredentialsError:
@@ -80,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         loop.heartbeat.registration.entered = files.work_as
         files.start()
         process.ending.callback(files.stop)
-        report = loop.vitals.health(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
+        report = loop.health.combined(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
         process.serve_health(report, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s started; DAGs folder %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)
@@ -90,7 +84,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
 
 def services(
     engine: Engine, settings: Settings, scheduler_id: Callable[[], str], *, began: float | None = None
-) -> tuple[Service | TimedService, ...]:
+) -> tuple[BaseService, ...]:
     """The services of one scheduler, in the order in which their work flows."""
     publisher, versions, broker = Publisher(settings), Versions(), client(settings)
     promote = Promote(engine, settings, versions)
@@ -101,7 +95,7 @@ def services(
         Backfill(engine, settings, versions),
         Timeouts(engine, settings),
         promote,
-        Sweep(engine, settings, versions, promote),
+        Sweep(engine, settings, versions, lambda: promote.hints),
         Queue(engine, settings, publisher, scheduler_id),
         QueueReport(engine, settings, broker),
         Deadlines(engine, settings),
@@ -127,14 +121,13 @@ class SchedulerLoop:
     ) -> None:
         self.engine = engine
         self.settings = settings
-        self.vitals = scheduler_health.of(settings)
+        self.health = scheduler_health.of(settings)
         self.heartbeat = Heartbeat(
-            engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.vitals.heartbeat.beat
+            engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.health.heartbeat.ran
         )
         self.services = services(engine, settings, lambda: self.scheduler_id, began=began)
         self.timers = {service.name: Timer(service.interval_s) for service in (self.heartbeat, *self.services)}
-        self.questions = {service.name: service.pending for service in self.services if service.pending is not None}
-        self._queue = self.service(Queue)
+        self.conditions = {service.name: service.pending for service in self.services if service.pending is not None}
         self._wakeups = Wakeups(settings)
 
     @property
@@ -167,23 +160,22 @@ class SchedulerLoop:
             now, pending = self._look()
         except OperationalError as error:
             self._report(error)
-            self.vitals.loop.beat()
+            self.health.loop.ran()
             for timer in self.timers.values():
                 # Marked as more than a poll, because the work of its wakeup is not done.
                 timer.ran(timer.interval_s)
             return
-        self.vitals.database.answered()
+        self.health.database.answered()
         for service in self.services:
-            self.vitals.loop.beat()
+            self.health.loop.ran()
             # Before each service, so that a long pass does not delay the heartbeat.
             heartbeat = self.timers[self.heartbeat.name]
-            if heartbeat.is_due() or (pending is not None and heartbeat.is_near()):
+            if heartbeat.is_due() or (pending is not None and heartbeat.is_due_soon()):
                 self._run(self.heartbeat, now)
             timer = self.timers[service.name]
-            if pending is not None and service.name in self.questions and timer.is_near() and timer.only_polls():
+            if pending is not None and service.name in self.conditions and timer.is_due_soon() and timer.can_skip():
                 if service.name not in pending or self._is_left_to_listener(service, timer):
-                    if isinstance(service, TimedService):
-                        service.skipped(now)
+                    service.skipped(now)
                     timer.skip()
                     continue
                 timer.wake()
@@ -191,7 +183,7 @@ class SchedulerLoop:
                 self._run(service, now)
 
     def wake(self, tokens: Iterable[str]) -> None:
-        """Make the services of these wakeups due, see scheduler/messaging/wakeups.py."""
+        """Make due the services that declare the kinds of these wakeups. scheduler/messaging/wakeups.py lists the kinds."""
         for token in tokens:
             kind, _, key = token.partition(":")
             for service in self.services:
@@ -207,43 +199,44 @@ class SchedulerLoop:
         self._guarded(self.heartbeat.close)
         self.engine.dispose()
 
-    def _is_left_to_listener(self, service: Service | TimedService, timer: Timer) -> bool:
-        return service.is_shared and self._wakeups.another_listens and timer.only_polls(BESIDE_LISTENER_S)
+    def _is_left_to_listener(self, service: BaseService, timer: Timer) -> bool:
+        return service.is_shared and self._wakeups.another_listens and timer.can_skip(LONGEST_SHARED_SKIP_S)
 
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
         """The time by the database's clock, and the services with pending work, or None if no service polls."""
-        timers = [self.timers[name] for name in self.questions]
+        timers = [self.timers[name] for name in self.conditions]
         with self.engine.connect() as connection:
-            if not any(timer.is_due() and timer.only_polls() for timer in timers):
+            if not any(timer.is_due() and timer.can_skip() for timer in timers):
                 return clock.now(connection), None
-            return pending_work.look(connection, self.settings, self.questions)
+            return pending_work.look(connection, self.settings, self.conditions)
 
-    def _run(self, service: Service | TimedService, now: datetime) -> None:
-        result = self._guarded(lambda: service.run_once(now) if isinstance(service, TimedService) else service.run_once())
+    def _run(self, service: BaseService, now: datetime) -> None:
+        result = self._guarded(lambda: service.run(now))
         for level, message in result.log:
             log.log(level, "%s", message)
-        for name in result.wake:
+        for name in result.services:
             self.timers[name].wake()
         self.wake(f"run:{run}" for run in result.runs)
         self.timers[service.name].ran(result.again_in_s)
 
     def _wait(self, stop: threading.Event) -> None:
         now = time.monotonic()
-        unread_s = self._queue.listens_at - now
-        pause_s = min(self._next_due_at() - now, unread_s if unread_s > 0 else math.inf)
+        # The wakeups of other kinds are read meanwhile.
+        paused_s = max(service.wakeups_paused_until for service in self.services if QUEUE in service.wakeups) - now
+        pause_s = min(self._next_due_at() - now, paused_s if paused_s > 0 else math.inf)
         if pause_s <= 0:
             return
-        if self.vitals.database.since is not None:
+        if self.health.database.since is not None:
             # Another scheduler may reach it, and act on the wakeups.
             self._wakeups.leave()
             stop.wait(pause_s)
             return
-        tokens = self._wakeups.wait(pause_s, queue=unread_s <= 0)
+        tokens = self._wakeups.wait(pause_s, queue=paused_s <= 0)
         if tokens is None:  # the broker does not answer: poll
-            self.vitals.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
+            self.health.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
-        self.vitals.broker.answered()
+        self.health.broker.answered()
         self.wake(tokens)
 
     def _next_due_at(self) -> float:
@@ -251,7 +244,7 @@ class SchedulerLoop:
 
     def _is_running(self) -> bool:
         """Whether the loop runs. The claims of a hung scheduler on DAG files and notices must expire."""
-        return time.monotonic() - self.vitals.loop.at < HANGS_S
+        return time.monotonic() - self.health.loop.at < HANGS_S
 
     def _guarded(self, run: Callable[[], Result | None]) -> Result:
         """Run a function of a service, and log its error; the loop and the other services continue."""
@@ -268,5 +261,5 @@ class SchedulerLoop:
 
     def _report(self, error: DBAPIError) -> None:
         meaning = str(database.translate(error))
-        self.vitals.database.failed(meaning)
+        self.health.database.failed(meaning)
         log.warning("%s", meaning)

@@ -13,9 +13,10 @@ from scheduler.deciding.limits import RUN, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
+from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import QUEUE
-from scheduler.process import fault_points, measures
+from scheduler.process import measures
+from scheduler.services.dispatch import send
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
@@ -66,13 +67,11 @@ class Queue(Service):
         #: Runs that had reached max_active_tasks. The next pass counts them first, to exclude those that still have.
         self._full_runs: Collection[int] = ()
         self._queued_at = 0.0
-        #: When the loop reads wakeups of this service again, by the monotonic clock, see pause_s.
-        self.listens_at = SHORTEST_PAUSE_S
 
     def run_once(self) -> Result:
         queued = self.queue()
         since_last_s, self._queued_at = time.monotonic() - self._queued_at, time.monotonic()
-        self.listens_at = self._queued_at + pause_s(queued, since_last_s)
+        self.wakeups_paused_until = self._queued_at + pause_s(queued, since_last_s)
         again_in_s = AT_ONCE if queued.more else None
         if (queued.held_elsewhere or queued.lost) and not queued.more:
             # Jitter, so that two schedulers, or a scheduler and the workers, that met do not meet again.
@@ -106,21 +105,6 @@ def pause_s(queued: Queued, since_last_s: float) -> float:
         return SHORTEST_PAUSE_S
     taken_per_s = max(len(queued.messages), 1) / max(since_last_s, SHORTEST_PAUSE_S)
     return min(max(queued.ahead / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
-
-
-def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
-    """Publish messages and set dispatched_at. Without the broker, the task instances stay queued, and rescue sends them later."""
-    if not messages:
-        return True
-    fault_points.point(f"{step}.publish")
-    try:
-        publisher.publish(messages)
-    except PUBLISH_ERRORS:
-        measures.count("celery.task_timeout_error", len(messages))
-        return False
-    fault_points.point(f"{step}.published")
-    transact(engine, instances.stamp_dispatched, messages)
-    return True
 
 
 @dataclass(slots=True)

@@ -1,24 +1,22 @@
 """rescue: finds messages that the broker lost and processes that died, and returns their work to the schedulers."""
 
 import contextlib
-import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import redis
 from sqlalchemy import Connection, Engine
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import Publisher, broker_lists
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.queued_messages import dispatch_ids_in_broker
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.process import measures
-from scheduler.services.queue import send
+from scheduler.services.dispatch import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -28,13 +26,11 @@ from scheduler.store.worker import crashes
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
-#: The largest jump of the database's clock between two passes that is ignored: this part of a worker's timeout, and at least
-#: these seconds, see docs/explanation/exclusive-tasks.md.
+#: A larger jump of the database's clock between two passes delays the search for lost processes. The limit is the share JUMP of
+#: a worker's timeout, and at least SMALL_JUMP_S seconds, see docs/explanation/exclusive-tasks.md.
 JUMP, SMALL_JUMP_S = 1 / 8, 1.0
 #: The lock of the scheduler that searches for lost messages, and the seconds after which it expires if that scheduler ends.
 LOCK_KEY, LOCK_S = "paceline:rescue", 2.0
-#: Messages read at once from a list, and in total. In a list with foreign content beyond that, later messages count as lost.
-PAGE, MOST_READ = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Rescue(TimedService):
     def __init__(
         self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis, *, began: float | None = None
     ) -> None:
-        """`began` is the monotonic time at which the process began, if it may have waited for the database since."""
+        """`began` is the monotonic time at which the process began. It may have waited for the database since then."""
         super().__init__(engine, settings)
         self._publisher = publisher
         self._broker = broker
@@ -64,7 +60,7 @@ class Rescue(TimedService):
         self._late_since: datetime | None = None
         self._began = began
         self._ran_at = time.monotonic() if began is None else began
-        self._judges_from = datetime.min.replace(tzinfo=UTC)
+        self._expires_from = datetime.min.replace(tzinfo=UTC)
         self.interval_s = settings.scheduler.orphaned_tasks_check_interval
 
     def run_once(self, now: datetime) -> Result:
@@ -79,7 +75,7 @@ class Rescue(TimedService):
         transact(self._engine, crashes.note)
         lost: list[str] = []
         runs: list[int] = []
-        if self._may_judge(now):
+        if self._may_expire(now):
             config = self._settings
             lost, runs = transact(
                 self._engine,
@@ -93,11 +89,11 @@ class Rescue(TimedService):
 
     def skipped(self, now: datetime) -> None:
         """Nothing is queued or running, and no heartbeat has expired: only update the state that `rescue` needs."""
-        self._may_judge(now)
+        self._may_expire(now)
         with contextlib.suppress(redis.RedisError):
             self._broker.set(EPOCH_KEY, "1", nx=True)
 
-    def _may_judge(self, now: datetime) -> bool:
+    def _may_expire(self, now: datetime) -> bool:
         """Whether processes without a heartbeat may be declared lost.
 
         They may not right after a gap in the passes of this scheduler, or between its start and its first pass. Its process was
@@ -114,9 +110,9 @@ class Rescue(TimedService):
             self._late_since = None
         elif self._late_since is None or now - self._late_since <= 2 * timeout:
             self._late_since = self._late_since or now
-            self._judges_from = now + timeout
+            self._expires_from = now + timeout
         # Otherwise this scheduler is always slow, and must not wait forever.
-        return now >= self._judges_from
+        return now >= self._expires_from
 
     def _send_lost(self) -> list[Message]:
         """Send lost messages again, unless another scheduler does that now: each would send all of them."""
@@ -187,30 +183,3 @@ def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: 
     if not crashes.settled(connection, seconds=settled_s):
         return []
     return instances.queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)
-
-
-def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:
-    """The Celery task IDs of the messages in these queues."""
-    ids: set[str] = set()
-    for queue in queues:
-        for key in broker_lists(queue):
-            for item in _items(broker, key):
-                # Foreign content is not an error here; workers reject it.
-                with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
-                    ids.add(json.loads(item)["headers"]["id"])
-    return ids
-
-
-def _items(broker: redis.Redis, key: str) -> Iterator[bytes]:
-    """The items of a list, newest first, so that none is missed when messages are added or taken concurrently."""
-    for start in range(0, MOST_READ, PAGE):
-        try:
-            page: Any = broker.lrange(key, start, start + PAGE - 1)
-        except redis.ResponseError as error:
-            if not broker_keys.is_wrong_type(error):
-                raise
-            broker_keys.put_aside(broker, [key], "list")
-            return
-        yield from page
-        if len(page) < PAGE:
-            return

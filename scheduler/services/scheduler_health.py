@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler.process.health import Complaint, Contact, Health, Pulse
+from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerHealth:
-    """The health of the parts of a scheduler. The loop updates its pulse before each service, so a hanging service shows."""
+    """The health of the parts of a scheduler. `loop` is updated before each service, so it shows a service that hangs."""
 
-    loop: Pulse
-    heartbeat: Pulse
-    database: Contact
-    broker: Contact
+    loop: StepHealth
+    heartbeat: StepHealth
+    database: ServerHealth
+    broker: ServerHealth
 
-    def health(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
-        """The health report. The broker is not vital: a scheduler decides without it, and sends messages when it is back."""
+    def combined(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
+        """The health of the process. The broker is not vital: without it, a scheduler decides, and sends messages later."""
         vital: dict[str, Complaint] = {
             "loop": self.loop,
             "heartbeat": self.heartbeat,
@@ -31,8 +31,8 @@ def of(settings: Settings) -> SchedulerHealth:
     """The initial health of a scheduler. A hanging one is unhealthy before other schedulers declare it lost."""
     lost_s = settings.scheduler.scheduler_health_check_threshold
     return SchedulerHealth(
-        loop=Pulse("The loop has not run a service", lost_s * 2 / 3),
-        heartbeat=Pulse("Its heartbeat did not reach the database", lost_s),
-        database=Contact(),
-        broker=Contact(),
+        loop=StepHealth("The loop has not run a service", lost_s * 2 / 3),
+        heartbeat=StepHealth("Its heartbeat did not reach the database", lost_s),
+        database=ServerHealth(),
+        broker=ServerHealth(),
     )

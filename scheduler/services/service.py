@@ -30,8 +30,8 @@ LogLine = tuple[int, str]
 class Result:
     """The requests of one pass of a service to the loop."""
 
-    #: Names of the services to run now.
-    wake: Collection[str] = ()
+    #: Names of the services to run now. These are not the kinds of wakeups, of which one may run several services.
+    services: Collection[str] = ()
     #: Runs to examine now, as by the wakeup "run".
     runs: Collection[int] = ()
     #: Seconds until the next pass; None is the interval of the service.
@@ -39,14 +39,14 @@ class Result:
     log: Sequence[LogLine] = ()
 
 
-class _Declaration:
-    """The declaration of a service, which the loop reads before it runs the service."""
+class BaseService:
+    """What the loop uses of a service: its declaration, and the methods that the loop calls."""
 
     name: ClassVar[str]
-    #: SQL that is true if the service could find work now or before the next check, see store/upkeep/pending_work. Without it,
-    #: the service runs at each interval.
+    #: An SQL condition: the service may find work, now or before the next check (see store/upkeep/pending_work). A service
+    #: without it runs at each interval.
     pending: ClassVar[str | None] = None
-    #: Whether its polls find the same work in every scheduler. Then the polls of the one that listens are enough.
+    #: Whether it finds the same work in every scheduler. Then only the scheduler that reads the wakeups needs to poll often.
     is_shared: ClassVar[bool] = False
     #: Kinds of wakeups (scheduler/messaging/wakeups.py) that make the service due.
     wakeups: ClassVar[frozenset[str]] = frozenset()
@@ -56,6 +56,15 @@ class _Declaration:
         self._settings = settings
         #: Seconds between two polls without a wakeup.
         self.interval_s = settings.scheduler.scheduler_idle_sleep_time
+        #: Monotonic time until which the loop leaves the wakeups of this service in Redis. Only the kind QUEUE can be left.
+        self.wakeups_paused_until = 0.0
+
+    @abstractmethod
+    def run(self, now: datetime) -> Result:
+        """Run one pass; `now` is the database's clock at its start."""
+
+    def skipped(self, now: datetime) -> None:
+        """Called instead of `run` at the end of an interval without pending work."""
 
     def woken(self, kind: str, key: str) -> None:
         """Called for a wakeup in `wakeups`; `key` is the part after its colon."""
@@ -64,23 +73,26 @@ class _Declaration:
         """Called when the scheduler stops."""
 
 
-class Service(_Declaration, ABC):
+class Service(BaseService, ABC):
     """A service that compares times only in SQL, by the database's clock, or not at all."""
 
     @abstractmethod
     def run_once(self) -> Result:
         """Decide and write."""
 
+    def run(self, now: datetime) -> Result:
+        return self.run_once()
 
-class TimedService(_Declaration, ABC):
+
+class TimedService(BaseService, ABC):
     """A service that compares times in Python, with the time that it receives."""
 
     @abstractmethod
     def run_once(self, now: datetime) -> Result:
         """Decide and write; `now` is the database's clock at the start of the pass."""
 
-    def skipped(self, now: datetime) -> None:
-        """Called instead of `run_once` at the end of an interval without pending work."""
+    def run(self, now: datetime) -> Result:
+        return self.run_once(now)
 
 
 def each(

@@ -5,7 +5,7 @@ time (see docs/explanation/locks.md), and a lost wakeup. Both start with the end
 which a task instance has ended since the last sweep. The check takes no locks and changes nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,13 +15,13 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.services.promote import Promote, facts_of
+from scheduler.services.examination import Examiner
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances, runs
+from scheduler.store.runs import instances, run_facts, runs
 
 #: The end of a task is visible when its transaction commits. After a longer commit, the run counts as unexamined for longest.
 LATE = timedelta(seconds=5)
@@ -35,23 +35,25 @@ class Sweep(Service):
     """Finds and examines runs. It stores the time of its last check, and the runs that are left to check."""
 
     name = "sweep"
-    pending = runs.RUNNING
+    pending = runs.PENDING_SWEEP
     is_shared = True
 
-    def __init__(self, engine: Engine, settings: Settings, versions: Versions, promote: Promote) -> None:
+    def __init__(self, engine: Engine, settings: Settings, versions: Versions, hinted: Callable[[], Collection[int]]) -> None:
+        """`hinted` returns the runs that promote examines in its next pass."""
         super().__init__(engine, settings)
         self._versions = versions
-        self._promote = promote
+        self._hinted = hinted
+        self._examiner = Examiner(engine, settings, versions)
         self._checked_at: datetime | None = None
         self._unchecked: dict[int, None] = {}
 
     def run_once(self) -> Result:
-        hinted = self._promote.hints
-        promoted = self._promote.examine(also=self.find(without=hinted), without=hinted)
-        wake, log = self._promote.follow_up(promoted)
-        if promoted.closed or promoted.started:
+        hinted = self._hinted()
+        examined = self._examiner.examine(also=self.find(without=hinted), without=hinted)
+        wake, log = self._examiner.follow_up(examined)
+        if examined.closed or examined.started:
             wake.append("promote")
-        return Result(wake=wake, runs=sorted(promoted.unfinished), log=log)
+        return Result(services=wake, runs=sorted(examined.unfinished), log=log)
 
     def find(self, *, without: Collection[int] = ()) -> list[int]:
         """Runs with something to decide now, except those in `without`, which are examined anyway."""
@@ -104,7 +106,7 @@ def _check(connection: Connection, versions: Versions, run_ids: Sequence[int]) -
 def _is_open(connection: Connection, run: int, dag: SerializedDag, states: dict[int, dict[int, TaskState]]) -> bool:
     """Whether a task is to be decided or expanded, or the run can be closed."""
     try:
-        known = facts_of(connection, dag, run)
+        known = run_facts.read(connection, dag, run)
         evaluation = evaluate(dag, states, known)
         if evaluation.decisions or evaluation.expand:
             return True

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from scheduler.services.promote import after_closing
+from scheduler.services.closed_runs import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.states import RunState
 from scheduler.store.db.database import commit_point, transact
@@ -17,7 +17,7 @@ class Timeouts(Service):
     """Ends each run in a transaction of its own. A run that another scheduler has locked is left to the next pass."""
 
     name = "timeouts"
-    pending = runs.TIMED_OUT
+    pending = runs.PENDING_TIMEOUTS
 
     def run_once(self) -> Result:
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
@@ -25,7 +25,7 @@ class Timeouts(Service):
         closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
         wake, log = after_closing(self._engine, closed)
         return Result(
-            wake=wake,
+            services=wake,
             again_in_s=AT_ONCE if len(closed) == limit else None,
             log=[*((logging.WARNING, f"DAG run {run} failed: its dagrun_timeout is over") for run in closed), *log],
         )

@@ -5,12 +5,12 @@ import random
 import time
 from dataclasses import dataclass
 
-#: A service runs at least every SELDOM_S seconds, even if no work seems to be pending.
-SELDOM_S = 30.0
-#: As SELDOM_S, for the shared services of a scheduler while another one listens.
-BESIDE_LISTENER_S = 5.0
-#: Services that are due within this share of their interval join one that is due now, so that one query checks all of them.
-#: With a half, any two services with the same interval join.
+#: Seconds after which a service runs again, even if no work is pending.
+LONGEST_SKIP_S = 30.0
+#: As LONGEST_SKIP_S, for a shared service whose work is pending while another scheduler reads the wakeups.
+LONGEST_SHARED_SKIP_S = 5.0
+#: The share of its interval by which a service may run early. One query then checks all services that are due soon. With a
+#: half, services that have the same interval always share a query.
 TOGETHER = 0.5
 
 
@@ -26,13 +26,13 @@ class Timer:
     def is_due(self) -> bool:
         return time.monotonic() >= self.due_at
 
-    def is_near(self) -> bool:
-        """Whether it is due now or soon."""
+    def is_due_soon(self) -> bool:
+        """Whether it is due now, or early enough to join the services that are due."""
         return time.monotonic() >= self.due_at - (TOGETHER * min(self.interval_s, 1.0) if self._by_interval else 0.0)
 
-    def only_polls(self, seldom_s: float = SELDOM_S) -> bool:
-        """Whether it is due only because its interval is over, and has run in the last `seldom_s`."""
-        return self._by_interval and self.due_at != 0.0 and time.monotonic() < self._ran_at + seldom_s
+    def can_skip(self, longest_s: float = LONGEST_SKIP_S) -> bool:
+        """Whether it is due only because its interval is over, and has run in the last `longest_s` seconds."""
+        return self._by_interval and self.due_at != 0.0 and time.monotonic() < self._ran_at + longest_s
 
     def wake(self) -> None:
         """Make it due now, because of an event."""

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -125,12 +124,12 @@ class Ground:
         pending = set(files)
 
         def all_read() -> bool:
-            turn = manager.run_once(datetime.now(UTC))
+            turn = manager.run_once()
             pending.difference_update(turn.stored)
             return not pending
 
         try:
-            manager.run_once(datetime.now(UTC))
+            manager.run_once()
             pending.intersection_update(self._known(folder))
             eventually(all_read, timeout=120, message=lambda: f"not read: {sorted(pending)}")
             with self.engine.connect() as connection:

@@ -5,7 +5,8 @@ front of pg_catalog has functions of these names, which add an offset. Column de
 (those that write events and notices) keep the real time.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 
@@ -13,14 +14,14 @@ from scheduler.settings import Settings
 
 SHADOW = """
 create schema moved;
-create table moved.offset_by (value interval not null);
+create table moved.offset_by (value interval not null, frozen timestamptz);
 insert into moved.offset_by values ('0');
 create function moved.clock_timestamp() returns timestamptz language sql volatile as
-    'select pg_catalog.clock_timestamp() + value from moved.offset_by';
+    'select coalesce(frozen, pg_catalog.clock_timestamp() + value) from moved.offset_by';
 create function moved.statement_timestamp() returns timestamptz language sql stable as
-    'select pg_catalog.statement_timestamp() + value from moved.offset_by';
+    'select coalesce(frozen, pg_catalog.statement_timestamp() + value) from moved.offset_by';
 create function moved.now() returns timestamptz language sql stable as
-    'select pg_catalog.now() + value from moved.offset_by';
+    'select coalesce(frozen, pg_catalog.now() + value) from moved.offset_by';
 do $$ begin
     execute format('alter database %I set search_path = moved, pg_catalog, public', current_database());
 end $$;
@@ -43,9 +44,13 @@ class Clock:
     def advance(self, by: timedelta) -> None:
         self._do(MOVE, {"by": by})
 
+    def freeze(self, at: datetime) -> None:
+        """Stop the clock at this time."""
+        self._do("update moved.offset_by set frozen = %(at)s", {"at": at})
+
     def close(self) -> None:
         self._connection.close()
 
-    def _do(self, statements: str, parameters: dict[str, timedelta] | None = None) -> None:
+    def _do(self, statements: str, parameters: dict[str, Any] | None = None) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute(statements, parameters)

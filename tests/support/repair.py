@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants
 from scheduler.services.backfill import Backfill
+from scheduler.services.dispatch import send
 from scheduler.services.invariants import Tools
 from scheduler.services.promote import Promote
-from scheduler.services.queue import send
 from scheduler.states import RUN_FINISHED
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
@@ -112,7 +112,7 @@ def _release_files(tools: Tools, one: Broken) -> None:
 
 def _promote(tools: Tools, one: Broken) -> None:
     keys = [key for (key,) in _runs(tools, one)]
-    Promote(tools.engine, tools.settings, tools.versions).examine(keys)
+    Promote(tools.engine, tools.settings, tools.versions).examiner.examine(keys)
 
 
 def _backfill(tools: Tools, _: Broken) -> None:

@@ -64,7 +64,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     environment = os.environ.copy()
     # The heartbeat has its own connection, and little else needs one.
-    engine = startup.ready(settings, keep=0)
+    engine = startup.ready(settings, application="paceline worker", keep=0)
     with role.running("worker", settings.run_folder) as process:
         ending = process.ending
         worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)
@@ -202,9 +202,9 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def health(self) -> Health:
         """The health of the worker. A missing broker only degrades it: running tasks continue, and the worker reconnects."""
         vital: dict[str, Complaint] = {
-            "heartbeat": self.heartbeat.pulse,
+            "heartbeat": self.heartbeat.health,
             "database": self.heartbeat.database,
-            "task_stopper": self.stopper.pulse,
+            "task_stopper": self.stopper.health,
             "event_loop": self._loop_complaint,
             "messages": self.watchdog.complaint,
         }

@@ -17,17 +17,16 @@ def as_worker(settings: Settings) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
 
 
-def ready(settings: Settings, *, keep: int = 2) -> Engine:
+def ready(settings: Settings, *, application: str, keep: int = 2) -> Engine:
     """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait.
 
-    The engine keeps this many connections open.
+    The engine keeps `keep` connections open. PostgreSQL lists them under the name `application`.
     """
-    engine = database.create(settings, pool_size=keep, application="paceline worker")
+    engine = database.create(settings, pool_size=keep, application=application)
     try:
-        database.wait(engine, worker_log.warning)
+        migrate.wait(engine, worker_log.warning)
     except CredentialsError as error:
         own = " Workers and waiters have PACELINE_WORKER_DATABASE_URL." if settings.worker.database_url else ""
         raise CredentialsError(f"{error}{own}") from None
-    migrate.check(engine)
     retries.await_server(functools.partial(wakeups.check, settings), worker_log.warning)
     return engine

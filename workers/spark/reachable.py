@@ -4,9 +4,10 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_fixed
+from tenacity import stop_before_delay
 
 from scheduler.exceptions import FailTask, PacelineError
+from scheduler.process import retries
 
 PAUSE_S = 0.5
 LARGEST_PORT = 65_535
@@ -38,8 +39,9 @@ def check_master(master: str, *, timeout_s: float, correct: str) -> None:
             f"The Spark master {master} did not answer within {timeout_s:g} s ({refusal}): start it, or correct {correct}."
         )
 
-    unreachable = retry_if_exception_type(MasterUnreachableError)
-    Retrying(retry=unreachable, wait=wait_fixed(PAUSE_S), stop=stop_before_delay(timeout_s), reraise=True)(connect)
+    retries.repeated(lambda error: isinstance(error, MasterUnreachableError), pause_s=PAUSE_S, stop=stop_before_delay(timeout_s))(
+        connect
+    )
 
 
 def _address(master: str, part: str) -> tuple[str, int]:

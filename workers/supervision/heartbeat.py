@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process.health import Contact, Pulse
+from scheduler.process.health import ServerHealth, StepHealth
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
@@ -73,8 +73,8 @@ class HeartbeatThread(threading.Thread):
         self._watchdog: Watchdog | None = None
         self._orphans: Orphans | None = None
         self._pool: Callable[[], Collection[int]] = tuple
-        self.pulse = Pulse("Its heartbeat did not reach the database", silent_s)
-        self.database = Contact()
+        self.health = StepHealth("Its heartbeat did not reach the database", silent_s)
+        self.database = ServerHealth()
         #: Another thread renews the heartbeat, because this one may have to wait for the broker.
         self._renewal = Renewal(
             settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
@@ -182,8 +182,8 @@ class HeartbeatThread(threading.Thread):
             worker_log.warning("PostgreSQL does not answer (%s); heartbeats continue when it does", str(error).strip())
 
     def _renewed(self, worker_id: str, sent_at: float) -> None:
-        self._running_tasks.lease(worker_id, sent_at + lease_s(self.pulse.limit_s))
-        self.pulse.beat()
+        self._running_tasks.lease(worker_id, sent_at + lease_s(self.health.limit_s))
+        self.health.ran()
         if self.database.answered():
             worker_log.info("PostgreSQL answers again")
 

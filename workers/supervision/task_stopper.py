@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from celery.worker import state as celery_state
 
-from scheduler.process.health import Pulse
+from scheduler.process.health import StepHealth
 from workers.process.logs import worker_log
 from workers.supervision.orphans import kill_tree
 from workers.supervision.running_tasks import Running, RunningTasks
@@ -64,7 +64,7 @@ class TaskStopper(threading.Thread):
         self._logged_draining = False
         self._abort = threading.Event()
         self._done = threading.Event()
-        self.pulse = Pulse("The thread that stops tasks has not run", SILENT_S)
+        self.health = StepHealth("The thread that stops tasks has not run", SILENT_S)
         #: Ends the process at once.
         self.leave: Callable[[], None] = lambda: os._exit(1)
         #: Called when the worker begins to drain. Must be safe in a signal handler.
@@ -115,7 +115,7 @@ class TaskStopper(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(self._pause_s()):
-            self.pulse.beat()
+            self.health.ran()
             now = time.monotonic()
             if self._abort.is_set():
                 self._end_now()

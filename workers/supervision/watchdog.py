@@ -5,7 +5,7 @@ from celery.worker import state as celery_state
 
 from scheduler.messaging.publisher import broker_lists
 from scheduler.messaging.wakeups import client
-from scheduler.process.health import Contact
+from scheduler.process.health import ServerHealth
 from scheduler.settings import Settings
 
 
@@ -22,7 +22,7 @@ class Watchdog:
         self._silent_s = 0.0
         self.restarts = False
         #: Whether Redis answers the watchdog, which has its own connection.
-        self.broker = Contact()
+        self.broker = ServerHealth()
 
     def must_restart(self, now: float) -> bool:
         """Whether the worker must restart. `now` is the time on the monotonic clock."""

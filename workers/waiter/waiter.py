@@ -23,7 +23,7 @@ from scheduler.authoring.external import Counts, Target
 from scheduler.dagfiles import load
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
 from scheduler.process import fault_points, hardening, measures, role, stop_signals
-from scheduler.process.health import Complaint, Contact, Health, Pulse
+from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
@@ -60,7 +60,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     hardening.forget()
     logs.to_stderr(settings.logs.format, role="waiter")
     load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
-    engine = startup.ready(settings)
+    engine = startup.ready(settings, application="paceline waiter")
     with role.running("waiter", settings.run_folder) as process:
         waiter = Waiter(engine, settings, name=name, pidfile=process.pidfile)
         process.serve_health(waiter.health, settings.waiter.health_address, settings.waiter.health_port)
@@ -90,10 +90,10 @@ class Waiter:
             engine, settings, kind="waiter", name=name or f"waiter@{socket.gethostname()}", silent_s=silent_s, log=log,
             pidfile=pidfile,
         )  # fmt: skip
-        self._loop = Pulse("A trigger blocks the loop", silent_s)
-        self._heartbeat = Pulse("Its heartbeat did not reach the database", silent_s)
-        self._claims = Pulse("It has claimed no triggers", silent_s)
-        self._store, self._broker = Contact(), Contact()
+        self._loop = StepHealth("A trigger blocks the loop", silent_s)
+        self._heartbeat = StepHealth("Its heartbeat did not reach the database", silent_s)
+        self._claims = StepHealth("It has claimed no triggers", silent_s)
+        self._store, self._broker = ServerHealth(), ServerHealth()
         vital: dict[str, Complaint] = {
             "loop": self._loop,
             "heartbeat": self._heartbeat,
@@ -118,7 +118,7 @@ class Waiter:
         limits = settings.waiter
         self._renewal = Renewal(
             settings, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec, timeout_s=limits.heartbeat_timeout,
-            application="paceline waiter", renewed=lambda *_: self._heartbeat.beat(),
+            application="paceline waiter", renewed=lambda *_: self._heartbeat.ran(),
             # While a trigger blocks the loop, the heartbeat must expire, so that other waiters take over.
             wanted=lambda: self._loop(time.monotonic()) is None,
         )  # fmt: skip
@@ -175,9 +175,9 @@ class Waiter:
                 for trigger in claimed:
                     self._start(trigger)
             if len(claimed) == capacity:
-                self._claims.beat()
+                self._claims.ran()
                 return
-        self._claims.beat()
+        self._claims.ran()
         tokens = await asyncio.get_running_loop().run_in_executor(self._wakeup_thread, self._own_wakeups.wait, POLL_S)
         if tokens is not None:
             self._broker.answered()
@@ -227,7 +227,7 @@ class Waiter:
 
     async def _tick(self) -> None:
         self._ticked_at = time.monotonic()
-        self._loop.beat()
+        self._loop.ran()
         await asyncio.sleep(BLOCKED_S / 10)
 
     def _start(self, trigger: Awaited) -> None:

@@ -88,15 +88,15 @@ class _TakenError(Exception):
 
 
 def sync(
-    connection: Connection, files: Mapping[str, datetime], *, complete: bool, now: datetime,
-    modules: Mapping[str, datetime] | None = None, again: Collection[str] = (),
+    connection: Connection, files: Mapping[str, datetime], *, complete: bool, modules: Mapping[str, datetime] | None = None,
+    again: Collection[str] = (),
 ) -> tuple[str, ...]:  # fmt: skip
     """Store a listing of the DAGs folder: new and changed files, and files that import a changed one, become due now.
 
     Files in `again` have changed although their times are the same. Files that a `complete` listing does not have are
     removed: their DAGs become inactive, keep their versions, runs and pause, and are returned.
     """
-    _sync(connection, files, modules or {}, again, now)
+    _sync(connection, files, modules or {}, again)
     if not complete:
         return ()
     parameters = {"paths": sorted(files)}
@@ -110,44 +110,40 @@ def sync(
     return _deactivate(connection, "file <> all(%(paths)s::text[])", parameters)
 
 
-def claim(
-    connection: Connection, *, claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str
-) -> list[Claimed]:
-    """Claim up to `limit` due files that no other process parses; a claim expires at its `until`."""
+def claim(connection: Connection, *, claimed_by: str, lease_s: float, limit: int, sort_mode: str, host: str) -> list[Claimed]:
+    """Claim up to `limit` due files that no other process parses. The claim expires after `lease_s` seconds."""
     rows = connection.exec_driver_sql(
         f"""
         with due as materialized (
             select path from dag_file
-             where next_parse_at <= %(now)s and (claimed_until is null or claimed_until <= %(now)s)
+             where next_parse_at <= statement_timestamp() and (claimed_until is null or claimed_until <= statement_timestamp())
              order by coalesce(parsed_at > modified_at, false), case when parsed_at > modified_at then next_parse_at end,
                       {ORDERS[sort_mode]}
              limit %(limit)s
                for update skip locked)
-        update dag_file f set claimed_by = %(claimed_by)s, claimed_until = %(until)s
+        update dag_file f set claimed_by = %(claimed_by)s, claimed_until = statement_timestamp() + make_interval(secs => %(lease)s)
           from due where f.path = due.path
         returning f.path, f.modified_at
         """,
-        {"claimed_by": claimed_by, "until": until, "now": now, "limit": limit, "host": host},
+        {"claimed_by": claimed_by, "lease": lease_s, "limit": limit, "host": host},
     )
     return [Claimed(path, modified_at) for path, modified_at in rows]
 
 
 def take(
     connection: Connection, files: Mapping[str, datetime], *, modules: Mapping[str, datetime], again: Collection[str],
-    claimed_by: str, until: datetime, now: datetime, limit: int, sort_mode: str, host: str,
+    claimed_by: str, lease_s: float, limit: int, sort_mode: str, host: str,
 ) -> list[Claimed]:  # fmt: skip
     """`sync` for an incomplete listing, and `claim`, in one transaction.
 
     Its commit does not wait for the disk: after a connection error, the caller lists everything again.
     """
     connection.exec_driver_sql("set local synchronous_commit = off")
-    _sync(connection, files, modules, again, now)
-    return claim(connection, claimed_by=claimed_by, until=until, now=now, limit=limit, sort_mode=sort_mode, host=host)
+    _sync(connection, files, modules, again)
+    return claim(connection, claimed_by=claimed_by, lease_s=lease_s, limit=limit, sort_mode=sort_mode, host=host)
 
 
-def _sync(
-    connection: Connection, files: Mapping[str, datetime], modules: Mapping[str, datetime], again: Collection[str], now: datetime
-) -> None:
+def _sync(connection: Connection, files: Mapping[str, datetime], modules: Mapping[str, datetime], again: Collection[str]) -> None:
     """Make changed files due. A file has changed if it or a module that it imports has changed."""
     paths, names = sorted(files), sorted(modules)
     parameters = {
@@ -156,18 +152,17 @@ def _sync(
         "modules": names,
         "modules_modified": [modules[name] for name in names],
         "again": sorted(again),
-        "now": now,
     }
     if paths:
         connection.exec_driver_sql(
             f"""
             with newest as materialized ({NEWEST_MODULES})
             insert into dag_file as f (path, modified_at, next_parse_at)
-            select t.path, greatest(t.modified_at, n.modified_at), %(now)s
+            select t.path, greatest(t.modified_at, n.modified_at), statement_timestamp()
               from unnest(%(paths)s::text[], %(modified)s::timestamptz[]) t (path, modified_at)
               left join newest n on n.path = t.path
              order by t.path
-            on conflict (path) do update set modified_at = excluded.modified_at, next_parse_at = %(now)s
+            on conflict (path) do update set modified_at = excluded.modified_at, next_parse_at = excluded.next_parse_at
              where f.modified_at <> excluded.modified_at or f.path = any(%(again)s::text[])
             """,
             parameters,
@@ -180,7 +175,7 @@ def _sync(
                  where n.modified_at > f.modified_at or n.is_again
                  order by f.path for no key update of f
             )
-            update dag_file f set modified_at = greatest(f.modified_at, held.modified_at), next_parse_at = %(now)s
+            update dag_file f set modified_at = greatest(f.modified_at, held.modified_at), next_parse_at = statement_timestamp()
               from held where f.path = held.path
             """,
             parameters,
@@ -207,12 +202,12 @@ def release_dead(connection: Connection, readers: Collection[str]) -> None:
     )
 
 
-def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
+def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, min_interval: timedelta) -> Recorded:
     """Store the contents of a parsed file in one transaction. If that is rolled back, another one stores an import error.
 
     A dag_version is created only for content that this DAG has never had. An import error keeps the earlier versions active.
     """
-    arguments: dict[str, Any] = {"claimed_by": claimed_by, "now": now, "min_interval": min_interval}
+    arguments: dict[str, Any] = {"claimed_by": claimed_by, "min_interval": min_interval}
     try:
         return transact(engine, _record, parsed, **arguments)
     except _TakenError as taken:
@@ -226,20 +221,19 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, now: datetime
 
 
 @commit_point("parse", lambda recorded: recorded.accepted)
-def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now: datetime, min_interval: timedelta) -> Recorded:
+def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_interval: timedelta) -> Recorded:
     # A file that changed while it was parsed is due at once. No row is updated if the claim was lost or the file was removed.
     mine = connection.exec_driver_sql(
         """
-        update dag_file set claimed_by = null, claimed_until = null, parsed_at = %(now)s, duration_s = %(duration_s)s,
-               next_parse_at = case when modified_at = %(modified_at)s then %(next)s else %(now)s end,
+        update dag_file set claimed_by = null, claimed_until = null, parsed_at = statement_timestamp(), duration_s = %(duration_s)s,
+               next_parse_at = statement_timestamp() + case when modified_at = %(modified_at)s then %(rests)s else interval '0' end,
                dag_count = coalesce(%(dag_count)s, dag_count), modules = coalesce(%(modules)s::text[], modules)
          where path = %(path)s and claimed_by = %(claimed_by)s
         """,
         {
             "path": parsed.path,
             "claimed_by": claimed_by,
-            "now": now,
-            "next": now + ((None if parsed.problem else parsed.rests) or min_interval),
+            "rests": (None if parsed.problem else parsed.rests) or min_interval,
             "modified_at": parsed.modified_at,
             "duration_s": parsed.duration_s,
             "dag_count": None if parsed.problem else len(parsed.dags),
@@ -249,7 +243,7 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     if mine.rowcount == 0:
         return Recorded(accepted=False)
     if parsed.problem:
-        _put_import_error(connection, parsed.path, parsed.problem, now)
+        _put_import_error(connection, parsed.path, parsed.problem)
         return Recorded(problem=parsed.problem)
     stored, had_error = _stored(connection, parsed.path)
     if had_error:
@@ -261,7 +255,7 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     if text is not None:
         _keep_source(connection, versions, text)
     if changed:
-        _switch(connection, parsed.path, changed, now)
+        _switch(connection, parsed.path, changed)
     ids = [dag.dag_id for dag in parsed.dags]
     vanished: tuple[str, ...] = ()
     if stored.keys() - set(ids):
@@ -270,16 +264,16 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, now:
     return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
 
 
-def _put_import_error(connection: Connection, path: str, problem: ImportProblem, now: datetime) -> None:
+def _put_import_error(connection: Connection, path: str, problem: ImportProblem) -> None:
     connection.exec_driver_sql(
         """
         insert into import_error as e (file, line, message, traceback, seen_at)
-        values (%(file)s, %(line)s, %(message)s, %(traceback)s, %(now)s)
+        values (%(file)s, %(line)s, %(message)s, %(traceback)s, clock_timestamp())
         on conflict (file) do update set line = excluded.line, message = excluded.message, traceback = excluded.traceback,
                seen_at = case when (e.line, e.message) is not distinct from (excluded.line, excluded.message)
                               then e.seen_at else excluded.seen_at end
         """,
-        asdict(problem) | {"file": path, "now": now},
+        asdict(problem) | {"file": path},
     )
 
 
@@ -336,7 +330,7 @@ def _keep_source(connection: Connection, dag_ids: Sequence[str], text: str) -> N
     )
 
 
-def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: datetime) -> None:
+def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag]) -> None:
     """Set the current version of each DAG; _TakenError if another existing file has one of the IDs."""
     ids = [dag.dag_id for dag in dags]
     parameters = {
@@ -344,14 +338,13 @@ def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag], now: d
         "ids": ids,
         "hashes": [dag.content_hash for dag in dags],
         "paused": [dag.is_paused for dag in dags],
-        "now": now,
     }
     # A DAG stays active while its file is in the folder, see sync. If two files have the same new ID at the same time, the
     # second one waits here for the first, and then finds the ID taken.
     switched = connection.exec_driver_sql(
         """
         insert into dag as d (dag_id, file, version_id, parsed_at)
-        select p.dag_id, %(path)s, v.id, %(now)s
+        select p.dag_id, %(path)s, v.id, clock_timestamp()
           from unnest(%(ids)s::text[], %(hashes)s::text[]) p (dag_id, content_hash)
           join dag_version v on v.dag_id = p.dag_id and v.content_hash = p.content_hash
          order by p.dag_id

@@ -208,6 +208,12 @@ def wait(engine: Engine, say: Callable[[str], None]) -> None:
     retries.await_server(functools.partial(check, engine), say)
 
 
+def until_answered(engine: Engine, *, pause_s: float, **more: Any) -> Callable[..., Any]:
+    """Return `transact` for this engine, repeated until the database answers; see retries.repeated for the arguments."""
+    repeat = retries.repeated(lambda error: isinstance(error, OperationalError), pause_s=pause_s, **more)
+    return functools.partial(repeat, transact, engine)
+
+
 def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Return `work(connection, ...)`, run in a transaction. Retry it after a lost race, and for the engine's patience while the
     server accepts no writes.

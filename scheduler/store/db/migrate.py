@@ -21,7 +21,7 @@ from tenacity import stop_after_attempt
 from scheduler.exceptions import SchemaError
 from scheduler.process import retries
 from scheduler.settings import Settings
-from scheduler.store.db import concurrent_indexes, roles
+from scheduler.store.db import concurrent_indexes, database, roles
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
 from scheduler.store.queueing.limits import ALIVE
@@ -162,6 +162,12 @@ def _lock(connection: Connection) -> None:
     patiently(connection)
     connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
     connection.exec_driver_sql("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+
+
+def wait(engine: Engine, say: Callable[[str], None]) -> None:
+    """At the start of a process: wait until the database answers, then check its schema. CredentialsError ends the wait."""
+    database.wait(engine, say)
+    check(engine)
 
 
 def check(engine: Engine) -> None:

@@ -4,8 +4,19 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
+from scheduler.deciding import past
+from scheduler.deciding.evaluate import Facts
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Before, Branched, TaskState
+
+
+def read(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
+    """The facts, beside the states, that decide about the tasks of a run. It reads only the facts that this DAG needs."""
+    of_branches = branched(connection, dag_run_id) if dag.has_branches else ()
+    if not dag.depends_on_past:
+        return Facts(branched=of_branches)
+    earlier = before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
+    return Facts(branched=of_branches, past=past.waits(dag, earlier))
 
 
 def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:

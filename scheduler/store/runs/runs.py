@@ -16,8 +16,8 @@ from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFI
 from scheduler.store.runs import deadlines, new_instances
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
-TIMED_OUT = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
-RUNNING = "exists (select from dag_run where state = 'running')"
+PENDING_TIMEOUTS = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
+PENDING_SWEEP = "exists (select from dag_run where state = 'running')"
 
 #: The DAGs and backfills with queued runs, with their dag_schedule rows locked. It skips from DAG to DAG in an index, so that a
 #: DAG with many queued runs costs no more than one with a single queued run.

@@ -1,14 +1,14 @@
 """Pending work: one statement that finds which services may have something to do, so that an idle scheduler needs no other.
 
-Each service has a question, an SQL condition next to the first statement of the service. All questions use indexes over open
-rows, or small tables. A question may use two parameters:
+A service declares an SQL condition, which is next to the first statement of the service. All conditions use indexes over open
+rows, or small tables. A condition may use two parameters:
 
 - `$1`: seconds until the next check. A service may request a pass for the time at which its next row is due, so a row that is
   due before the next check is already pending work.
 - `$2`: seconds without a heartbeat after which a process may be lost.
 
-INVARIANT: an answer is true whenever the first statement of its service would find a row, now or before the next check. A service
-runs regardless of the answer after a wakeup, at a time that it requested, and at least twice a minute.
+INVARIANT: a condition is true whenever the first statement of its service would find a row, now or before the next check. A service
+runs regardless of its condition after a wakeup, at a time that it requested, and at least twice a minute.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ LOOKS_AHEAD = 3
 EXECUTE = "execute pending_work (%s, %s)"
 
 
-def look(connection: Connection, settings: Settings, questions: Mapping[str, str]) -> tuple[datetime, frozenset[str]]:
-    """Evaluate the questions, by the name of the service, in one round trip. A process has the same questions each time.
+def look(connection: Connection, settings: Settings, conditions: Mapping[str, str]) -> tuple[datetime, frozenset[str]]:
+    """Evaluate the conditions, by the name of the service, in one round trip. A process has the same conditions each time.
 
     Returns the time by the database's clock, and the services that may have something to do.
     """
@@ -34,8 +34,8 @@ def look(connection: Connection, settings: Settings, questions: Mapping[str, str
     )
     # Planning it would cost more than running it.
     if not connection.info.get("pending_work"):
-        asked = ", ".join(questions.values())
+        asked = ", ".join(conditions.values())
         connection.exec_driver_sql(f"prepare pending_work (float8, float8) as select clock_timestamp(), {asked}")
         connection.info["pending_work"] = True
     now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
-    return now, frozenset(name for name, is_pending in zip(questions, answers, strict=True) if is_pending)
+    return now, frozenset(name for name, is_pending in zip(conditions, answers, strict=True) if is_pending)

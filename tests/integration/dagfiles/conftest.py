@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from support.clock import Clock
 from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager, Iteration
@@ -35,6 +36,7 @@ class Files:
 
     settings: Settings
     engine: Engine
+    clock: Clock
     managers: list[DagFileManager] = field(default_factory=list)
 
     def write(self, name: str, source: str | bytes) -> None:
@@ -51,11 +53,13 @@ class Files:
         return manager
 
     def turn_until(self, manager: DagFileManager, done: Callable[[], object], *, now: datetime | None = None) -> list[Iteration]:
-        """Take turns until `done`; all of them."""
+        """Take turns until `done`; all of them. The clock stops at `now`."""
+        if now is not None:
+            self.clock.freeze(now)
         turns: list[Iteration] = []
 
         def turn() -> object:
-            turns.append(manager.run_once(now or datetime.now(UTC)))
+            turns.append(manager.run_once())
             return done()
 
         eventually(turn, timeout=60, message=lambda: f"{self.errors()} {turns[-3:]}")
@@ -63,15 +67,17 @@ class Files:
 
     def read_all(self, manager: DagFileManager, *, now: datetime | None = None) -> list[Iteration]:
         """Take turns until every file has been read in the state it is in."""
-        listed = manager.run_once(now or datetime.now(UTC))
+        if now is not None:
+            self.clock.freeze(now)
+        listed = manager.run_once()
         return [
             listed,
             *self.turn_until(
                 manager,
                 lambda: (
                     not self.rows(
-                        "select path from dag_file where parsed_at is null or claimed_by is not null or next_parse_at <= %(now)s",
-                        now=now or datetime.now(UTC),
+                        "select path from dag_file where parsed_at is null or claimed_by is not null"
+                        " or next_parse_at <= clock_timestamp()"
                     )
                 ),
                 now=now,
@@ -103,9 +109,11 @@ def parsed(path: str, *dag_ids: str, modified_at: datetime = NOW, content: str =
 
 @pytest.fixture
 def files(settings: Settings) -> Iterator[Files]:
+    clock = Clock(settings)
     engine = database.create(settings)
-    files = Files(settings, engine)
+    files = Files(settings, engine, clock)
     yield files
     for manager in files.managers:
         manager.stop()
     engine.dispose()
+    clock.close()

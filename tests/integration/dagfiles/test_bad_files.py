@@ -210,7 +210,7 @@ def test_a_missing_folder_stops_nothing_and_forgets_nothing(files: Files) -> Non
     files.read_all(manager)
 
     files.settings.dags_folder.rename(files.settings.dags_folder.with_name("away"))
-    manager.run_once(datetime.now(UTC))
+    manager.run_once()
     assert files.dags() == {"good": ("good.py", True, 1)}
 
     files.settings.dags_folder.with_name("away").rename(files.settings.dags_folder)

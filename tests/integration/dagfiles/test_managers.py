@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from support.waiting import eventually
@@ -72,11 +72,11 @@ def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
     reads: Counter[str] = Counter()
 
     for interval in (1, 2):
-        now = NOW + interval * MINUTE
+        files.clock.freeze(NOW + interval * MINUTE)
 
-        def everything_read(now: datetime = now, interval: int = interval) -> bool:
+        def everything_read(interval: int = interval) -> bool:
             for manager in managers:
-                reads.update(manager.run_once(now).stored)
+                reads.update(manager.run_once().stored)
             return reads.total() >= 12 * interval and not files.rows("select 1 from dag_file where claimed_by is not null")
 
         eventually(everything_read, timeout=60)

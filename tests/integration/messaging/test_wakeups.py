@@ -116,9 +116,9 @@ def test_a_scheduler_that_filled_the_queues_does_not_listen_until_its_pause_is_o
     (scheduler,) = scenario.schedulers
     queue, timer = scheduler.service(Queue), scheduler.timers["queue"]
 
-    before = queue.listens_at
+    before = queue.wakeups_paused_until
     scenario.turn()
-    after = queue.listens_at
+    after = queue.wakeups_paused_until
 
     assert after > before
     timer.due_at = after + 100

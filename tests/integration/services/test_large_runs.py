@@ -7,7 +7,8 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.services.promote import Promote, foremost
+from scheduler.services.examination import foremost
+from scheduler.services.promote import Promote
 from scheduler.services.service import AT_ONCE
 from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
@@ -25,9 +26,9 @@ def test_workers_begin_before_all_of_a_large_run_is_ready(make_scenario: Callabl
     run = scenario.trigger("d")
     promote = scenario.schedulers[0].service(Promote)
 
-    first_look = promote.examine([run])
+    first_look = promote.examiner.examine([run])
     first = scheduled(scenario)
-    second_look = promote.examine([run])
+    second_look = promote.examiner.examine([run])
 
     assert (first_look.unfinished, second_look.unfinished) == ({run}, set())
     assert first == {"t077", *names[:7]}
@@ -71,14 +72,14 @@ def test_plain_runs_are_examined_in_one_transaction_and_fail_fast_runs_each_in_i
     promote = scenario.schedulers[0].service(Promote)
     scenario.add(dag("d", {"a": [], "b": ["a"]}))
     plain = [scenario.trigger("d", run_id=f"r{number}") for number in range(5)]
-    promote.examine(plain)
+    promote.examiner.examine(plain)
     assert scheduled_in_transactions(scenario) == 1
 
     scenario.sql("delete from dag_run")
     scenario.add(dag("f", {"a": [], "b": ["a"]}, fail_fast=True))
     for number in range(3):
         scenario.trigger("f", run_id=f"r{number}")
-    promote.examine([])
+    promote.examiner.examine([])
     assert scheduled_in_transactions(scenario) == 3
 
 
@@ -88,8 +89,8 @@ def test_several_schedulers_share_many_queued_runs(make_scenario: Callable[..., 
     scenario.add(dag("d", {"a": []}, max_active_runs=1000))
     queued = [scenario.trigger("d", run_id=f"r{number}") for number in range(runs.MOST_STARTS + 10)]
 
-    started = first.examine([]).started
-    rest = second.examine([]).started
+    started = first.examiner.examine([]).started
+    rest = second.examiner.examine([]).started
 
     assert (started, rest) == (queued[: runs.MOST_STARTS], queued[runs.MOST_STARTS :])
 

@@ -20,7 +20,7 @@ def two_pools(scenario: Scenario, queues: tuple[str, str]) -> None:
         scenario.pool(pool, 1000)
         scenario.add(dag(f"in_{pool}", {f"t{no:02}": [] for no in range(WIDTH)}, task={"pool": pool, "queue": queue}))
         scenario.trigger(f"in_{pool}")
-    scenario.schedulers[0].service(Promote).examine()
+    scenario.schedulers[0].service(Promote).examiner.examine()
     scenario.sql("update task_instance set state = null where pool = 'q'")
 
 
@@ -113,7 +113,7 @@ def test_a_pass_leaves_other_passes_their_share_and_no_more(
     for number in range(3):
         scenario.add(dag(f"d{number}", {f"t{no}": [] for no in range(MOST)}, task={"pool": f"p{number}", "queue": f"q{number}"}))
         scenario.trigger(f"d{number}")
-    scenario.schedulers[0].service(Promote).examine()
+    scenario.schedulers[0].service(Promote).examiner.examine()
     scenario.sql("update task_instance set state = null")
 
     assert queue_within_each_other(scenario, ready=MOST) == took

@@ -10,7 +10,8 @@ from support.waiting import eventually
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.loop import SchedulerLoop
-from scheduler.services.timer import BESIDE_LISTENER_S
+from scheduler.services.queue import Queue
+from scheduler.services.timer import LONGEST_SHARED_SKIP_S
 from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]
@@ -61,12 +62,12 @@ def still(make_scenario: MakeScenario) -> Scenario:
 
 
 def test_each_service_has_a_cause_here(scenario: Scenario) -> None:
-    assert {cause.partition(",")[0] for cause in CAUSES} == scenario.schedulers[0].questions.keys()
+    assert {cause.partition(",")[0] for cause in CAUSES} == scenario.schedulers[0].conditions.keys()
 
 
 def look(scenario: Scenario) -> frozenset[str]:
     with scenario.engine.connect() as connection:
-        _, services = pending_work.look(connection, scenario.settings, scenario.schedulers[0].questions)
+        _, services = pending_work.look(connection, scenario.settings, scenario.schedulers[0].conditions)
         return services
 
 
@@ -129,7 +130,7 @@ def test_a_scheduler_leaves_shared_polls_to_the_listening_scheduler_for_a_while(
     assert scheduler._wakeups.wait(0.001) == set()
     assert turn() == []
     assert turn(woken="queue") == ["queue"]
-    assert turn(ran_s_ago=BESIDE_LISTENER_S) == ["sweep", "queue"]
+    assert turn(ran_s_ago=LONGEST_SHARED_SKIP_S) == ["sweep", "queue"]
 
     other.close()
     scheduler._wakeups.wait(0.001)
@@ -143,8 +144,8 @@ def test_a_scheduler_without_its_database_lets_another_scheduler_listen(still: S
     scheduler._wakeups._listener.listen(4)  # type: ignore[union-attr]
     for timer in scheduler.timers.values():
         timer.ran(60)
-    scheduler._queue.listens_at = 0.0
-    scheduler.vitals.database.failed("It does not answer.")
+    scheduler.service(Queue).wakeups_paused_until = 0.0
+    scheduler.health.database.failed("It does not answer.")
 
     scheduler._wait(stop)
     other.wake("queue")

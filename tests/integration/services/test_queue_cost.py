@@ -36,7 +36,7 @@ def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[...
     scenario = make_scenario(scheduler={"queue_headroom": 8})
     scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.trigger("w")
-    scenario.schedulers[0].service(Promote).examine()
+    scenario.schedulers[0].service(Promote).examiner.examine()
 
     queries = statements_of_a_pass(scenario)
 
@@ -71,7 +71,7 @@ def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Cal
     run = scenario.trigger("full")
     scenario.turn()
     scenario.trigger("other")
-    scenario.schedulers[0].service(Promote).examine()
+    scenario.schedulers[0].service(Promote).examiner.examine()
 
     queries = statements_of_a_pass(scenario)
 

@@ -70,8 +70,8 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
     for one in dags[:20]:
         scenario.add(one)
     now = datetime.now(UTC)
-    transact(scenario.engine, files.sync, {"many.py": now}, complete=False, now=now)
-    transact(scenario.engine, files.claim, claimed_by="reader", until=now + timedelta(hours=1), now=now, limit=1,
+    transact(scenario.engine, files.sync, {"many.py": now}, complete=False)
+    transact(scenario.engine, files.claim, claimed_by="reader", lease_s=3600, limit=1,
                 sort_mode="alphabetical", host="h")  # fmt: skip
     parsed = ParsedFile(
         path="many.py", modified_at=now, duration_s=1.0,
@@ -80,7 +80,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
 
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("set local idle_in_transaction_session_timeout = 0")
-        stored = files._record(elsewhere, parsed, claimed_by="reader", now=now, min_interval=timedelta(minutes=1))
+        stored = files._record(elsewhere, parsed, claimed_by="reader", min_interval=timedelta(minutes=1))
         runs = [scenario.trigger(name) for name in names[:20]]
         scenario.run_to_end()
 
@@ -130,15 +130,15 @@ def test_a_scheduler_that_was_declared_lost_claims_its_files_again(make_scenario
     manager = DagFileManager(scenario.engine, scenario.settings, "s#1")
     claimed_by = "select claimed_by from dag_file"
     try:
-        manager.run_once(datetime.now(UTC))
+        manager.run_once()
         assert scenario.rows(claimed_by) == [("s#1",)]
         with scenario.engine.begin() as connection:
             files.release_dead(connection, ["s#1"])
         manager.work_as("s#2")
-        manager.run_once(datetime.now(UTC))
+        manager.run_once()
         assert scenario.rows(claimed_by) == [("s#2",)]
 
-        eventually(lambda: manager.run_once(datetime.now(UTC)) and scenario.rows("select 1 from dag"), timeout=60)
+        eventually(lambda: manager.run_once() and scenario.rows("select 1 from dag"), timeout=60)
     finally:
         manager.stop()
 

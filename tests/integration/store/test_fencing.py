@@ -131,8 +131,8 @@ def test_right_after_a_restart_of_the_database_no_process_is_declared_lost(make_
 def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     scenario = make_scenario()
     dead, now = scenario.schedulers[0].scheduler_id, datetime.now(UTC)
-    transact(scenario.engine, files.sync, {"a.py": now}, complete=True, now=now)
-    taken = {"until": now + timedelta(hours=1), "now": now, "limit": 1, "sort_mode": "alphabetical", "host": "h"}
+    transact(scenario.engine, files.sync, {"a.py": now}, complete=True)
+    taken = {"lease_s": 3600, "limit": 1, "sort_mode": "alphabetical", "host": "h"}
     assert len(transact(scenario.engine, files.claim, claimed_by=dead, **taken)) == 1
     assert transact(scenario.engine, files.claim, claimed_by="other", **taken) == []
     silent(scenario, "scheduler")
@@ -142,7 +142,7 @@ def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     assert len(transact(scenario.engine, files.claim, claimed_by="other", **taken)) == 1
     # Back again, it overwrites nothing of the other.
     late = files.ParsedFile(path="a.py", modified_at=now, duration_s=1.0)
-    recorded = files.record(scenario.engine, late, claimed_by=dead, now=now, min_interval=timedelta(seconds=1))
+    recorded = files.record(scenario.engine, late, claimed_by=dead, min_interval=timedelta(seconds=1))
     assert not recorded.accepted
 
 

@@ -65,7 +65,7 @@ def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: 
         timer.due_at = 0.0
 
     scenario.schedulers[0].run_once()
-    complaint = scenario.schedulers[0].vitals.database
+    complaint = scenario.schedulers[0].health.database
     assert complaint.since is not None
 
     read_only(False)

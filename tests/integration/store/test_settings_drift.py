@@ -44,7 +44,7 @@ def test_a_process_with_different_settings_names_the_keys_in_log_and_health(
     sentence = f"core.parallelism is 256 for {first.scheduler_id} and 7 for {odd.scheduler_id}"
     assert sentence in " ".join(record.getMessage() for record in caplog.get_records("setup"))
 
-    health = odd.vitals.health(lambda: odd.scheduler_id, lambda _: None, odd.heartbeat.registration.settings_drift).report()
+    health = odd.health.combined(lambda: odd.scheduler_id, lambda _: None, odd.heartbeat.registration.settings_drift).report()
     assert health["status"] == "healthy", "a process that differs does not end for it"
     assert sentence in health["parts"]["settings"]["message"]
 

@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from scheduler.api import app as apps
 from scheduler.process import measures
-from scheduler.process.health import Health, Pulse
+from scheduler.process.health import Health, StepHealth
 from scheduler.process.health_server import HealthServer
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts, keys
@@ -37,7 +37,7 @@ def value(text: str, name: str, **labels: str) -> float | None:
 
 def test_a_scheduler_serves_counters_of_events_and_gauges(scenario: Scenario, short_folder: Path) -> None:
     settings = on(scenario.settings)
-    health = Health("scheduler", lambda: "s#1", {"loop": Pulse("The loop hangs", 10.0)})
+    health = Health("scheduler", lambda: "s#1", {"loop": StepHealth("The loop hangs", 10.0)})
     with contextlib.ExitStack() as ending:
         pages = parts.start(settings, health, ending)
         server = HealthServer(health, path=short_folder / "s", pages=pages)

@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from scheduler.embedded.stack import free_port
 from scheduler.process import health_server, pidfile
-from scheduler.process.health import Contact, Health, Pulse
+from scheduler.process.health import Health, ServerHealth, StepHealth
 from scheduler.process.health_server import HealthServer
 from scheduler.process.pidfile import Pidfile
 from scheduler.services import scheduler_health
@@ -19,13 +19,13 @@ from scheduler.settings import Settings
 
 
 @pytest.fixture
-def pulse() -> Pulse:
-    return Pulse("The loop has not run a service", 10.0)
+def pulse() -> StepHealth:
+    return StepHealth("The loop has not run a service", 10.0)
 
 
 @pytest.fixture
-def health(pulse: Pulse) -> Health:
-    return Health("scheduler", lambda: "s#1", {"loop": pulse}, {"broker": Contact()})
+def health(pulse: StepHealth) -> Health:
+    return Health("scheduler", lambda: "s#1", {"loop": pulse}, {"broker": ServerHealth()})
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def server(health: Health, short_folder: Path) -> Iterator[Path]:
     server.close()
 
 
-def test_a_pulse_is_wrong_once_it_was_silent_for_too_long(pulse: Pulse) -> None:
+def test_a_pulse_is_wrong_once_it_was_silent_for_too_long(pulse: StepHealth) -> None:
     assert pulse(pulse.at + 10) is None
     assert pulse(pulse.at + 12) == "The loop has not run a service for 12 s."
 
 
 def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() -> None:
-    contact = Contact(limit_s=10)
+    contact = ServerHealth(limit_s=10)
     contact.failed("PostgreSQL does not answer.")
     since = contact.since or 0.0
     contact.failed("PostgreSQL does not answer.")
@@ -53,7 +53,7 @@ def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() 
 
 def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_default_settings() -> None:
     found = scheduler_health.of(Settings())
-    report = found.health(lambda: "s#1", lambda _: None)
+    report = found.combined(lambda: "s#1", lambda _: None)
     found.loop.at = found.heartbeat.at = time.monotonic() - 9
     assert report.report()["status"] == "healthy"
 
@@ -68,13 +68,15 @@ def test_a_broker_that_is_away_only_degrades_a_scheduler() -> None:
     found.broker.failed("Redis does not answer.")
     found.broker.since = time.monotonic() - 60
 
-    report = found.health(lambda: "s#1", lambda _: None).report()
+    report = found.combined(lambda: "s#1", lambda _: None).report()
 
     assert report["status"] == "healthy"
     assert report["parts"]["broker"] == {"status": "degraded", "message": "Redis does not answer."}
 
 
-def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(health: Health, pulse: Pulse, short_folder: Path) -> None:
+def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(
+    health: Health, pulse: StepHealth, short_folder: Path
+) -> None:
     import urllib.error
     import urllib.request
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.process import role, stop_signals
-from scheduler.process.health import Contact, Health, Pulse
+from scheduler.process.health import Health, ServerHealth, StepHealth
 from scheduler.process.service_manager import ServiceManager
 
 
@@ -104,7 +104,7 @@ def test_a_role_is_ready_once_it_serves_its_health(systemd: socket.socket, short
 
 
 def test_a_restart_helps_only_if_a_part_hangs_that_needs_no_server() -> None:
-    loop, heartbeat, database = Pulse("The loop has not run", 10), Pulse("No heartbeat", 10), Contact()
+    loop, heartbeat, database = StepHealth("The loop has not run", 10), StepHealth("No heartbeat", 10), ServerHealth()
     health = Health("scheduler", lambda: "s#1", {"loop": loop, "heartbeat": heartbeat, "database": database})
     heartbeat.at -= 60
     database.failed("PostgreSQL does not answer.")
