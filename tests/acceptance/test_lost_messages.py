@@ -24,11 +24,12 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 #: A worker with a visibility timeout of five seconds.
 IMPATIENT = """
 import sys
-from scheduler.messaging import publisher
-shipped = publisher.transport_options
-publisher.transport_options = lambda url: {**shipped(url), "visibility_timeout": 5}
+from celery.signals import celeryd_init
 from scheduler.settings import Settings
 from workers import app
+@celeryd_init.connect(weak=False)
+def shorten(conf, **_):
+    conf.broker_transport_options = {**conf.broker_transport_options, "visibility_timeout": 5}
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))
 """
 
