@@ -19,6 +19,8 @@ from scheduler.store.runs.selection import Runs, Tasks
 
 from .conftest import SENT, wait_for
 
+#: Finds a pool process that has a connection.
+CONNECTED = "select from pg_stat_activity where application_name = 'paceline task' and datname = current_database()"
 #: A budget that no test uses up.
 LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
 ROW = """
@@ -218,10 +220,13 @@ def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: 
         PACELINE_WORKER_IDLE_CONNECTION_SECONDS="0.1",
         **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)},
     )
-    bench.dag(row(first="time.sleep(1)"))
+    go = tmp_path / "go"
+    bench.dag(row(first=wait_for(go)))
     bench.scenario.sql(SENT)
     run = bench.scenario.trigger("d", run_id="r1")
-    bench.scenario.turn()
+    bench.wait(run, first="running")
+    eventually(lambda: not bench.scenario.rows(CONNECTED))
+    go.touch()
     eventually(lambda: (tmp_path / "struck").exists())
 
     worker.signal(signal.SIGTERM)
