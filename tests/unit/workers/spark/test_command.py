@@ -184,4 +184,6 @@ def test_a_connection_that_does_not_fit_is_refused(uri: str, sentence: str) -> N
 
 
 def test_keys_of_an_application_itself_are_free() -> None:
-    conf.checked({"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"})
+    own = {"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"}
+
+    assert conf.checked(own) == own
