@@ -25,8 +25,8 @@ MOST = {"engine": (21, 79, 88), "telemetry": (1, 8, 10), "web": (1, 6, 7), "airf
 #: All parts: rooms, all arrows, and those of imports at start.
 MOST_IN_ALL = (26, 124, 112)
 MOST_STORE_ROOMS = 11
-#: A folder of tests that spans all processes, so no folder of code has its name.
-ACROSS = {"security"}
+#: Folders of tests without a folder of code of their name: about all processes, and about all code and the scripts beside it.
+ACROSS = {"security", "repository"}
 
 
 def named() -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LOADER = SourceFileLoader("audit", str(Path(__file__).resolve().parents[2] / ".make" / "audit"))
+LOADER = SourceFileLoader("audit", str(Path(__file__).resolve().parents[3] / ".make" / "audit"))
 HOLE = {"id": "CVE-2030-1", "fix_versions": ["1.2"]}
 
 
