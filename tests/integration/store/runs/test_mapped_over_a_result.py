@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.run_actions import brief, clear_, push, running
-from support.scenario import Scenario, dag
+from support.scenario import Scenario, dag, of, product
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
@@ -16,18 +16,10 @@ S = TaskState
 FREE = {"disable_bundle_versioning": True}
 
 
-def over(*refs: dict[str, Any]) -> dict[str, Any]:
-    return {"expand": {"kind": "product", "inputs": list(refs)}}
-
-
-def of(task_id: str) -> dict[str, Any]:
-    return {"task": task_id, "key": "return_value"}
-
-
 def mapped(ref: dict[str, Any] | None = None, **options: Any) -> SerializedDag:
     """source returns a list, each is mapped over it, after comes after all of each."""
     edges: dict[str, list[str]] = {"source": [], "each": ["source"], "after": ["each"]}
-    return dag("d", edges, options={"each": over(ref or of("source"))}, **options)
+    return dag("d", edges, options={"each": product(ref or of("source"))}, **options)
 
 
 def returning(result: str) -> Any:
