@@ -142,7 +142,7 @@ for number in range({length}):
 DAGS, LENGTH = 20, 25
 
 
-def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
+def test_of_three_schedulers_one_is_killed_and_one_has_the_time_zone_of_tokyo(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
     """AIP-15. The scheduler is killed at the worst moment: after it queued, before it sent a message; timeouts are the defaults."""

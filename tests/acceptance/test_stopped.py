@@ -56,7 +56,7 @@ def expired(faulty: FaultyStack, pid: int) -> bool:
     ]
 
 
-def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
+def test_runs_end_without_a_stopped_scheduler_which_registers_again(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", env=TIMES, waiters=0) as faulty:

@@ -280,7 +280,7 @@ def events(bench: Any) -> Iterator[list[dict[str, Any]]]:
             thread.join(20)
 
 
-def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
+def test_flower_receives_the_events_of_each_task_of_a_chain(bench: Any) -> None:
     bench.worker(**LONG)
     with events(bench) as seen:
         eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
@@ -297,7 +297,7 @@ def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
     assert named.keys() == dispatches
 
 
-def test_flower_sees_each_task_after_the_broker_was_away(bench: Any) -> None:
+def test_flower_receives_the_events_of_each_task_after_the_broker_was_unreachable(bench: Any) -> None:
     bench.worker(**LONG)
     bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
     bench.scenario.broker.client_kill_filter(_type="pubsub")

@@ -134,7 +134,7 @@ def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(shared_bench: 
     assert "TaskTimeout: It ran longer than its execution_timeout of 0.3 s." in shared_bench.last_line("t", 1)
 
 
-def test_a_task_deaf_to_its_timeout_is_killed(shared_bench: Any) -> None:
+def test_a_task_that_ignores_its_timeout_is_killed(shared_bench: Any) -> None:
     shared_bench.run(
         one_task(
             "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(60)",

@@ -169,7 +169,7 @@ def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: Warm
     assert static, "the JVM names none"
 
 
-def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: WarmJvm) -> None:
+def test_an_interrupted_call_is_canceled_and_the_jvm_stays(jvm: WarmJvm) -> None:
     def nap(rows: Any) -> Any:
         time.sleep(60)
         return rows

@@ -198,7 +198,7 @@ def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_states_the_reas
 
 
 @pytest.mark.on_demand
-def test_an_application_of_a_dead_worker_is_ended_if_no_try_takes_it_over(
+def test_an_application_of_a_lost_worker_is_ended_if_no_try_takes_it_over(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
     first = start()

@@ -136,7 +136,7 @@ def test_a_fork_that_user_code_leaves_behind_reports_nothing(shared_bench: Any) 
     assert shared_bench.scenario.rows("select value from xcom") == [("parent",)]
 
 
-def test_a_hostile_folder_of_dags_does_not_get_in_the_way(bench: Any) -> None:
+def test_modules_in_the_dags_folder_do_not_shadow_those_of_the_worker(bench: Any) -> None:
     folder = bench.settings.dags_folder
     for name in ("workers", "config", "json", "celery", "scheduler"):
         (folder / f"{name}.py").write_text("raise RuntimeError('shadowed')")

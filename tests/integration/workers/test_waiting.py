@@ -175,7 +175,7 @@ def waiting(bench: Any) -> Iterator[Any]:
         yield bench
 
 
-def test_a_deferred_task_holds_no_worker_and_goes_on_in_the_same_try(waiting: Any) -> None:
+def test_a_deferred_task_holds_no_worker_and_continues_in_the_same_try(waiting: Any) -> None:
     bench, path = waiting, waiting.folder / "go"
 
     run = bench.run(deferred(path), t="deferred")

@@ -138,7 +138,7 @@ def test_a_schedule_that_cannot_be_understood_is_an_error_of_its_line(schedule: 
         (timezone(-timedelta(hours=3)), "-03:00"),
     ],
 )
-def test_a_schedule_lives_in_the_zone_of_start_date(zone: timezone, name: str) -> None:
+def test_a_schedule_has_the_time_zone_of_start_date(zone: timezone, name: str) -> None:
     dag = DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=zone))
 
     assert dag.timezone == name

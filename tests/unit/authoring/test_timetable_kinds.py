@@ -74,7 +74,7 @@ def test_without_a_start_the_first_interval_is_the_latest_complete_one() -> None
 
 
 @pytest.mark.parametrize(("last", "begin"), [("2026-06-10T10:20", "2026-06-10T11:20"), ("2026-06-10T11:20", "2026-06-10T12:20")])
-def test_intervals_of_a_step_go_on_where_the_last_one_ended(last: str, begin: str) -> None:
+def test_intervals_of_a_step_continue_where_the_last_one_ended(last: str, begin: str) -> None:
     run = run_of(DeltaInterval(3600), start=at("2026-06-10T00:20"), last=at(last), covered=at(last) + HOUR)
 
     assert run is not None and (run.data_interval_start, run.data_interval_end) == (at(begin), at(begin) + HOUR)
@@ -233,7 +233,7 @@ def test_an_edit_of_the_schedule_never_leads_back(before: timetable.Timetable, a
         last, covered = run.logical_date, run.data_interval_end
 
 
-def test_an_edit_from_daily_to_hourly_intervals_goes_on_where_the_data_ended() -> None:
+def test_an_edit_from_daily_to_hourly_intervals_continues_where_the_data_ended() -> None:
     run = run_of(CronInterval(HOURLY), start=at("2026-01-01"), last=at("2026-06-01"), covered=at("2026-06-02"), catchup=True)
 
     assert run is not None and run.data_interval_start == at("2026-06-02")

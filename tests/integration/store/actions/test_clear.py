@@ -61,7 +61,7 @@ def test_undecided_task_instances_stay(scenario: Scenario) -> None:
     assert scenario.rows("select clear_number from dag_run") == [(0,)]
 
 
-def test_a_running_run_goes_on_as_it_is(scenario: Scenario) -> None:
+def test_a_running_run_continues_unchanged(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": [], "c": ["b"]}))
     run = scenario.trigger("d", run_id="r")
     scenario.turn()

@@ -35,7 +35,7 @@ REFS = [
 
 
 @pytest.mark.parametrize("ref", REFS, ids=["result", "zip", "zip_longest", "concat"])
-def test_an_edit_of_an_unpinned_dag_lets_its_open_run_go_on(scenario: Scenario, ref: dict[str, Any]) -> None:
+def test_an_open_run_continues_after_an_edit_of_its_unpinned_dag(scenario: Scenario, ref: dict[str, Any]) -> None:
     scenario.add(mapped(ref, **FREE))
     run = scenario.trigger("d", run_id="r")
     push(scenario, running(scenario), "[1, 2]")
