@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -247,14 +247,3 @@ def shared_bench(module_bench: Bench, worker_options: dict[str, Any], tmp_path: 
     if not module_bench.workers or module_bench.workers[-1].process.poll() is not None:
         module_bench.worker(**worker_options)
     return module_bench
-
-
-@pytest.fixture
-def running(bench: Bench) -> Callable[..., Bench]:
-    """The bench with one worker of two children."""
-
-    def start(**options: str) -> Bench:
-        bench.worker(concurrency=2, **options)
-        return bench
-
-    return start
