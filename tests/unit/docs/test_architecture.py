@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import support.imports
@@ -69,7 +70,8 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def arrows(*, at_start: bool) -> set[tuple[str, str]]:
+@cache
+def arrows(*, at_start: bool) -> frozenset[tuple[str, str]]:
     """Each pair of rooms of which the first imports the second."""
     rooms = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): room(path)
@@ -83,7 +85,7 @@ def arrows(*, at_start: bool) -> set[tuple[str, str]]:
                 target = rooms.get(one) or rooms.get(one.rpartition(".")[0])
                 if target is not None and target != room(path):
                     found.add((room(path), target))
-    return found
+    return frozenset(found)
 
 
 def counts() -> dict[str, tuple[int, int, int]]:
@@ -94,7 +96,7 @@ def counts() -> dict[str, tuple[int, int, int]]:
     for part, own in BESIDE.items():
         found[part] = (len(rooms & own), *(sum(not own.isdisjoint(arrow) for arrow in one) for one in drawn))
         rooms -= own
-        drawn = [{arrow for arrow in one if own.isdisjoint(arrow)} for one in drawn]
+        drawn = [frozenset(arrow for arrow in one if own.isdisjoint(arrow)) for one in drawn]
     return {"engine": (len(rooms), *map(len, drawn)), **found}
 
 
