@@ -1,6 +1,5 @@
 """Fixtures every test may use: real servers, a fresh database and broker for each test, stacks of real processes."""
 
-import base64
 import os
 import signal
 import sys
@@ -124,16 +123,9 @@ def broker_url(redis_server: "RedisServer") -> str:
 @pytest.fixture
 def settings(database_url: str, broker_url: str, tmp_path: Path) -> "Settings":
     """Settings with this test's database and broker, and a home and DAGs folder of its own."""
-    from scheduler.settings import Paths, Settings
-    from scheduler.settings.sections import Broker, Database
+    from support.servers import settings_in
 
-    home, dags = tmp_path / "home", tmp_path / "dags"
-    home.mkdir()
-    dags.mkdir()
-    # This database is not that of the home, so no process makes a key.
-    (home / "fernet.key").write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
-    (home / "fernet.key").chmod(0o600)
-    return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))
+    return settings_in(tmp_path, database_url, broker_url)
 
 
 @pytest.fixture

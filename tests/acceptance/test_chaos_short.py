@@ -15,7 +15,7 @@ COUNTERS = [
 
 
 @pytest.mark.timeout(400)
-def test_half_a_minute_of_faults_loses_nothing_and_doubles_nothing(short_folder: Path) -> None:
+def test_every_task_runs_once_during_half_a_minute_of_faults(short_folder: Path) -> None:
     short_folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
 
     report = chaos(short_folder, seed=26, seconds=25, quick=True, longest_s=4.0, say=lambda _: None)

@@ -66,7 +66,7 @@ def test_running_tasks_survive_a_crash_of_the_database(
     assert verdict.ok and verdict.executions == 4 and not verdict.overtaken, verdict
 
 
-def test_after_a_restart_in_order_queued_work_begins_at_once(
+def test_queued_tasks_start_immediately_after_a_clean_restart(
     own_postgres: PostgresServer, settings: Settings, ledger: Ledger, tmp_path: Path
 ) -> None:
     """A clean restart undoes no claim, so no process waits for workers to confirm theirs."""

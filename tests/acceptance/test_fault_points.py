@@ -38,9 +38,7 @@ def chosen_points() -> list[str]:
 
 
 @pytest.mark.timeout(7200 if FULL else 300)
-def test_a_sigkill_at_each_point_loses_nothing_and_doubles_nothing(
-    stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
-) -> None:
+def test_every_task_runs_once_after_a_sigkill_at_each_point(stack_factory: StackFactory, ledger: Ledger, tmp_path: Path) -> None:
     points = chosen_points()
     print(f"seed {SEED}, {RUNS} runs each at {', '.join(points)}", file=sys.stderr)
     kills: dict[str, int] = {}

@@ -22,7 +22,7 @@ SILENCE_S = 0.3
 @pytest.mark.on_demand
 @pytest.mark.stack
 @pytest.mark.timeout(400)
-def test_processes_on_half_open_connections_lose_nothing_and_run_nothing_twice(short_folder: Path) -> None:
+def test_every_task_runs_once_over_half_open_connections(short_folder: Path) -> None:
     """Cut off for longer than a worker may be silent here, or shorter, and back late or with their connections reset."""
     short_folder.chmod(0o755)  # an embedded PostgreSQL of root's runs as another user
 

@@ -24,11 +24,12 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 #: A worker with a visibility timeout of five seconds.
 IMPATIENT = """
 import sys
-from scheduler.messaging import publisher
-shipped = publisher.transport_options
-publisher.transport_options = lambda url: {**shipped(url), "visibility_timeout": 5}
+from celery.signals import celeryd_init
 from scheduler.settings import Settings
 from workers.celery_worker import app
+@celeryd_init.connect(weak=False)
+def shorten(conf, **_):
+    conf.broker_transport_options = {**conf.broker_transport_options, "visibility_timeout": 5}
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))
 """
 
@@ -141,7 +142,7 @@ for number in range({length}):
 DAGS, LENGTH = 20, 25
 
 
-def test_of_three_schedulers_one_is_killed_and_one_lives_in_tokyo(
+def test_of_three_schedulers_one_is_killed_and_one_has_the_time_zone_of_tokyo(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
     """AIP-15. The scheduler is killed at the worst moment: after it queued, before it sent a message; timeouts are the defaults."""

@@ -28,12 +28,13 @@ POINTS = (
     else ("queue.commit",)
 )  # fmt: skip
 
-#: The first try of `late` has nothing left to do when its worker goes on, that of `endless` never ends by itself.
+#: The first try of `late` has nothing left to do when its worker continues, that of `endless` never ends by itself.
 LONG = """
 @task
 def late(ti):
     with entry():
-        time.sleep(2 if ti.try_number == 1 else 0)
+        while ti.try_number == 1 and not os.path.exists({go!r}):
+            time.sleep(0.05)
 
 @task
 def endless(ti):
@@ -55,7 +56,7 @@ def expired(faulty: FaultyStack, pid: int) -> bool:
     ]
 
 
-def test_a_stopped_scheduler_is_not_missed_and_does_no_harm_on_return(
+def test_runs_end_without_a_stopped_scheduler_which_registers_again(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", env=TIMES, waiters=0) as faulty:
@@ -88,7 +89,10 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
     options = {"default_args": {"retries": 2, "retry_delay": 0.1}}
-    files = {"long.py": ledger.dag("long", LONG, **options), "short.py": ledger.dag("short", "task(task_id='t')(lambda: work())()")}
+    files = {
+        "long.py": ledger.dag("long", LONG.format(go=str(tmp_path / "go")), **options),
+        "short.py": ledger.dag("short", "task(task_id='t')(lambda: work())()"),
+    }
     workers = [("default", 1)] * 3
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=files, env=TIMES, workers=workers, waiters=0) as faulty:
         faulty.trigger("long", 1, "r")
@@ -101,6 +105,7 @@ def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
         try:
             faulty.settle(timeout=120)
             hold(stopped_at)
+            (tmp_path / "go").touch()
         finally:
             for pid in holders:
                 os.killpg(pid, signal.SIGCONT)

@@ -102,7 +102,7 @@ def test_a_new_project_passes_its_tests_and_standalone_runs_its_dag(installed: P
         assert standalone.wait(60) == 0
 
 
-def test_modules_of_a_user_with_our_names_do_no_harm(installed: Path, tmp_path: Path) -> None:
+def test_modules_of_a_user_with_our_names_are_not_imported(installed: Path, tmp_path: Path) -> None:
     run(installed, tmp_path, "init", "sales")
     for name in HOSTILE:
         path = tmp_path / "sales" / name

@@ -1,6 +1,7 @@
 """Actions of users on the runs of a scenario (clear, mark), and the steps of its worker: claim, report, end as requested."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from scheduler.states import TaskState
@@ -25,6 +26,11 @@ def mark_(scenario: Scenario, state: TaskState, *names: str, run_id: str | None 
 
 def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:
     return [(change.task_id, change.map_index, change.state, change.becomes) for change in changes]
+
+
+def failing(*names: str) -> Callable[[Claim], TaskState]:
+    """The outcome of each task: these fail, the others succeed."""
+    return lambda claim: TaskState.FAILED if claim.task_id in names else TaskState.SUCCESS
 
 
 def running(scenario: Scenario) -> Claim:

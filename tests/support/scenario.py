@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from scheduler.dagfiles.load import LoadedFiles
@@ -56,6 +57,21 @@ def dag(dag_id: str, edges: dict[str, Sequence[str]], *, rules: dict[str, str] |
 def chain(dag_id: str, length: int, **options: Any) -> SerializedDag:
     names = [f"t{number:03}" for number in range(length)]
     return dag(dag_id, {name: names[max(0, at - 1) : at] for at, name in enumerate(names)}, **options)
+
+
+def wide(dag_id: str, width: int, **options: Any) -> SerializedDag:
+    """A DAG of tasks without edges."""
+    return dag(dag_id, {f"t{number:04}": [] for number in range(width)}, **options)
+
+
+def of(task_id: str) -> dict[str, Any]:
+    """The result of a task, to map over."""
+    return {"task": task_id, "key": "return_value"}
+
+
+def product(*refs: dict[str, Any]) -> dict[str, Any]:
+    """The options of a task that is mapped over the product of these."""
+    return {"expand": {"kind": "product", "inputs": list(refs)}}
 
 
 class Scenario:
@@ -170,6 +186,10 @@ class Scenario:
             dag_run_id,
         )
         return dict(rows)
+
+    def scheduled_dates(self) -> list[datetime]:
+        """The logical dates of the scheduled runs, in order."""
+        return [row[0] for row in self.rows("select logical_date from dag_run where run_type = 'scheduled' order by 1")]
 
     def run_state(self, dag_run_id: int) -> str:
         return self.rows("select state from dag_run where id = %s", dag_run_id)[0][0]

@@ -1,7 +1,9 @@
 """The session's PostgreSQL and Redis, and a fresh database or Redis number for each test."""
 
+import base64
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ import redis
 from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
 from scheduler.embedded.supervisor import Supervisor
 from scheduler.settings import Paths, Settings
-from scheduler.settings.sections import Database
+from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database, migrate
 from support.waiting import eventually
 
@@ -117,14 +119,14 @@ class PostgresServer:
 
 @dataclass
 class RedisServer:
-    """A running Redis. `new_database` flushes and returns its numbered databases in turn."""
+    """A running Redis. `new_database` flushes and returns its numbered databases in turn, and number 0 for the whole module."""
 
     embedded: EmbeddedRedis
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(16)))
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(1, 16)))
 
-    def new_database(self) -> str:
+    def new_database(self, *, of_module: bool = False) -> str:
         """A broker URL whose database is empty."""
-        number = next(self._numbers)
+        number = 0 if of_module else next(self._numbers)
         with contextlib.closing(redis.Redis(unix_socket_path=str(self.embedded.socket), db=number)) as client:
             client.flushdb()
         return f"redis+socket://{self.embedded.socket}?virtual_host={number}"
@@ -146,3 +148,14 @@ def running_redis(folder: Path) -> Iterator[RedisServer]:
         embedded = EmbeddedRedis(run_folder=folder / "run", supervisor=supervisor, rules=EVERYTHING)
         embedded.start()
         yield RedisServer(embedded)
+
+
+def settings_in(folder: Path, database_url: str, broker_url: str) -> Settings:
+    """Settings with this database and broker, and a new home and DAGs folder in `folder`."""
+    home, dags = folder / "home", folder / "dags"
+    home.mkdir()
+    dags.mkdir()
+    # This database is not that of the home, so no process makes a key.
+    (home / "fernet.key").write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
+    (home / "fernet.key").chmod(0o600)
+    return Settings(paths=Paths(home=home, dags_folder=dags), database=Database(url=database_url), broker=Broker(url=broker_url))

@@ -120,7 +120,7 @@ def test_answers_of_another_login_are_refused(make: Callable[..., Web], provider
         assert attacker.get(re.sub(r"code=[^&]*", "code=guessed", back)).status_code == 401
 
 
-def test_tokens_for_another_client_and_providers_that_are_away(make: Callable[..., Web], provider: str) -> None:
+def test_tokens_for_another_client_and_unreachable_providers(make: Callable[..., Web], provider: str) -> None:
     away = make(issuer=f"http://127.0.0.1:{free_port()}")
     with away.http() as http:
         answer = http.get("/auth/oidc/login")

@@ -114,7 +114,7 @@ def test_an_ended_child_takes_its_descendants_along(supervisor, tmp_path):
     assert not any(map(is_running, pids))
 
 
-def test_a_child_deaf_to_sigterm_is_killed_after_its_grace(supervisor, tmp_path):
+def test_a_child_that_ignores_sigterm_is_killed_after_its_grace_period(supervisor, tmp_path):
     supervisor.start(Command(name="part", argv=python(PARENT_OF_A_STRAY, tmp_path / "pids", "deaf"), grace_sec=0.2))
     pids = pids_in(tmp_path / "pids")
 

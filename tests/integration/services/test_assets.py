@@ -128,7 +128,7 @@ def test_a_run_consumes_every_update_so_far_and_the_next_run_waits_for_new_ones(
     assert triggered(scenario, "d") == 2
 
 
-def test_a_paused_dag_collects_updates_and_runs_once_it_goes_on(scenario: Scenario) -> None:
+def test_a_paused_dag_collects_updates_and_runs_once_it_is_unpaused(scenario: Scenario) -> None:
     scenario.add(waits("d", A))
     transact(scenario.engine, dags.pause, "d")
     for _ in range(3):

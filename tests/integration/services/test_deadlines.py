@@ -82,7 +82,7 @@ def test_a_dag_without_any_writes_nothing(scenario: Scenario) -> None:
     assert settle(scenario) == 0
 
 
-def test_a_missed_sla_is_noted_once_with_one_notice_and_one_mail(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_missed_sla_is_recorded_once_with_one_notice_and_one_email(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=3)
     make_run(scenario, slas())
     assert settle(scenario) == 0

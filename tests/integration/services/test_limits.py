@@ -4,18 +4,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from support.scenario import Scenario, chain, dag
+from support.scenario import Scenario, chain, dag, wide
 
-from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 
 S = TaskState
 ACTIVE = "('queued', 'running', 'shutdown', 'deferred')"
-
-
-def wide(dag_id: str, width: int, **options: object) -> SerializedDag:
-    return dag(dag_id, {f"t{number:04}": [] for number in range(width)}, **options)
 
 
 def active(scenario: Scenario, where: str) -> int:

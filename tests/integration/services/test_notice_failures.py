@@ -224,7 +224,7 @@ def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_
     assert seen == [("r0", 1), ("r1", 1), ("r2", 1)]
 
 
-def test_each_try_that_a_dead_worker_loses_gives_one_retry_notice(make_scenario: Callable[..., Scenario]) -> None:
+def test_each_try_of_a_lost_worker_has_one_retry_notice(make_scenario: Callable[..., Scenario]) -> None:
     """During a slow callback, the same lost try is not found again."""
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     write(

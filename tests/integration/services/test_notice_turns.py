@@ -10,7 +10,7 @@ from support.waiting import eventually
 from scheduler.services.notify import Notify
 
 
-def test_the_loop_goes_on_while_a_callback_hangs(scenario: Scenario) -> None:
+def test_the_loop_continues_while_a_callback_hangs(scenario: Scenario) -> None:
     write_calling(scenario, "lambda context: wait('go')")
     scenario.trigger("d")
     scenario.run_to_end()

@@ -22,16 +22,12 @@ def plan(scenario: Scenario) -> Plan:
     return Plan(scenario.engine, scenario.settings, Versions())
 
 
-def dates(scenario: Scenario) -> list[datetime]:
-    return [row[0] for row in scenario.rows("select logical_date from dag_run where run_type = 'scheduled' order by 1")]
-
-
 def test_catchup_makes_every_interval_in_order_within_max_active_runs(scenario: Scenario) -> None:
     scenario.add(chain("c", 2, **hourly(catchup=True, max_active_runs=3)))
 
     plan(scenario).plan(START + timedelta(hours=10))
 
-    assert dates(scenario) == [START + timedelta(hours=number) for number in range(3)]
+    assert scenario.scheduled_dates() == [START + timedelta(hours=number) for number in range(3)]
     assert scenario.rows("select count(*) from task_instance") == [(6,)]
 
 
@@ -40,7 +36,7 @@ def test_without_catchup_only_the_latest_run_is_made(scenario: Scenario) -> None
 
     planned = plan(scenario).plan(START + timedelta(hours=10, minutes=30))
 
-    assert dates(scenario) == [START + timedelta(hours=10)]
+    assert scenario.scheduled_dates() == [START + timedelta(hours=10)]
     assert [made.run_id for made in planned.runs] == ["scheduled__2026-03-01T10:00:00+00:00"]
 
 
@@ -50,7 +46,7 @@ def test_the_schedule_continues_after_the_last_planned_run(scenario: Scenario) -
     for minutes in range(0, 240, 20):
         service.plan(START + timedelta(minutes=minutes))
 
-    assert dates(scenario) == [START + timedelta(hours=number) for number in range(4)]
+    assert scenario.scheduled_dates() == [START + timedelta(hours=number) for number in range(4)]
 
 
 def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
@@ -61,7 +57,7 @@ def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
 
     service.plan(START + timedelta(hours=1))
 
-    assert dates(scenario) == [START, START + timedelta(hours=1)]
+    assert scenario.scheduled_dates() == [START, START + timedelta(hours=1)]
 
 
 def test_a_new_version_with_another_schedule_is_planned_again_and_never_stalls(scenario: Scenario) -> None:
@@ -73,7 +69,7 @@ def test_a_new_version_with_another_schedule_is_planned_again_and_never_stalls(s
     service.plan(START + timedelta(hours=4))
     service.plan(START + timedelta(days=1))
 
-    assert dates(scenario) == [START + timedelta(hours=3), START + timedelta(days=1)]
+    assert scenario.scheduled_dates() == [START + timedelta(hours=3), START + timedelta(days=1)]
 
 
 def test_a_paused_dag_gets_no_runs(scenario: Scenario) -> None:
@@ -82,7 +78,7 @@ def test_a_paused_dag_gets_no_runs(scenario: Scenario) -> None:
 
     plan(scenario).plan(START + timedelta(hours=3))
 
-    assert dates(scenario) == []
+    assert scenario.scheduled_dates() == []
 
 
 def test_once_is_one_run(scenario: Scenario) -> None:
@@ -90,7 +86,7 @@ def test_once_is_one_run(scenario: Scenario) -> None:
     for hours in range(3):
         plan(scenario).plan(START + timedelta(hours=hours))
 
-    assert len(dates(scenario)) == 1
+    assert len(scenario.scheduled_dates()) == 1
 
 
 def test_several_schedulers_make_each_run_once(make_scenario: Callable[..., Scenario]) -> None:

@@ -28,10 +28,6 @@ def plan(scenario: Scenario, now: datetime) -> list[str]:
     return [made.run_id for made in Plan(scenario.engine, scenario.settings, Versions()).plan(now).runs]
 
 
-def dates(scenario: Scenario) -> list[datetime]:
-    return [row[0] for row in scenario.rows("select logical_date from dag_run where run_type = 'scheduled' order by 1")]
-
-
 def other_run(scenario: Scenario, run_type: str, state: str = "running", *, backfill: bool = False) -> int:
     """A run of another kind, as its own service makes it."""
     with scenario.engine.begin() as connection:
@@ -62,7 +58,7 @@ def test_every_open_run_counts_towards_the_limit_but_those_of_backfills(scenario
     assert planned == (["scheduled__2026-03-01T00:00:00+00:00"] if run_type == "backfill" else [])
     scenario.sql("update dag_run set state = 'success', ended_at = now() where id = %s", other)
     plan(scenario, START)
-    assert dates(scenario) == [START]
+    assert scenario.scheduled_dates() == [START]
 
 
 @pytest.mark.parametrize("last", ["scheduled", "manual", "asset_triggered", "backfill"])
@@ -98,7 +94,7 @@ def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: 
 
     plan(scenario, START + timedelta(days=10))
 
-    assert dates(scenario) == [START + 60 * HOUR, START + 61 * HOUR]
+    assert scenario.scheduled_dates() == [START + 60 * HOUR, START + 61 * HOUR]
 
 
 def test_without_catchup_a_dag_that_was_paused_gets_only_the_newest_run(scenario: Scenario) -> None:
@@ -110,7 +106,7 @@ def test_without_catchup_a_dag_that_was_paused_gets_only_the_newest_run(scenario
 
     plan(scenario, START + 9 * HOUR)
 
-    assert dates(scenario) == [START, START + 9 * HOUR]
+    assert scenario.scheduled_dates() == [START, START + 9 * HOUR]
 
 
 def test_with_catchup_a_dag_that_was_paused_gets_its_missed_runs(scenario: Scenario) -> None:
@@ -122,7 +118,7 @@ def test_with_catchup_a_dag_that_was_paused_gets_its_missed_runs(scenario: Scena
 
     plan(scenario, START + 3 * HOUR)
 
-    assert dates(scenario) == [START + number * HOUR for number in range(4)]
+    assert scenario.scheduled_dates() == [START + number * HOUR for number in range(4)]
 
 
 def test_a_run_of_a_data_interval_comes_when_it_is_over(scenario: Scenario) -> None:
@@ -144,7 +140,7 @@ def test_an_edit_from_hourly_to_daily_intervals_makes_the_next_day(scenario: Sce
     for hours in range(14, 60):
         plan(scenario, START + hours * HOUR)
 
-    assert dates(scenario)[13:] == [START + timedelta(days=1)]
+    assert scenario.scheduled_dates()[13:] == [START + timedelta(days=1)]
 
 
 def test_end_date_ends_the_schedule(scenario: Scenario) -> None:
@@ -153,7 +149,7 @@ def test_end_date_ends_the_schedule(scenario: Scenario) -> None:
     for hours in range(6):
         plan(scenario, START + hours * HOUR)
 
-    assert dates(scenario) == [START, START + HOUR, START + 2 * HOUR]
+    assert scenario.scheduled_dates() == [START, START + HOUR, START + 2 * HOUR]
     assert scenario.rows("select next_run_after from dag_schedule") == [(None,)]
 
 

@@ -2,13 +2,9 @@
 
 from collections.abc import Callable
 
-from support.scenario import Scenario, chain, dag
+from support.scenario import Scenario, chain, wide
 
 from scheduler.messaging.publisher import broker_lists
-
-
-def wide(dag_id: str, width: int, **options: object) -> object:
-    return dag(dag_id, {f"t{number:04}": [] for number in range(width)}, **options)
 
 
 def queued(scenario: Scenario, dag_id: str) -> int:

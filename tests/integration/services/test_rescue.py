@@ -122,7 +122,7 @@ def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scen
     assert scenario.rows("select state, try_number from task_instance") == [("success", 1)]
 
 
-def test_tasks_of_a_dead_worker_are_retried_immediately_or_fail(make_scenario: Callable[..., Scenario]) -> None:
+def test_tasks_of_a_lost_worker_are_retried_immediately_or_fail(make_scenario: Callable[..., Scenario]) -> None:
     scenario = fresh(make_scenario)
     scenario.add(chain("again", 1, task={"retries": 1, "retry_delay_s": 300.0}))
     scenario.add(chain("never", 1))
@@ -142,7 +142,7 @@ def test_tasks_of_a_dead_worker_are_retried_immediately_or_fail(make_scenario: C
     assert scenario.rows("select try_number, state from task_try") == [(1, "failed")]
 
 
-def test_a_dead_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Scenario]) -> None:
+def test_a_lost_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2)
     scenario.add(chain("c", 3))
     run = scenario.trigger("c")

@@ -88,7 +88,7 @@ def test_a_file_of_500_dags_that_is_being_stored_holds_nothing_up(make_scenario:
         assert {scenario.run_state(run) for run in runs} == {"success"}
 
 
-def test_a_scheduler_that_was_away_does_no_harm_with_stale_data(make_scenario: MakeScenario) -> None:
+def test_a_scheduler_that_was_stopped_changes_nothing_from_stale_data(make_scenario: MakeScenario) -> None:
     """The runs of its wakeups have ended or are deleted, its connections are cut, and it was declared lost."""
     scenario = make_scenario(schedulers=2)
     away, other = scenario.schedulers

@@ -48,7 +48,7 @@ def expire(scenario: Scenario, *, worker_timeout_s: float = 0.1, scheduler_timeo
     )[0]
 
 
-def test_a_scheduler_that_was_away_gives_other_processes_time(make_scenario: Make) -> None:
+def test_a_scheduler_that_was_stopped_gives_other_processes_time(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     rescue.rescue(now)
@@ -78,7 +78,7 @@ def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_other_proce
     assert stopped(scenario, "worker")
 
 
-def test_a_scheduler_that_was_away_twice_in_a_short_time_gives_other_processes_time_both_times(make_scenario: Make) -> None:
+def test_a_scheduler_that_was_stopped_twice_in_a_short_time_gives_other_processes_time_both_times(make_scenario: Make) -> None:
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5}, scheduler={"orphaned_tasks_check_interval": 0.1})
     rescue, now = rescue_of(scenario), datetime(2030, 1, 1, tzinfo=UTC)
     for at_s in (0.0, 0.4, 0.6, 0.8, 1.0):  # away until the second of these; no process is silent
@@ -128,7 +128,7 @@ def test_right_after_a_restart_of_the_database_no_process_is_declared_lost(make_
     assert len(expire(scenario)) == 2
 
 
-def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
+def test_a_lost_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
     scenario = make_scenario()
     dead, now = scenario.schedulers[0].scheduler_id, datetime.now(UTC)
     transact(scenario.engine, files.sync, {"a.py": now}, complete=True)
@@ -147,7 +147,7 @@ def test_a_dead_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["s", "odd/name%_"])
-def test_a_dead_scheduler_holds_no_notice(make_scenario: Make, name: str) -> None:
+def test_a_lost_scheduler_holds_no_notice(make_scenario: Make, name: str) -> None:
     scenario = make_scenario()
     scenario.add(chain("c", 1))
     run = scenario.trigger("c")

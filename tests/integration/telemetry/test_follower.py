@@ -185,7 +185,7 @@ def test_an_event_of_the_newest_transaction_is_read(scenario: Scenario) -> None:
     assert [event.to_state for event in transact(scenario.engine, feed.read)] == ["failed"]
 
 
-def test_a_reader_that_was_away_reads_in_bounded_batches(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_was_stopped_reads_in_bounded_batches(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "BATCH_S", 1.0)
     scenario.add(chain("c", 1))
     scenario.trigger("c")

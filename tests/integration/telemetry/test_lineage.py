@@ -101,7 +101,7 @@ def test_data_frames_are_datasets_with_their_schema(scenario: Scenario, recorded
     assert (written["outputFacets"]["outputStatistics"]["rowCount"], written["outputFacets"]["outputStatistics"]["size"]) == (3, 40)
 
 
-def test_a_server_that_is_away_delays_nothing_and_its_queue_is_bounded(scenario: Scenario) -> None:
+def test_an_unreachable_server_delays_nothing_and_its_queue_is_bounded(scenario: Scenario) -> None:
     values = scenario.settings.lineage.model_copy(update={"url": "http://127.0.0.1:9", "queue_size": 3})
     settings = scenario.settings.model_copy(update={"lineage": values})
 

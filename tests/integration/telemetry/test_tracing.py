@@ -135,7 +135,7 @@ def test_jobs_of_spark_are_below_their_try(
     assert (job.status.message, failed.status.message) == ("", "it failed")
 
 
-def test_a_collector_that_is_away_delays_nothing(scenario: Scenario) -> None:
+def test_an_unreachable_collector_delays_nothing(scenario: Scenario) -> None:
     values = scenario.settings.tracing.model_copy(update={"otlp_endpoint": "http://127.0.0.1:9", "queue_size": 10})
     settings = scenario.settings.model_copy(update={"tracing": values})
     observer = tracing.Tracing(settings)

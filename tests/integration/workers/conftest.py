@@ -1,23 +1,28 @@
-"""A real Celery worker process for one test; the test calls the scheduler's turns."""
+"""Real Celery worker processes for one test, or one for all tests of a module; the test calls the scheduler's turns."""
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from support.fork_server import Forked, ForkServer, running_fork_server
 from support.scenario import Scenario
+from support.servers import PostgresServer, RedisServer, settings_in
 from support.waiting import eventually
 
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, log_paths
+from scheduler.store.actions.delete import delete_dag
+from scheduler.store.db.database import transact
 
 RUN = """
 import sys
@@ -56,10 +61,12 @@ class Worker:
 
     process: "subprocess.Popen[bytes] | Forked"
     output_path: Path
+    #: Where the output of this test begins, in bytes.
+    output_from: int = 0
 
     @property
     def output(self) -> str:
-        return self.output_path.read_text(encoding="utf-8")
+        return self.output_path.read_bytes()[self.output_from :].decode()
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -101,6 +108,19 @@ class Bench:
         if ready:
             eventually(lambda: "takes" in worker.output, timeout=60, message=lambda: worker.output)
         return worker
+
+    def empty(self, folder: Path) -> None:
+        """Remove what a test left behind, except its workers, and use this folder."""
+        for (dag_id,) in self.scenario.rows("select distinct dag_id from dag_version"):
+            transact(self.scenario.engine, delete_dag, dag_id)
+        for table in ("variable", "connection"):
+            self.scenario.sql(f"delete from {table}")
+        for used in (self.settings.dags_folder, self.settings.logs_folder):
+            for path in used.glob("*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for worker in self.workers:
+            worker.output_from = worker.output_path.stat().st_size
+        self.folder = folder
 
     def _started(
         self, arguments: list[str], environment: dict[str, str], folder: Path, output_path: Path
@@ -199,12 +219,32 @@ def bench(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) ->
         yield made
 
 
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    """The options of the worker of a module; a module has its own by overriding this."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def module_bench(
+    postgres_server: PostgresServer,
+    redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Bench]:
+    """The bench of a module, with its own database and broker."""
+    own = request.node.get_closest_marker("own_program") is not None
+    folder = tmp_path_factory.mktemp("module")
+    with postgres_server.new_database() as url:
+        settings = settings_in(folder, url, redis_server.new_database(of_module=True))
+        with opened(settings, folder, None if own else request.getfixturevalue("forks_workers")) as made:
+            yield made
+
+
 @pytest.fixture
-def running(bench: Bench) -> Callable[..., Bench]:
-    """The bench with one worker of two children."""
-
-    def start(**options: str) -> Bench:
-        bench.worker(concurrency=2, **options)
-        return bench
-
-    return start
+def shared_bench(module_bench: Bench, worker_options: dict[str, Any], tmp_path: Path) -> Bench:
+    """The bench of the module, without DAGs, and with a worker that runs since an earlier test: a start takes up to 1 s of CPU."""
+    module_bench.empty(tmp_path)
+    if not module_bench.workers or module_bench.workers[-1].process.poll() is not None:
+        module_bench.worker(**worker_options)
+    return module_bench

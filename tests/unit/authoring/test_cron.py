@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from scheduler.authoring import cron
+from scheduler.authoring import cron, zones
 from scheduler.exceptions import TimetableError
 
 #: Zone and a day on which its clocks are changed; Lord Howe moves by half an hour, Apia left out a whole day.
@@ -139,6 +139,18 @@ def test_a_bad_expression_is_refused(expression: str, words: str) -> None:
         cron.check(expression, "UTC")
 
 
-def test_names_of_days_and_months_and_six_fields_are_fine() -> None:
-    for expression in ("0 4 * * THU", "0 0 1 MAR *", "0 0 l * *", "*/5 * * * * 30", "0 0 * * sat#2"):
-        cron.check(expression, "Europe/Berlin")
+@pytest.mark.parametrize(
+    ("expression", "first"),
+    [
+        ("0 4 * * THU", "2026-01-01 03:00"),
+        ("0 0 1 MAR *", "2026-02-28 23:00"),
+        ("0 0 l * *", "2026-01-30 23:00"),
+        ("*/5 * * * * 30", "2026-01-01 00:00:30"),
+        ("0 0 * * sat#2", "2026-01-09 23:00"),
+    ],
+)
+def test_names_of_days_and_months_and_six_fields_are_allowed(expression: str, first: str) -> None:
+    cron.check(expression, "Europe/Berlin")
+
+    clock = cron.Clock(expression, zones.load("Europe/Berlin"))
+    assert clock.after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime.fromisoformat(f"{first}+00:00")

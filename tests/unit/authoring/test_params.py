@@ -92,7 +92,11 @@ def test_a_conf_that_does_not_fit_names_the_param(conf: dict[str, Any], words: s
 
 
 def test_a_conf_that_fits_or_has_other_keys_is_taken() -> None:
-    params.check(spec_of(n=Param(type="integer")), {"n": 3, "other": {}}, dag_id="d")
+    spec, conf = spec_of(n=Param(type="integer")), {"n": 3, "other": {}}
+
+    params.check(spec, conf, dag_id="d")
+
+    assert conf == {"n": 3, "other": {}}
 
 
 def test_without_overriding_the_conf_is_not_looked_at() -> None:

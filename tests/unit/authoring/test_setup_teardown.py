@@ -4,21 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.authored import edges, empty
 
 from scheduler import DAG, TaskGroup, chain, setup, task, task_group, teardown
 from scheduler.authoring.setup_teardown import setup_scopes
 from scheduler.exceptions import DagError, DuplicateTaskError
-from scheduler.operators import EmptyOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
-
-
-def edges(dag: DAG) -> set[str]:
-    return {f"{t.task_id}>{below}" for t in dag.tasks for below in t.downstream_task_ids}
-
-
-def empty(name: str, **arguments: Any) -> EmptyOperator:
-    return EmptyOperator(task_id=name, **arguments)
 
 
 def setups(dag: DAG) -> dict[str, str]:

@@ -4,20 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.authored import edges, empty
 
 from scheduler import DAG, Label, TaskGroup, chain, chain_linear, task, task_group
 from scheduler.exceptions import DagError, DuplicateTaskError
-from scheduler.operators import BashOperator, EmptyOperator
+from scheduler.operators import BashOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
-
-
-def edges(dag: DAG) -> set[str]:
-    return {f"{t.task_id}>{below}" for t in dag.tasks for below in t.downstream_task_ids}
-
-
-def empty(name: str, **arguments: Any) -> EmptyOperator:
-    return EmptyOperator(task_id=name, **arguments)
 
 
 def test_ids_contain_the_groups_and_the_dag_lists_them() -> None:

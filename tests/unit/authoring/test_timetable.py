@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil.relativedelta import relativedelta
+from support.authored import at, timetable_of
 
 from scheduler import DAG
 from scheduler.authoring import timetable, zones
@@ -14,18 +15,10 @@ from scheduler.exceptions import TimetableError
 NOW = datetime(2026, 6, 10, 12, 30, tzinfo=UTC)
 
 
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
 def next_date(table: timetable.Timetable, **given: object) -> datetime | None:
     arguments: dict[str, object] = {"last": None, "start": None, "end": None, "catchup": False, "now": NOW} | given
     run = table.next_run(**arguments)  # type: ignore[arg-type]
     return run and run.logical_date
-
-
-def made(schedule: object, **arguments: object) -> timetable.Timetable:
-    return DAG("d", schedule=schedule, **arguments).timetable  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +104,7 @@ def test_never_has_no_run() -> None:
     ],
 )
 def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object, table: timetable.Timetable) -> None:
-    assert made(schedule) == table
+    assert timetable_of(schedule) == table
     assert timetable.from_spec(table.to_spec()) == table
     assert table.summary
 
@@ -129,7 +122,7 @@ def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object,
 )
 def test_a_schedule_that_cannot_be_understood_is_an_error_of_its_line(schedule: object, words: str) -> None:
     with pytest.raises(TimetableError, match=words) as caught:
-        made(schedule)
+        DAG("d", schedule=schedule)
 
     assert caught.value.file == __file__
     assert str(caught.value).startswith("DAG 'd': ")
@@ -145,7 +138,7 @@ def test_a_schedule_that_cannot_be_understood_is_an_error_of_its_line(schedule: 
         (timezone(-timedelta(hours=3)), "-03:00"),
     ],
 )
-def test_a_schedule_lives_in_the_zone_of_start_date(zone: timezone, name: str) -> None:
+def test_a_schedule_has_the_time_zone_of_start_date(zone: timezone, name: str) -> None:
     dag = DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=zone))
 
     assert dag.timezone == name
@@ -180,4 +173,4 @@ def test_without_start_date_the_default_zone_counts() -> None:
     ],
 )
 def test_a_step_is_named_in_words(step: object, text: str) -> None:
-    assert made(step).summary == text
+    assert timetable_of(step).summary == text

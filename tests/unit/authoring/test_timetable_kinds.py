@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil.relativedelta import relativedelta
+from support.authored import at, timetable_of
 
 from scheduler import DAG
 from scheduler.authoring import asset, timetable
@@ -29,17 +30,9 @@ DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 A, B = Asset("a"), Asset("b")
 
 
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
 def run_of(table: timetable.Timetable, **given: object) -> RunTimes | None:
     arguments: dict[str, object] = {"last": None, "start": None, "end": None, "catchup": False, "now": NOW} | given
     return table.next_run(**arguments)  # type: ignore[arg-type]
-
-
-def made(schedule: object, **arguments: object) -> timetable.Timetable:
-    return DAG("d", schedule=schedule, **arguments).timetable  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("table", [CronInterval("0 0 * * *"), DeltaInterval(86400)])
@@ -81,7 +74,7 @@ def test_without_a_start_the_first_interval_is_the_latest_complete_one() -> None
 
 
 @pytest.mark.parametrize(("last", "begin"), [("2026-06-10T10:20", "2026-06-10T11:20"), ("2026-06-10T11:20", "2026-06-10T12:20")])
-def test_intervals_of_a_step_go_on_where_the_last_one_ended(last: str, begin: str) -> None:
+def test_intervals_of_a_step_continue_where_the_last_one_ended(last: str, begin: str) -> None:
     run = run_of(DeltaInterval(3600), start=at("2026-06-10T00:20"), last=at(last), covered=at(last) + HOUR)
 
     assert run is not None and (run.data_interval_start, run.data_interval_end) == (at(begin), at(begin) + HOUR)
@@ -98,7 +91,7 @@ def test_each_of_several_crons_chooses_its_first_run() -> None:
 
 
 def test_several_crons_are_one_row_of_ticks() -> None:
-    table = made(["0 1 * * *", "30 13 * * *", "0 1 * * *"])
+    table = timetable_of(["0 1 * * *", "30 13 * * *", "0 1 * * *"])
     ticks = [run.logical_date for run in table.runs_between(at("2026-06-01"), at("2026-06-02T14:00"))]
 
     assert table == Cron("0 1 * * *", more=("30 13 * * *",))
@@ -152,7 +145,7 @@ def test_a_later_start_date_applies_to_a_dag_that_has_runs(table: timetable.Time
 
 
 def test_months_counted_from_the_31st_do_not_wear_off() -> None:
-    table = made(relativedelta(months=1))
+    table = timetable_of(relativedelta(months=1))
     start, last, dates = at("2026-01-31"), None, []
     for _ in range(4):
         run = run_of(table, start=start, last=last, catchup=True)
@@ -161,7 +154,7 @@ def test_months_counted_from_the_31st_do_not_wear_off() -> None:
         dates.append(last.strftime("%m-%d"))
 
     assert dates == ["01-31", "02-28", "03-31", "04-30"]
-    assert made(relativedelta(hours=36)) == Delta(129600)
+    assert timetable_of(relativedelta(hours=36)) == Delta(129600)
 
 
 def test_a_start_that_every_reading_moves_on_brings_no_run_nearer_than_a_step() -> None:
@@ -240,7 +233,7 @@ def test_an_edit_of_the_schedule_never_leads_back(before: timetable.Timetable, a
         last, covered = run.logical_date, run.data_interval_end
 
 
-def test_an_edit_from_daily_to_hourly_intervals_goes_on_where_the_data_ended() -> None:
+def test_an_edit_from_daily_to_hourly_intervals_continues_where_the_data_ended() -> None:
     run = run_of(CronInterval(HOURLY), start=at("2026-01-01"), last=at("2026-06-01"), covered=at("2026-06-02"), catchup=True)
 
     assert run is not None and run.data_interval_start == at("2026-06-02")
@@ -297,7 +290,7 @@ def test_a_schedule_without_a_rhythm_has_no_latest_run(table: timetable.Timetabl
     ],
 )  # fmt: skip
 def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object, table: timetable.Timetable) -> None:
-    assert made(schedule) == table
+    assert timetable_of(schedule) == table
     assert timetable.from_spec(table.to_spec()) == table
     assert table.summary
 
@@ -317,7 +310,7 @@ def test_a_schedule_becomes_a_timetable_that_survives_its_spec(schedule: object,
 )
 def test_a_schedule_that_cannot_be_understood_is_refused(schedule: object, words: str) -> None:
     with pytest.raises(TimetableError, match=words):
-        made(schedule)
+        timetable_of(schedule)
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,11 @@ def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
     assert "scheduler-0.8.8 is installed next to Paceline" in done.stderr
 
 
-def test_other_distributions_are_not_taken_for_it(tmp_path: Path) -> None:
+def test_distributions_with_similar_names_are_allowed(tmp_path: Path) -> None:
     for name in ("paceline-0.1.0.dist-info", "scheduler_other-1.dist-info", "apscheduler-3.dist-info"):
         (tmp_path / name).mkdir()
-
     clash.check(tmp_path)
+
+    (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
+    with pytest.raises(clash.ClashError, match=r"^The package scheduler-0\.8\.8 is installed"):
+        clash.check(tmp_path)

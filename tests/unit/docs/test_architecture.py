@@ -19,8 +19,8 @@ WITHOUT_ARROWS = {"deploy", "web"}
 #: Rooms, all arrows, and those of imports at start, without imports in functions and for types.
 MOST = (27, 119, 112)
 MOST_STORE_ROOMS = 11
-#: A folder of tests that spans all processes, so no folder of code has its name.
-ACROSS = {"security"}
+#: Folders of tests without a folder of code of their name: about all processes, and about all code and the scripts beside it.
+ACROSS = {"security", "repository"}
 
 
 def named() -> set[str]:
@@ -78,7 +78,8 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def arrows(*, at_start: bool) -> set[tuple[str, str]]:
+@cache
+def arrows(*, at_start: bool) -> frozenset[tuple[str, str]]:
     """Each pair of rooms of which the first imports the second."""
     rooms = {module(path): room(path) for path in sources()}
     found = set()
@@ -87,7 +88,7 @@ def arrows(*, at_start: bool) -> set[tuple[str, str]]:
             origin, target = room(path), rooms.get(name) or rooms.get(name.rpartition(".")[0])
             if origin is not None and target is not None and target != origin:
                 found.add((origin, target))
-    return found
+    return frozenset(found)
 
 
 def test_rooms_and_arrows_do_not_become_more() -> None:

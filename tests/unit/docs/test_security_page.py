@@ -172,7 +172,9 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (REMOTE, "test_a_task_that_celery_should_revoke_runs"),
         (REMOTE, "test_every_refusal_names_the_alternative"),
     ],
-    "a test holds the code to it": [(f"{UNIT}/store/test_statements.py", "test_statements_hold_constants_and_parameters_alone")],
+    "a test holds the code to it": [
+        (f"{UNIT}/repository/test_statements.py", "test_statements_hold_constants_and_parameters_alone")
+    ],
     "is not made of dots alone": [
         (f"{REAL}/security/test_found_by_fuzzing.py", "test_a_run_id_that_names_another_folder_is_refused")
     ],

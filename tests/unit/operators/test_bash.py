@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler import DAG, task
@@ -22,13 +23,6 @@ CONTEXT = {"run_id": "r1", "ti": SimpleNamespace(dag_id="d", task_id="t", try_nu
 
 def bash(command: str, **arguments: Any) -> Any:
     return BashOperator(task_id="t", bash_command=command, dag=DAG("d"), **arguments).execute(CONTEXT)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def number_in(path: Path) -> int:
@@ -140,7 +134,7 @@ def test_an_interrupted_command_is_ended_with_all_its_children(tmp_path: Path, m
         signal.signal(signal.SIGALRM, before)
 
     child = number_in(pidfile)
-    eventually(lambda: is_gone(child))
+    eventually(lambda: not is_running(child))
 
 
 def test_a_command_is_ended_when_the_interruption_comes_before_its_start_has_returned(
@@ -165,7 +159,7 @@ def test_a_command_is_ended_when_the_interruption_comes_before_its_start_has_ret
         bash(f"echo $$ > {pidfile}; sleep 300")
 
     child = number_in(pidfile)
-    eventually(lambda: is_gone(child))
+    eventually(lambda: not is_running(child))
 
 
 def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
@@ -177,4 +171,4 @@ def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
     worker.kill()
     worker.wait()
 
-    eventually(lambda: is_gone(command))
+    eventually(lambda: not is_running(command))

@@ -130,7 +130,7 @@ def test_a_short_circuit_skips_all_downstream_tasks_or_the_direct_ones(
     assert (result, ti.skipped) == (condition, skipped)
 
 
-def test_a_short_circuit_that_goes_on_skips_nothing_and_passes_its_result_on() -> None:
+def test_a_short_circuit_that_continues_skips_nothing_and_returns_its_result() -> None:
     with DAG("d"):
 
         @task.short_circuit
@@ -153,7 +153,7 @@ def test_a_short_circuit_that_goes_on_skips_nothing_and_passes_its_result_on() -
         (None, "scheduled", NOON + timedelta(days=1), True),
     ],
 )
-def test_latest_only_goes_on_in_the_latest_run_of_the_schedule(
+def test_latest_only_continues_in_the_latest_run_of_the_schedule(
     schedule: str | None, run_type: str, now: datetime, latest: bool
 ) -> None:
     with DAG("d", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=UTC)):

@@ -148,7 +148,7 @@ def test_a_rejection_skips_or_fails(dag_maker: Any, options: Any, states: Any) -
     assert dag_maker.run().states == states
 
 
-def test_an_approval_and_a_branch_go_on(dag_maker: Any) -> None:
+def test_an_approval_and_a_branch_continue(dag_maker: Any) -> None:
     with dag_maker():
         ask = ApprovalOperator(task_id="ask", subject="s", defaults="Approve", response_timeout=SOON)
         branch = HITLBranchOperator(

@@ -63,7 +63,7 @@ def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_defaul
     assert report.report()["parts"]["loop"] == {"status": "unhealthy", "message": "The loop has not run a service for 14 s."}
 
 
-def test_a_broker_that_is_away_only_degrades_a_scheduler() -> None:
+def test_an_unreachable_broker_only_degrades_a_scheduler() -> None:
     found = scheduler_health.of(Settings())
     found.broker.failed("Redis does not answer.")
     found.broker.since = time.monotonic() - 60

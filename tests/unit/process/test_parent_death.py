@@ -19,7 +19,7 @@ def test_a_process_whose_parent_ended_before_it_registered_with_the_kernel_ends_
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
-def test_a_process_whose_parent_runs_goes_on() -> None:
+def test_a_process_whose_parent_runs_continues() -> None:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

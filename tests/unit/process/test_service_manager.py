@@ -58,8 +58,17 @@ def test_an_abstract_socket() -> None:
         assert receiver.recv(100) == b"READY=1"
 
 
-def test_a_service_manager_that_is_gone_does_no_harm(short_folder: Path) -> None:
-    ServiceManager(str(short_folder / "none")).ready()
+def test_messages_are_dropped_while_the_socket_is_missing(short_folder: Path) -> None:
+    path = short_folder / "late"
+    manager = ServiceManager(str(path))
+
+    manager.ready()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(10)
+        receiver.bind(str(path))
+        manager.stopping()
+
+        assert receiver.recv(100) == b"STOPPING=1"
 
 
 def test_the_watchdog_is_silent_while_a_part_hangs(systemd: socket.socket) -> None:

@@ -111,9 +111,7 @@ def test_many_lines_become_datagrams_that_fit_into_a_packet(udp: socket.socket) 
     assert len(received) == 201
 
 
-def test_a_server_that_is_away_costs_little_and_is_counted_and_found_when_it_is_back(
-    short_folder: Path, settings: Settings
-) -> None:
+def test_metrics_for_a_missing_server_are_dropped_and_counted_until_it_listens(short_folder: Path, settings: Settings) -> None:
     on = settings.metrics.model_copy(update={"prometheus": True, "statsd": f"unix://{short_folder / 's'}"})
     recorder = Recorder(settings.model_copy(update={"metrics": on}))
     for _ in range(100):

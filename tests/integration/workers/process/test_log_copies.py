@@ -79,7 +79,7 @@ def test_a_running_log_is_copied_when_it_grows_and_once_more_when_its_process_wa
     assert log_copies.local(other, log(other)).read_text() == "1\n2\nkilled\n"
 
 
-def test_a_file_system_that_is_away_is_tried_again(settings: Settings, tmp_path: Path) -> None:
+def test_a_copy_to_an_unreachable_file_system_is_retried(settings: Settings, tmp_path: Path) -> None:
     write(log(settings), "line\n")
     Notes(settings, os.getpid()).add(str(log(settings)))
     copies = LogCopies(settings, list)

@@ -57,26 +57,28 @@ def stored(settings: Settings, engine: Any) -> None:
     transact(engine, connections.add, [connection], cipher)
 
 
-def test_secrets_reach_the_task_and_nothing_else(bench: Any) -> None:
-    stored(bench.settings, bench.scenario.engine)
-    bench.worker()
+def test_secrets_reach_the_task_and_nothing_else(shared_bench: Any) -> None:
+    stored(shared_bench.settings, shared_bench.scenario.engine)
+    shared_bench.run(LEAKY)
 
-    bench.run(LEAKY)
-
-    assert bench.scenario.states() == {"leak": "success", "shell": "success", "fails": "failed", "without": "success"}
-    log = bench.log("leak")
+    assert shared_bench.scenario.states() == {"leak": "success", "shell": "success", "fails": "failed", "without": "success"}
+    log = shared_bench.log("leak")
     assert "python *** postgres://ann:***@db.example/" in log
     assert "descriptor ***\n" in log
     assert "logged ***\n" in log
     assert "subprocess ***\nalso ***\n" in log
     assert f"plain {VALUE} default 3 1\n" in log
     assert log.splitlines()[-1].endswith(" s") and "success after" in log.splitlines()[-1]
-    assert "S=***\ntemplated ann 3 1\n" in bench.log("shell")
-    assert bench.column("fails", "reason") == "ValueError: cannot log in as ***, ***"
-    assert "ValueError: cannot log in as ***, ***" in bench.log("fails")
-    assert "nothing to hide\n" in bench.log("without")
-    assert "db.example" in dump(bench)
-    everything = [path.read_text() for path in bench.settings.logs_folder.rglob("*.log")] + [bench.output, dump(bench), sent(bench)]
+    assert "S=***\ntemplated ann 3 1\n" in shared_bench.log("shell")
+    assert shared_bench.column("fails", "reason") == "ValueError: cannot log in as ***, ***"
+    assert "ValueError: cannot log in as ***, ***" in shared_bench.log("fails")
+    assert "nothing to hide\n" in shared_bench.log("without")
+    assert "db.example" in dump(shared_bench)
+    everything = [path.read_text() for path in shared_bench.settings.logs_folder.rglob("*.log")] + [
+        shared_bench.output,
+        dump(shared_bench),
+        sent(shared_bench),
+    ]
     assert [(secret, text) for secret in SECRETS for text in everything if secret in text] == []
 
 
@@ -115,11 +117,9 @@ def test_the_environment_comes_before_the_store_and_is_not_passed_to_programs(be
     assert bench.scenario.rows("select value from xcom") == [([],)]
 
 
-def test_a_missing_variable_or_connection_is_one_sentence(bench: Any) -> None:
-    stored(bench.settings, bench.scenario.engine)
-    bench.worker()
-
-    bench.run("""
+def test_a_missing_variable_or_connection_is_one_sentence(shared_bench: Any) -> None:
+    stored(shared_bench.settings, shared_bench.scenario.engine)
+    shared_bench.run("""
         @dag(schedule=None)
         def d():
             @task
@@ -135,7 +135,7 @@ def test_a_missing_variable_or_connection_is_one_sentence(bench: Any) -> None:
         d()
     """)
 
-    reasons = [str(bench.column(name, "reason")) for name in ("variable", "connection", "no_json")]
+    reasons = [str(shared_bench.column(name, "reason")) for name in ("variable", "connection", "no_json")]
     assert reasons == [
         "NotFoundError: There is no variable 'nothing'; create it with `paceline variables set nothing VALUE`.",
         "NotFoundError: There is no connection 'nothing'; create it with `paceline connections add nothing --conn-uri URI`.",
@@ -143,10 +143,8 @@ def test_a_missing_variable_or_connection_is_one_sentence(bench: Any) -> None:
     ]
 
 
-def test_a_task_can_set_and_delete_variables(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_a_task_can_set_and_delete_variables(shared_bench: Any) -> None:
+    shared_bench.run("""
         @dag(schedule=None)
         def d():
             @task
@@ -159,16 +157,14 @@ def test_a_task_can_set_and_delete_variables(bench: Any) -> None:
         d()
     """)
 
-    assert bench.scenario.rows("select value from xcom") == [([{"a": [1]}, None],)]
-    assert bench.scenario.rows("select key from variable") == [("made",)]
-    assert (bench.settings.home / "fernet.key").stat().st_mode & 0o777 == 0o600
+    assert shared_bench.scenario.rows("select value from xcom") == [([{"a": [1]}, None],)]
+    assert shared_bench.scenario.rows("select key from variable") == [("made",)]
+    assert (shared_bench.settings.home / "fernet.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_much_output_is_masked_whole_and_the_next_task_has_its_own_log(bench: Any) -> None:
-    stored(bench.settings, bench.scenario.engine)
-    bench.worker()
-
-    bench.run("""
+def test_much_output_is_masked_whole_and_the_next_task_has_its_own_log(shared_bench: Any) -> None:
+    stored(shared_bench.settings, shared_bench.scenario.engine)
+    shared_bench.run("""
         @dag(schedule=None)
         def d():
             @task
@@ -183,11 +179,11 @@ def test_much_output_is_masked_whole_and_the_next_task_has_its_own_log(bench: An
         d()
     """)
 
-    log = bench.log("big")
+    log = shared_bench.log("big")
     assert log.count("0123456789 ***\n") == 20_000
     assert PASSWORD not in log
-    assert "success after" in bench.last_line("big")
-    assert "the next task has its own log\n" in bench.log("after")
+    assert "success after" in shared_bench.last_line("big")
+    assert "the next task has its own log\n" in shared_bench.log("after")
 
 
 def with_keys(settings: Settings, keys: str) -> Settings:

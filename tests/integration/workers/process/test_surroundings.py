@@ -9,10 +9,8 @@ import pytest
 pytestmark = pytest.mark.own_program
 
 
-def test_all_output_of_a_task_is_in_its_log_in_order(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_all_output_of_a_task_is_in_its_log_in_order(shared_bench: Any) -> None:
+    shared_bench.run("""
         import logging, os, subprocess, sys
         @dag(schedule=None)
         def d():
@@ -30,7 +28,7 @@ def test_all_output_of_a_task_is_in_its_log_in_order(bench: Any) -> None:
         d()
     """)
 
-    lines = bench.log("t").splitlines()
+    lines = shared_bench.log("t").splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO d\.t, run r1, try 1 of 1, worker w0@[\w.-]+#\w+, dispatch [\w-]+", lines[0])
     assert lines[1:3] == ["to stdout", "to stderr"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO mine: to logging", lines[3])
@@ -65,10 +63,8 @@ def test_a_task_may_print_100_mb(bench: Any) -> None:
     assert max(memory) < 200_000_000
 
 
-def test_a_task_leaves_the_process_as_it_found_it(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_a_task_leaves_the_process_as_it_found_it(shared_bench: Any) -> None:
+    shared_bench.run("""
         import logging, os, signal, sys
         def state():
             return {
@@ -97,14 +93,14 @@ def test_a_task_leaves_the_process_as_it_found_it(bench: Any) -> None:
         d()
     """)
 
-    assert bench.scenario.states() == {"before": "success", "spoil": "success", "after": "success"}, bench.log("after")
-    assert "still heard" in bench.log("after")
+    assert shared_bench.scenario.states() == {"before": "success", "spoil": "success", "after": "success"}, shared_bench.log(
+        "after"
+    )
+    assert "still heard" in shared_bench.log("after")
 
 
-def test_user_code_sees_its_home_and_no_passwords(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_user_code_sees_its_home_and_no_passwords(shared_bench: Any) -> None:
+    shared_bench.run("""
         import os
         @dag(schedule=None)
         def d():
@@ -117,14 +113,12 @@ def test_user_code_sees_its_home_and_no_passwords(bench: Any) -> None:
         d()
     """)
 
-    value = bench.scenario.rows("select value from xcom")[0][0]
-    assert value == [str(bench.settings.home), [], "r1", 1]
+    value = shared_bench.scenario.rows("select value from xcom")[0][0]
+    assert value == [str(shared_bench.settings.home), [], "r1", 1]
 
 
-def test_a_fork_that_user_code_leaves_behind_reports_nothing(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_a_fork_that_user_code_leaves_behind_reports_nothing(shared_bench: Any) -> None:
+    shared_bench.run("""
         import os
         @dag(schedule=None)
         def d():
@@ -139,10 +133,10 @@ def test_a_fork_that_user_code_leaves_behind_reports_nothing(bench: Any) -> None
         d()
     """)
 
-    assert bench.scenario.rows("select value from xcom") == [("parent",)]
+    assert shared_bench.scenario.rows("select value from xcom") == [("parent",)]
 
 
-def test_a_hostile_folder_of_dags_does_not_get_in_the_way(bench: Any) -> None:
+def test_modules_in_the_dags_folder_do_not_shadow_those_of_the_worker(bench: Any) -> None:
     folder = bench.settings.dags_folder
     for name in ("workers", "config", "json", "celery", "scheduler"):
         (folder / f"{name}.py").write_text("raise RuntimeError('shadowed')")

@@ -81,6 +81,11 @@ d()
 """
 
 
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    return {"queues": "default,spark", "PACELINE_SPARK_SUBMIT_TIMEOUT": "1"}
+
+
 @pytest.mark.spark
 def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> None:
     worker = bench.worker(queues="default,spark")
@@ -217,10 +222,8 @@ def test_without_a_java_that_spark_can_use_the_task_fails_with_one_sentence(benc
         ),
     ],
 )
-def test_a_conf_that_no_jvm_accepts_is_one_sentence(bench: Any, conf: dict[str, str], words: str) -> None:
-    bench.worker(queues="default,spark")
-
-    bench.run(f"""
+def test_a_conf_that_no_jvm_accepts_is_one_sentence(shared_bench: Any, conf: dict[str, str], words: str) -> None:
+    shared_bench.run(f"""
         @dag(schedule=None)
         def d():
             @task.pyspark(conf={conf!r})
@@ -230,8 +233,8 @@ def test_a_conf_that_no_jvm_accepts_is_one_sentence(bench: Any, conf: dict[str, 
         d()
     """)
 
-    assert bench.scenario.states() == {"t": "failed"}
-    assert words in bench.last_line("t")
+    assert shared_bench.scenario.states() == {"t": "failed"}
+    assert words in shared_bench.last_line("t")
 
 
 APPLICATION = str(Path(__file__).parents[4] / "dags" / "spark_cluster_parts" / "pi.py")
@@ -292,15 +295,13 @@ def submitted(**options: object) -> str:
         ),
     ],
 )  # fmt: skip
-def test_too_small_a_heap_and_a_master_that_is_not_there_are_one_sentence_each(bench: Any, source: str, reason: str) -> None:
-    bench.worker(queues="default,spark", PACELINE_SPARK_SUBMIT_TIMEOUT="1")
+def test_too_small_a_heap_and_a_master_that_is_not_there_are_one_sentence_each(shared_bench: Any, source: str, reason: str) -> None:
+    shared_bench.run(source, timeout_s=120)
 
-    bench.run(source, timeout_s=120)
-
-    assert bench.scenario.states() == {"t": "failed"}
-    assert bench.column("t", "reason").startswith(reason)
-    assert bench.last_line("t").endswith(f"failed: {bench.column('t', 'reason')}")
-    log = bench.log("t")
+    assert shared_bench.scenario.states() == {"t": "failed"}
+    assert shared_bench.column("t", "reason").startswith(reason)
+    assert shared_bench.last_line("t").endswith(f"failed: {shared_bench.column('t', 'reason')}")
+    log = shared_bench.log("t")
     assert "str() failed" not in log
     # An application prints its own; of ours there is none.
     assert ("Traceback" in log) == ("pi.py" in reason), log

@@ -79,7 +79,7 @@ def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -
     assert made.stat().st_mtime_ns == before
 
 
-def test_a_file_that_is_no_archive_does_no_harm(tmp_path: Path, started: Any) -> None:
+def test_a_file_that_is_no_archive_is_ignored(tmp_path: Path, started: Any) -> None:
     mine = Settings(paths=Paths(home=tmp_path / "home"), spark=Spark(archive_folder=str(tmp_path)))
     archive.path(mine).write_bytes(b"not an archive")
 

@@ -151,7 +151,11 @@ def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: WarmJvm, own: d
 
 
 def test_keys_of_other_packages_are_accepted(jvm: WarmJvm) -> None:
-    jvm.check({"spark.hadoop.fs.x.impl": "org.x", "spark.of.mine": "1", "spark.executor.memory": "2g"})
+    own = {"spark.hadoop.fs.x.impl": "org.x", "spark.of.mine": "1", "spark.executor.memory": "2g"}
+
+    jvm.check(own)
+
+    assert own.items() <= jvm.checked
 
 
 def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: WarmJvm) -> None:
@@ -165,7 +169,7 @@ def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: Warm
     assert static, "the JVM names none"
 
 
-def test_an_interrupted_call_is_called_off_and_the_jvm_stays(jvm: WarmJvm) -> None:
+def test_an_interrupted_call_is_canceled_and_the_jvm_stays(jvm: WarmJvm) -> None:
     def nap(rows: Any) -> Any:
         time.sleep(60)
         return rows

@@ -30,10 +30,15 @@ def cluster(session_folder: Path) -> Iterator[SparkCluster]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    return {"queues": "default,spark", "PACELINE_SPARK_SUBMIT_TIMEOUT": "1"}
+
+
 @pytest.fixture
-def application(bench: Any) -> Path:
+def application(tmp_path: Path) -> Path:
     """The application's file; it goes on once `go` beside it exists."""
-    path = Path(bench.folder / "app.py")
+    path = tmp_path / "app.py"
     path.write_text(APPLICATION)
     return path
 
@@ -193,7 +198,7 @@ def test_sql_prints_its_rows_into_the_log_and_a_failed_statement_states_the_reas
 
 
 @pytest.mark.on_demand
-def test_an_application_of_a_dead_worker_is_ended_if_no_try_takes_it_over(
+def test_an_application_of_a_lost_worker_is_ended_if_no_try_takes_it_over(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
     first = start()
@@ -220,15 +225,13 @@ def test_an_application_of_a_dead_worker_is_ended_if_no_try_takes_it_over(
     ],
 )
 def test_an_application_that_cannot_be_submitted_fails_immediately_with_one_sentence(
-    bench: Any, application: Path, given: dict[str, Any], sentence: str
+    shared_bench: Any, application: Path, given: dict[str, Any], sentence: str
 ) -> None:
-    bench.worker(queues="default,spark", PACELINE_SPARK_SUBMIT_TIMEOUT="1")
+    run = shared_bench.run(dag(application, **{"master": "spark://127.0.0.1:1", **given}))
 
-    run = bench.run(dag(application, **{"master": "spark://127.0.0.1:1", **given}))
-
-    assert bench.scenario.states(run) == {"t": "failed"}
-    assert sentence in bench.last_line("t")
-    assert jobs(bench) == []
+    assert shared_bench.scenario.states(run) == {"t": "failed"}
+    assert sentence in shared_bench.last_line("t")
+    assert jobs(shared_bench) == []
 
 
 @pytest.mark.parametrize("password", [None, "another" * 8])

@@ -50,7 +50,7 @@ class Sink:
         eventually(grown, timeout=STARTS_S, message=lambda: bench.output)
 
 
-def test_a_stream_that_is_killed_and_stopped_goes_on_and_writes_every_reading_once(bench: Any) -> None:
+def test_a_stream_that_is_killed_and_stopped_continues_and_writes_every_reading_once(bench: Any) -> None:
     (bench.settings.dags_folder / "stream.py").write_bytes(EXAMPLE.read_bytes())
     dag = load(bench.settings.dags_folder, "stream.py")["stream"]
     bench.scenario.add(from_dag(dag, file="stream.py", core=bench.settings.core, scheduler=bench.settings.scheduler))

@@ -19,17 +19,17 @@ from .. import conftest
 #: While the file exists, the worker stops listening, as if its consumer had been lost; or its loop hangs.
 DEAF = """
 import os, time
-from workers.celery_worker import app
+from celery.signals import worker_ready
 from workers.supervision import task_stopper
 task_stopper.REACTION_S = task_stopper.CLOSING_S = 0.5
-tick = app.Worker._tick
-def deaf(self):
-    tick(self)
-    if os.path.exists({file!r}) and self.consumer.task_consumer is not None:
+def look(consumer):
+    if os.path.exists({file!r}) and consumer.task_consumer is not None:
         {what}
-app.Worker._tick = deaf
+@worker_ready.connect(weak=False)
+def start_looking(sender, **_):
+    sender.hub.call_repeatedly(0.1, look, sender)
 """
-CANCELLED = "self.consumer.task_consumer.cancel(); print('consumes nothing', flush=True)"
+CANCELLED = "consumer.task_consumer.cancel(); print('consumes nothing', flush=True)"
 STANDING = "print('stands still', flush=True); time.sleep(3600)"
 ONE_TASK = """
 with DAG("d", schedule=None):

@@ -113,7 +113,7 @@ def test_processes_that_a_dead_child_left_are_ended(bench: Any) -> None:
     eventually(lambda: not psutil.pid_exists(left))
 
 
-def test_a_task_goes_on_while_the_database_is_away_and_reports_later(bench: Any) -> None:
+def test_a_task_continues_while_the_database_is_unreachable_and_reports_later(bench: Any) -> None:
     link = bench.folder / "run"
     real = Path(bench.settings.database_url.split("host=")[1])
     link.symlink_to(real)
@@ -185,7 +185,7 @@ def test_a_worker_whose_broker_connections_were_cut_continues(bench: Any) -> Non
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_worker_shuts_down_cleanly_while_the_broker_is_away(bench: Any, concurrency: int) -> None:
+def test_a_worker_shuts_down_cleanly_while_the_broker_is_unreachable(bench: Any, concurrency: int) -> None:
     socket = bench.folder / "redis.sock"
     real_socket, _, number = bench.settings.broker_url.removeprefix("redis+socket://").partition("?")
     socket.symlink_to(real_socket)

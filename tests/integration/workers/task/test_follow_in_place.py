@@ -271,7 +271,7 @@ def test_it_goes_by_message_or_waits_if(
     assert len(scenario.messages()) == (state == "queued")
 
 
-def test_a_successor_goes_on_before_another_run_of_higher_rank_only_in_place(scenario: Scenario) -> None:
+def test_a_successor_runs_before_another_run_of_higher_rank_only_in_place(scenario: Scenario) -> None:
     scenario.pool("p", 1)
     first = start(scenario, dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"pool": "p"}))
     _outranked(scenario)

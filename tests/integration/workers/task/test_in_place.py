@@ -19,6 +19,8 @@ from scheduler.store.runs.selection import Runs, Tasks
 
 from ..conftest import SENT, wait_for
 
+#: Finds a pool process that has a connection.
+CONNECTED = "select from pg_stat_activity where application_name = 'paceline task' and datname = current_database()"
 #: A budget that no test uses up.
 LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
 ROW = """
@@ -35,6 +37,11 @@ with DAG("d", schedule=None, default_args={{"retries": 1, "retry_delay": 0.1}}):
 
     first() >> second() >> task(task_id="third")(lambda: None)()
 """
+
+
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    return {**LONG}
 
 
 def row(first: str = "pass", second: str = "pass") -> str:
@@ -60,17 +67,16 @@ def tries(bench: Any) -> list[tuple[Any, ...]]:
     return [tuple(found) for found in bench.scenario.rows(statement)]
 
 
-def test_a_chain_takes_one_message(bench: Any) -> None:
-    bench.worker(**LONG)
-    before = published(bench)
+def test_a_chain_takes_one_message(shared_bench: Any) -> None:
+    before = published(shared_bench)
 
-    run = bench.run(chain(10, "os.getpid()"))
+    run = shared_bench.run(chain(10, "os.getpid()"))
 
-    assert set(bench.scenario.states(run).values()) == {"success"}
-    assert published(bench) - before == 1
-    assert "t004" in bench.log("t004").splitlines()[0]
-    assert str(bench.column("t004", "dispatch_id")) in bench.log("t004").splitlines()[0]
-    assert "success" in bench.last_line("t004")
+    assert set(shared_bench.scenario.states(run).values()) == {"success"}
+    assert published(shared_bench) - before == 1
+    assert "t004" in shared_bench.log("t004").splitlines()[0]
+    assert str(shared_bench.column("t004", "dispatch_id")) in shared_bench.log("t004").splitlines()[0]
+    assert "success" in shared_bench.last_line("t004")
 
 
 def test_without_a_budget_each_task_takes_a_message(bench: Any) -> None:
@@ -90,17 +96,15 @@ def test_without_a_budget_each_task_takes_a_message(bench: Any) -> None:
         ("pass", "ti.try_number == 1 and os.kill(os.getpid(), 11)", "SIGSEGV"),
     ],
 )
-def test_a_death_is_that_of_the_task_that_ran(bench: Any, first: str, second: str, reason: str) -> None:
-    bench.worker(**LONG)
+def test_a_death_is_that_of_the_task_that_ran(shared_bench: Any, first: str, second: str, reason: str) -> None:
+    run = shared_bench.run(row(first, second))
 
-    run = bench.run(row(first, second))
-
-    assert set(bench.scenario.states(run).values()) == {"success"}
-    ((task_id, number, why),) = tries(bench)
+    assert set(shared_bench.scenario.states(run).values()) == {"success"}
+    ((task_id, number, why),) = tries(shared_bench)
     assert (task_id, number) == ("second", 1)
     assert reason in why
-    assert reason in bench.last_line("second")
-    assert "success" in bench.last_line("first")
+    assert reason in shared_bench.last_line("second")
+    assert "success" in shared_bench.last_line("first")
 
 
 @pytest.mark.parametrize(
@@ -134,53 +138,46 @@ def test_an_error_after_the_report_does_not_lose_the_task_that_continues(bench: 
     assert (tmp_path / "struck").read_text().count("raise") == 2
 
 
-def test_a_time_limit_ends_a_task_in_place(bench: Any) -> None:
-    bench.worker(**LONG)
+def test_a_time_limit_ends_a_task_in_place(shared_bench: Any) -> None:
     source = row(second="time.sleep(60)").replace(
         "@task\n    def second", "@task(execution_timeout=timedelta(seconds=0.2), retries=0)\n    def second"
     )
 
-    run = bench.run(source)
+    run = shared_bench.run(source)
 
-    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
-    assert "execution_timeout" in bench.column("second", "reason")
-
-
-def test_a_task_in_place_that_is_marked_is_stopped(bench: Any) -> None:
-    bench.worker(**LONG)
-    bench.dag(row(second="time.sleep(60)"))
-    run = bench.scenario.trigger("d", run_id="r1")
-    bench.wait(run, second="running")
-
-    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
-    bench.wait(run)
-
-    assert set(bench.scenario.states(run).values()) == {"success"}
-    assert tries(bench) == []
+    assert shared_bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "execution_timeout" in shared_bench.column("second", "reason")
 
 
-def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
-    bench.worker(**LONG)
+def test_a_task_in_place_that_is_marked_is_stopped(shared_bench: Any) -> None:
+    shared_bench.dag(row(second="time.sleep(60)"))
+    run = shared_bench.scenario.trigger("d", run_id="r1")
+    shared_bench.wait(run, second="running")
 
-    run = bench.run(row(second="1 / (ti.try_number - 1)"))
+    mark.mark(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
+    shared_bench.wait(run)
 
-    assert set(bench.scenario.states(run).values()) == {"success"}
-    ((task_id, _, why),) = tries(bench)
+    assert set(shared_bench.scenario.states(run).values()) == {"success"}
+    assert tries(shared_bench) == []
+
+
+def test_a_failed_task_in_place_is_tried_again(shared_bench: Any) -> None:
+    run = shared_bench.run(row(second="1 / (ti.try_number - 1)"))
+
+    assert set(shared_bench.scenario.states(run).values()) == {"success"}
+    ((task_id, _, why),) = tries(shared_bench)
     assert task_id == "second"
     assert "ZeroDivisionError" in why
 
 
-def test_a_task_that_closes_all_files_of_its_process_ends_it_before_the_next_task(bench: Any) -> None:
-    bench.worker(**LONG)
+def test_a_task_that_closes_all_files_of_its_process_ends_it_before_the_next_task(shared_bench: Any) -> None:
+    run = shared_bench.run(row("os.closerange(3, 1000)").replace('"retries": 1', '"retries": 0'))
 
-    run = bench.run(row("os.closerange(3, 1000)").replace('"retries": 1', '"retries": 0'))
-
-    assert bench.scenario.states(run) == {"first": "success", "second": "success", "third": "success"}
+    assert shared_bench.scenario.states(run) == {"first": "success", "second": "success", "third": "success"}
 
 
-def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(bench: Any) -> None:
-    bench.worker(**LONG)
-    bench.dag("""
+def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(shared_bench: Any) -> None:
+    shared_bench.dag("""
     with DAG("d", schedule=None):
         @task
         def change(dag_run, conf):
@@ -190,13 +187,13 @@ def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(
             return dag_run.conf
         change() >> read()
     """)
-    before = published(bench)
+    before = published(shared_bench)
 
-    run = bench.scenario.trigger("d", run_id="r1", conf={"names": ["a"]})
-    bench.wait(run)
+    run = shared_bench.scenario.trigger("d", run_id="r1", conf={"names": ["a"]})
+    shared_bench.wait(run)
 
-    assert bench.scenario.rows("select value from xcom") == [({"names": ["a"]},)]
-    assert published(bench) - before == 1
+    assert shared_bench.scenario.rows("select value from xcom") == [({"names": ["a"]},)]
+    assert published(shared_bench) - before == 1
 
 
 def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
@@ -223,10 +220,13 @@ def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: 
         PACELINE_WORKER_IDLE_CONNECTION_SECONDS="0.1",
         **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)},
     )
-    bench.dag(row(first="time.sleep(1)"))
+    go = tmp_path / "go"
+    bench.dag(row(first=wait_for(go)))
     bench.scenario.sql(SENT)
     run = bench.scenario.trigger("d", run_id="r1")
-    bench.scenario.turn()
+    bench.wait(run, first="running")
+    eventually(lambda: not bench.scenario.rows(CONNECTED))
+    go.touch()
     eventually(lambda: (tmp_path / "struck").exists())
 
     worker.signal(signal.SIGTERM)
@@ -241,18 +241,17 @@ def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: 
     ]
 
 
-def test_nothing_is_stopped_for_a_task_with_which_a_process_died(bench: Any) -> None:
+def test_nothing_is_stopped_for_a_task_with_which_a_process_died(shared_bench: Any) -> None:
     """The entry of the dead process is gone: a heartbeat after its death would stop, later kill, a process with its PID."""
-    bench.worker(**LONG)
-    run = bench.run(row(second="os._exit(3)").replace('"retries": 1', '"retries": 0'))
+    run = shared_bench.run(row(second="os._exit(3)").replace('"retries": 1', '"retries": 0'))
     beats = "select count(*) from process where kind = 'worker' and heartbeat_at > %s::timestamptz"
-    (ended_at,) = bench.scenario.rows("select max(ended_at) + interval '1 second' from task_instance")[0]
+    (ended_at,) = shared_bench.scenario.rows("select max(ended_at) + interval '1 second' from task_instance")[0]
 
-    eventually(lambda: bench.scenario.rows(beats, ended_at) == [(1,)])
+    eventually(lambda: shared_bench.scenario.rows(beats, ended_at) == [(1,)])
 
-    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
-    assert "was lost: the process exited with code 3" in bench.output
-    assert "stopping dispatch" not in bench.output
+    assert shared_bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "was lost: the process exited with code 3" in shared_bench.output
+    assert "stopping dispatch" not in shared_bench.output
 
 
 def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench: Any) -> None:
@@ -281,7 +280,7 @@ def events(bench: Any) -> Iterator[list[dict[str, Any]]]:
             thread.join(20)
 
 
-def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
+def test_flower_receives_the_events_of_each_task_of_a_chain(bench: Any) -> None:
     bench.worker(**LONG)
     with events(bench) as seen:
         eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
@@ -298,7 +297,7 @@ def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
     assert named.keys() == dispatches
 
 
-def test_flower_sees_each_task_after_the_broker_was_away(bench: Any) -> None:
+def test_flower_receives_the_events_of_each_task_after_the_broker_was_unreachable(bench: Any) -> None:
     bench.worker(**LONG)
     bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
     bench.scenario.broker.client_kill_filter(_type="pubsub")

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from scheduler.cli import paceline
@@ -53,6 +54,11 @@ with DAG("d"):
 """
 
 
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    return {"concurrency": 2}
+
+
 def values(bench: Any, task_id: str) -> list[Any]:
     """The XComs of the instances of a task, in map order."""
     statement = (
@@ -66,30 +72,26 @@ def states(bench: Any, task_id: str) -> dict[int, str]:
     return dict(bench.scenario.rows("select map_index, state from task_instance where task_id = %s", task_id))
 
 
-def test_each_instance_gets_its_values(bench: Any) -> None:
-    bench.worker(concurrency=2)
+def test_each_instance_gets_its_values(shared_bench: Any) -> None:
+    run = shared_bench.run(MANY)
 
-    run = bench.run(MANY)
-
-    assert bench.scenario.run_state(run) == "success", bench.output
-    assert states(bench, "twice") == {0: "success", 1: "skipped", 2: "success"}
-    assert values(bench, "collect") == [[2, 6]]
-    assert values(bench, "pair") == [[1, "u"], [1, "v"], [2, "u"], [2, "v"], [3, "u"], [3, "v"]]
-    assert values(bench, "of_dict") == [["a", 1], ["b", 2]]
-    assert values(bench, "zipped") == [[1, "a"], [2, "b"], [3, "none"]]
-    assert values(bench, "joined") == [-1, -2, -3, ["a", 1], ["b", 2]]
-    assert values(bench, "kwargs") == [[0, 1], [0, 2], [0, 3]]
-    assert values(bench, "steps.second") == [[11, 11, 0], [12, 12, 1], [13, 13, 2]]
-    assert values(bench, "of_group") == [[[11, 11, 0], [12, 12, 1], [13, 13, 2]]]
-    assert values(bench, "chained") == [[[7, 1], "r1"], [[8, 1], "r1"]]
-    assert values(bench, "bash") == ["bash", "two"]
-    assert states(bench, "nothing") == {-1: "skipped"}
+    assert shared_bench.scenario.run_state(run) == "success", shared_bench.output
+    assert states(shared_bench, "twice") == {0: "success", 1: "skipped", 2: "success"}
+    assert values(shared_bench, "collect") == [[2, 6]]
+    assert values(shared_bench, "pair") == [[1, "u"], [1, "v"], [2, "u"], [2, "v"], [3, "u"], [3, "v"]]
+    assert values(shared_bench, "of_dict") == [["a", 1], ["b", 2]]
+    assert values(shared_bench, "zipped") == [[1, "a"], [2, "b"], [3, "none"]]
+    assert values(shared_bench, "joined") == [-1, -2, -3, ["a", 1], ["b", 2]]
+    assert values(shared_bench, "kwargs") == [[0, 1], [0, 2], [0, 3]]
+    assert values(shared_bench, "steps.second") == [[11, 11, 0], [12, 12, 1], [13, 13, 2]]
+    assert values(shared_bench, "of_group") == [[[11, 11, 0], [12, 12, 1], [13, 13, 2]]]
+    assert values(shared_bench, "chained") == [[[7, 1], "r1"], [[8, 1], "r1"]]
+    assert values(shared_bench, "bash") == ["bash", "two"]
+    assert states(shared_bench, "nothing") == {-1: "skipped"}
 
 
-def test_values_of_other_tasks_are_no_templates_and_map_may_skip(bench: Any) -> None:
-    bench.worker()
-
-    run = bench.run("""
+def test_values_of_other_tasks_are_no_templates_and_map_may_skip(shared_bench: Any) -> None:
+    run = shared_bench.run("""
         from scheduler.exceptions import SkipTask
         def odd(n):
             if n % 2 == 0: raise SkipTask("even")
@@ -102,9 +104,9 @@ def test_values_of_other_tasks_are_no_templates_and_map_may_skip(bench: Any) -> 
             show.expand(text=numbers().map(odd))
     """)
 
-    assert bench.scenario.run_state(run) == "success"
-    assert states(bench, "show") == {0: "success", 1: "skipped"}
-    assert values(bench, "show") == ["1 {{ ds }}"]
+    assert shared_bench.scenario.run_state(run) == "success"
+    assert states(shared_bench, "show") == {0: "success", 1: "skipped"}
+    assert values(shared_bench, "show") == ["1 {{ ds }}"]
 
 
 def test_a_task_with_a_result_that_cannot_be_mapped_over_fails(bench: Any) -> None:
@@ -137,10 +139,8 @@ def test_a_task_with_a_result_that_cannot_be_mapped_over_fails(bench: Any) -> No
     assert states(bench, "show__4") == {0: "success", 1: "success"}
 
 
-def test_the_label_of_an_instance_comes_from_its_context(bench: Any) -> None:
-    bench.worker()
-
-    run = bench.run("""
+def test_the_label_of_an_instance_comes_from_its_context(shared_bench: Any) -> None:
+    run = shared_bench.run("""
         with DAG("d"):
             @task(map_index_template="{{ name }} of {{ task.op_kwargs['n'] }}")
             def label(n):
@@ -153,19 +153,17 @@ def test_the_label_of_an_instance_comes_from_its_context(bench: Any) -> None:
             broken.expand(n=[1])
     """)
 
-    assert bench.scenario.run_state(run) == "failed"
-    rows = bench.scenario.rows("select task_id, map_label, state from task_instance order by task_id desc, map_index")
+    assert shared_bench.scenario.run_state(run) == "failed"
+    rows = shared_bench.scenario.rows("select task_id, map_label, state from task_instance order by task_id desc, map_index")
     assert rows == [("label", "item 1 of 1", "success"), ("label", "item 2 of 2", "failed"), ("broken", None, "failed")]
-    assert "field map_index_template: 'nowhere' is undefined" in str(bench.column("broken", "reason"))
-    env = {"PACELINE_DATABASE_URL": bench.settings.database_url, "PACELINE_HOME": str(bench.settings.home)}
+    assert "field map_index_template: 'nowhere' is undefined" in str(shared_bench.column("broken", "reason"))
+    env = {"PACELINE_DATABASE_URL": shared_bench.settings.database_url, "PACELINE_HOME": str(shared_bench.settings.home)}
     listed = json.loads(CliRunner().invoke(paceline, ["tasks", "list", "d", "r1", "--json"], env=env).stdout)
     assert {one["map_label"] for one in listed} == {"item 1 of 1", "item 2 of 2", None}
 
 
-def test_setups_teardowns_and_groups_end_as_configured(bench: Any) -> None:
-    bench.worker(concurrency=2)
-
-    run = bench.run("""
+def test_setups_teardowns_and_groups_end_as_configured(shared_bench: Any) -> None:
+    run = shared_bench.run("""
         with DAG("d"):
             @setup
             def up(): return "cluster"
@@ -180,10 +178,10 @@ def test_setups_teardowns_and_groups_end_as_configured(bench: Any) -> None:
             group >> EmptyOperator(task_id="after")
     """)
 
-    assert bench.scenario.states(run) == {
+    assert shared_bench.scenario.states(run) == {
         "g.up": "success",
         "g.work": "failed",
         "g.down": "success",
         "after": "upstream_failed",
     }
-    assert bench.scenario.run_state(run) == "failed"
+    assert shared_bench.scenario.run_state(run) == "failed"

@@ -30,51 +30,51 @@ with DAG("d", schedule=None):
 """
 
 
-def started(bench: Any, options: str = "", **worker: Any) -> tuple[Any, int, Path]:
-    """A worker, a run whose task has begun, and the file to which its `on_kill` writes."""
+def started(bench: Any, options: str = "") -> tuple[int, Path]:
+    """A run whose task has begun, and the file to which its `on_kill` writes."""
     killed = bench.folder / "killed"
-    process = bench.worker(**worker)
     bench.dag(WORKS.format(killed=str(killed), options=options))
     run = bench.scenario.trigger("d", run_id="r1")
     bench.wait(run, t="running")
     eventually(lambda: bench.log_path("t").exists() and "started" in bench.log("t"))
-    return process, run, killed
+    return run, killed
 
 
-def test_a_timeout_calls_it(bench: Any) -> None:
-    _, run, killed = started(bench, ", execution_timeout=timedelta(seconds=2)")
+def test_a_timeout_calls_it(shared_bench: Any) -> None:
+    run, killed = started(shared_bench, ", execution_timeout=timedelta(seconds=2)")
 
-    bench.wait(run)
-
-    assert killed.read_text() == "t\n"
-    assert bench.column("t", "reason") == "TaskTimeout: It ran longer than its execution_timeout of 2 s."
-
-
-def test_clearing_its_task_calls_it(bench: Any) -> None:
-    _, run, killed = started(bench)
-
-    clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), core=bench.settings.core)
-    bench.wait(run)
+    shared_bench.wait(run)
 
     assert killed.read_text() == "t\n"
-    assert bench.scenario.states(run) == {"t": "success"}
-    assert bench.column("t", "try_number") == 2
+    assert shared_bench.column("t", "reason") == "TaskTimeout: It ran longer than its execution_timeout of 2 s."
+
+
+def test_clearing_its_task_calls_it(shared_bench: Any) -> None:
+    run, killed = started(shared_bench)
+
+    clear.clear(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), core=shared_bench.settings.core)
+    shared_bench.wait(run)
+
+    assert killed.read_text() == "t\n"
+    assert shared_bench.scenario.states(run) == {"t": "success"}
+    assert shared_bench.column("t", "try_number") == 2
 
 
 @pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
-def test_marking_its_task_calls_it(bench: Any, state: TaskState) -> None:
-    _, run, killed = started(bench)
+def test_marking_its_task_calls_it(shared_bench: Any, state: TaskState) -> None:
+    run, killed = started(shared_bench)
 
-    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), state)
-    bench.wait(run)
+    mark.mark(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), state)
+    shared_bench.wait(run)
 
     eventually(killed.exists)
     assert killed.read_text() == "t\n"
-    assert bench.scenario.states(run) == {"t": state}
+    assert shared_bench.scenario.states(run) == {"t": state}
 
 
 def test_a_worker_that_stops_calls_it_after_its_grace_period(bench: Any) -> None:
-    worker, run, killed = started(bench, ", retries=1, retry_delay=0.1", PACELINE_WORKER_GRACE_SEC="0.3")
+    worker = bench.worker(PACELINE_WORKER_GRACE_SEC="0.3")
+    run, killed = started(bench, ", retries=1, retry_delay=0.1")
 
     worker.signal(signal.SIGTERM)
 

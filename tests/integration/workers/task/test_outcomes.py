@@ -29,10 +29,8 @@ def one_task(body: str, arguments: str = "") -> str:
     return ONE_TASK.format(body=body, arguments=arguments)
 
 
-def test_a_task_that_returns_a_value_succeeds_and_passes_it_on(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_a_task_that_returns_a_value_succeeds_and_passes_it_on(shared_bench: Any) -> None:
+    shared_bench.run("""
         @dag(schedule=None)
         def d():
             @task
@@ -45,25 +43,21 @@ def test_a_task_that_returns_a_value_succeeds_and_passes_it_on(bench: Any) -> No
         d()
     """)
 
-    assert bench.scenario.states() == {"one": "success", "two": "success"}
-    values = bench.scenario.rows("select t.task_id, x.value from xcom x join task_instance t on t.id = x.task_instance_id")
+    assert shared_bench.scenario.states() == {"one": "success", "two": "success"}
+    values = shared_bench.scenario.rows("select t.task_id, x.value from xcom x join task_instance t on t.id = x.task_instance_id")
     assert dict(values) == {"one": {"a": [1, 2]}, "two": 3}
-    assert "success after" in bench.last_line("two")
+    assert "success after" in shared_bench.last_line("two")
 
 
-def test_multiple_outputs_are_stored_one_by_one(bench: Any) -> None:
-    bench.worker()
+def test_multiple_outputs_are_stored_one_by_one(shared_bench: Any) -> None:
+    shared_bench.run(one_task('return {"a": 1, "b": [2]}', "multiple_outputs=True"))
 
-    bench.run(one_task('return {"a": 1, "b": [2]}', "multiple_outputs=True"))
-
-    values = dict(bench.scenario.rows("select key, value from xcom"))
+    values = dict(shared_bench.scenario.rows("select key, value from xcom"))
     assert values == {"a": 1, "b": [2], "return_value": {"a": 1, "b": [2]}}
 
 
-def test_a_failed_try_is_followed_by_another_and_the_xcoms_of_the_first_are_gone(bench: Any) -> None:
-    bench.worker()
-
-    bench.run(
+def test_a_failed_try_is_followed_by_another_and_the_xcoms_of_the_first_are_gone(shared_bench: Any) -> None:
+    shared_bench.run(
         one_task(
             'ti.xcom_push("k", ti.try_number) if ti.try_number == 1 else None; '
             'exec("raise ValueError(\'boom\')") if ti.try_number == 1 else None; return ti.xcom_pull(key="k", default="gone")',
@@ -71,21 +65,19 @@ def test_a_failed_try_is_followed_by_another_and_the_xcoms_of_the_first_are_gone
         )
     )
 
-    assert bench.scenario.states() == {"t": "success"}
-    assert bench.column("t", "try_number") == 2
-    assert bench.scenario.rows("select key, value from xcom") == [("return_value", "gone")]
-    assert bench.last_line("t", 1).endswith("up for retry in 0.1 s: ValueError: boom")
-    assert "success" in bench.last_line("t", 2)
+    assert shared_bench.scenario.states() == {"t": "success"}
+    assert shared_bench.column("t", "try_number") == 2
+    assert shared_bench.scenario.rows("select key, value from xcom") == [("return_value", "gone")]
+    assert shared_bench.last_line("t", 1).endswith("up for retry in 0.1 s: ValueError: boom")
+    assert "success" in shared_bench.last_line("t", 2)
 
 
-def test_a_task_fails_when_its_retries_are_used_up(bench: Any) -> None:
-    bench.worker()
+def test_a_task_fails_when_its_retries_are_used_up(shared_bench: Any) -> None:
+    shared_bench.run(one_task("raise ValueError('boom')", "retries=1, retry_delay=0.1"))
 
-    bench.run(one_task("raise ValueError('boom')", "retries=1, retry_delay=0.1"))
-
-    assert bench.scenario.states() == {"t": "failed"}
-    assert (bench.column("t", "try_number"), bench.column("t", "reason")) == (2, "ValueError: boom")
-    assert bench.last_line("t", 2).endswith("failed: ValueError: boom")
+    assert shared_bench.scenario.states() == {"t": "failed"}
+    assert (shared_bench.column("t", "try_number"), shared_bench.column("t", "reason")) == (2, "ValueError: boom")
+    assert shared_bench.last_line("t", 2).endswith("failed: ValueError: boom")
 
 
 @pytest.mark.parametrize(
@@ -97,15 +89,13 @@ def test_a_task_fails_when_its_retries_are_used_up(bench: Any) -> None:
         ("return 'x' * 2_000_000", "failed", "2,000,002 bytes"),
     ],
 )
-def test_some_endings_are_final_even_if_retries_remain(bench: Any, body: str, state: str, reason: str) -> None:
-    bench.worker()
+def test_some_endings_are_final_even_if_retries_remain(shared_bench: Any, body: str, state: str, reason: str) -> None:
+    shared_bench.run(one_task(body, "retries=3"))
 
-    bench.run(one_task(body, "retries=3"))
-
-    assert bench.scenario.states() == {"t": state}
-    assert bench.column("t", "try_number") == 1
-    assert reason in str(bench.column("t", "reason"))
-    assert reason in bench.last_line("t")
+    assert shared_bench.scenario.states() == {"t": state}
+    assert shared_bench.column("t", "try_number") == 1
+    assert reason in str(shared_bench.column("t", "reason"))
+    assert reason in shared_bench.last_line("t")
 
 
 @pytest.mark.parametrize(
@@ -122,82 +112,74 @@ def test_some_endings_are_final_even_if_retries_remain(bench: Any, body: str, st
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", "its process received SIGTERM"),
     ],
 )
-def test_damage_by_user_code_to_its_process_fails_the_task_and_not_the_worker(bench: Any, body: str, reason: str) -> None:
-    worker = bench.worker()
+def test_damage_by_user_code_to_its_process_fails_the_task_and_not_the_worker(shared_bench: Any, body: str, reason: str) -> None:
+    worker = shared_bench.workers[-1]
 
-    bench.run(one_task(f"ti.try_number == 1 and exec({body!r}, globals())", "retries=1, retry_delay=0.1"))
+    shared_bench.run(one_task(f"ti.try_number == 1 and exec({body!r}, globals())", "retries=1, retry_delay=0.1"))
 
-    assert bench.scenario.states() == {"t": "success"}
-    assert bench.column("t", "try_number") == 2
+    assert shared_bench.scenario.states() == {"t": "success"}
+    assert shared_bench.column("t", "try_number") == 2
     assert worker.process.poll() is None
-    assert bench.scenario.rows("select state, reason from task_try")[0][0] == "failed"
-    assert reason in bench.scenario.rows("select reason from task_try")[0][0]
-    assert reason in bench.last_line("t", 1)
+    assert shared_bench.scenario.rows("select state, reason from task_try")[0][0] == "failed"
+    assert reason in shared_bench.scenario.rows("select reason from task_try")[0][0]
+    assert reason in shared_bench.last_line("t", 1)
 
 
-def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(bench: Any) -> None:
-    bench.worker()
-
-    bench.run(
+def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(shared_bench: Any) -> None:
+    shared_bench.run(
         one_task("ti.try_number == 1 and time.sleep(60)", "retries=1, retry_delay=0.1, execution_timeout=timedelta(seconds=0.3)")
     )
 
-    assert bench.scenario.states() == {"t": "success"}
-    assert "TaskTimeout: It ran longer than its execution_timeout of 0.3 s." in bench.last_line("t", 1)
+    assert shared_bench.scenario.states() == {"t": "success"}
+    assert "TaskTimeout: It ran longer than its execution_timeout of 0.3 s." in shared_bench.last_line("t", 1)
 
 
-def test_a_task_deaf_to_its_timeout_is_killed(bench: Any) -> None:
-    bench.worker()
-
-    bench.run(
+def test_a_task_that_ignores_its_timeout_is_killed(shared_bench: Any) -> None:
+    shared_bench.run(
         one_task(
             "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(60)",
             "execution_timeout=timedelta(seconds=0.3)",
         )
     )
 
-    assert bench.column("t", "state") == "failed"
-    assert "ran longer than its execution_timeout and did not react" in str(bench.column("t", "reason"))
-    assert "did not react" in bench.last_line("t")
+    assert shared_bench.column("t", "state") == "failed"
+    assert "ran longer than its execution_timeout and did not react" in str(shared_bench.column("t", "reason"))
+    assert "did not react" in shared_bench.last_line("t")
 
 
-def test_an_undefined_name_in_a_template_fails_that_task_with_the_name(bench: Any) -> None:
-    bench.worker()
-
-    bench.run("""
+def test_an_undefined_name_in_a_template_fails_that_task_with_the_name(shared_bench: Any) -> None:
+    shared_bench.run("""
         with DAG("d", schedule=None):
             BashOperator(task_id="t", bash_command="echo {{ nonsense }}")
             BashOperator(task_id="other", bash_command="echo {{ run_id }} >&2; pwd")
     """)
 
-    assert bench.scenario.states() == {"t": "failed", "other": "success"}
-    assert "nonsense" in bench.last_line("t")
-    assert "r1\n" in bench.log("other")
+    assert shared_bench.scenario.states() == {"t": "failed", "other": "success"}
+    assert "nonsense" in shared_bench.last_line("t")
+    assert "r1\n" in shared_bench.log("other")
 
 
-def test_an_empty_task_succeeds_without_its_dag_file_and_without_a_log(bench: Any) -> None:
-    bench.worker()
-    bench.dag("""
+def test_an_empty_task_succeeds_without_its_dag_file_and_without_a_log(shared_bench: Any) -> None:
+    shared_bench.dag("""
         with DAG("d", schedule=None):
             EmptyOperator(task_id="t")
     """)
-    (bench.settings.dags_folder / "example.py").unlink()
+    (shared_bench.settings.dags_folder / "example.py").unlink()
 
-    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+    shared_bench.wait(shared_bench.scenario.trigger("d", run_id="r1"))
 
-    assert bench.scenario.states() == {"t": "success"}
-    assert not bench.log_path("t").exists()
+    assert shared_bench.scenario.states() == {"t": "success"}
+    assert not shared_bench.log_path("t").exists()
 
 
-def test_a_dag_file_that_no_longer_loads_fails_its_tasks_and_nothing_else(bench: Any) -> None:
-    bench.worker()
-    bench.dag(one_task("return 1"))
-    (bench.settings.dags_folder / "example.py").write_text("import sys; sys.exit(1)")
+def test_a_dag_file_that_no_longer_loads_fails_its_tasks_and_nothing_else(shared_bench: Any) -> None:
+    shared_bench.dag(one_task("return 1"))
+    (shared_bench.settings.dags_folder / "example.py").write_text("import sys; sys.exit(1)")
 
-    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+    shared_bench.wait(shared_bench.scenario.trigger("d", run_id="r1"))
 
-    assert bench.scenario.states() == {"t": "failed"}
-    assert "example.py cannot be loaded: SystemExit" in bench.last_line("t")
+    assert shared_bench.scenario.states() == {"t": "failed"}
+    assert "example.py cannot be loaded: SystemExit" in shared_bench.last_line("t")
 
 
 def test_a_message_delivered_twice_runs_once(bench: Any) -> None:
@@ -232,26 +214,24 @@ def test_a_report_that_comes_too_late_is_refused_and_logged(bench: Any) -> None:
     assert bench.column("t", "reason") == "by hand"
 
 
-def test_a_task_that_lost_its_try_is_stopped_and_its_child_continues(bench: Any) -> None:
-    bench.worker()
-    bench.dag(one_task(f"time.sleep(60 if not os.path.exists({str(bench.folder / 'go')!r}) else 0)"))
-    run = bench.scenario.trigger("d", run_id="r1")
-    bench.wait(run, t="running")
-    (bench.folder / "go").touch()
+def test_a_task_that_lost_its_try_is_stopped_and_its_child_continues(shared_bench: Any) -> None:
+    shared_bench.dag(one_task(f"time.sleep(60 if not os.path.exists({str(shared_bench.folder / 'go')!r}) else 0)"))
+    run = shared_bench.scenario.trigger("d", run_id="r1")
+    shared_bench.wait(run, t="running")
+    (shared_bench.folder / "go").touch()
 
-    bench.scenario.sql(
+    shared_bench.scenario.sql(
         "update task_instance set state = null, dispatch_id = null, worker = null, started_at = null, queued_at = null,"
         " queued_by = null, dispatched_at = null, scheduled_at = null"
     )
-    bench.wait(run)
+    shared_bench.wait(run)
 
-    assert bench.scenario.states() == {"t": "success"}
-    assert "this try is no longer the current one" in bench.log("t", 1)
+    assert shared_bench.scenario.states() == {"t": "success"}
+    assert "this try is no longer the current one" in shared_bench.log("t", 1)
 
 
-def test_templates_and_functions_have_the_last_successful_run(bench: Any) -> None:
-    bench.worker()
-    bench.dag("""
+def test_templates_and_functions_have_the_last_successful_run(shared_bench: Any) -> None:
+    shared_bench.dag("""
         def name_it(prev_start_date_success):
             print("started", prev_start_date_success.year if prev_start_date_success else "never")
 
@@ -263,8 +243,8 @@ def test_templates_and_functions_have_the_last_successful_run(bench: Any) -> Non
             PythonOperator(task_id="b", python_callable=name_it)
     """)
     for run_id, day in (("r1", 1), ("r2", 2)):
-        bench.wait(bench.scenario.trigger("d", run_id=run_id, logical_date=datetime(2026, 1, day, tzinfo=UTC)))
+        shared_bench.wait(shared_bench.scenario.trigger("d", run_id=run_id, logical_date=datetime(2026, 1, day, tzinfo=UTC)))
 
-    assert "\nnone\n" in bench.log("a") and "started never" in bench.log("b")
-    assert "\n2026-01-01\n" in bench.log("a", run_id="r2")
-    assert f"started {datetime.now(UTC).year}" in bench.log("b", run_id="r2")
+    assert "\nnone\n" in shared_bench.log("a") and "started never" in shared_bench.log("b")
+    assert "\n2026-01-01\n" in shared_bench.log("a", run_id="r2")
+    assert f"started {datetime.now(UTC).year}" in shared_bench.log("b", run_id="r2")

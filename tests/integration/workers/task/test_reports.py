@@ -129,7 +129,7 @@ def test_a_full_log_disk_changes_no_outcome_and_is_reported(bench: Any) -> None:
     assert as_json["incomplete"] == "No space left on device"
 
 
-def test_a_worker_whose_child_dies_beside_a_full_log_disk_lives_on(bench: Any) -> None:
+def test_a_worker_continues_after_a_child_dies_while_the_log_disk_is_full(bench: Any) -> None:
     source = """
     import os
     with DAG("d", schedule=None):

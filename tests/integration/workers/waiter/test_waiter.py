@@ -85,7 +85,7 @@ def test_a_fired_trigger_wakes_its_task_in_the_same_try(scenario: Scenario) -> N
     assert scenario.rows("select key from xcom") == [("kept",)]
 
 
-def test_500_triggers_that_fire_at_once_lose_nothing(make_many: Scenario) -> None:
+def test_500_tasks_succeed_whose_triggers_fire_at_the_same_time(make_many: Scenario) -> None:
     """A report for an earlier dispatch never fails the dispatch that continues."""
     scenario = make_many
     refused: list[Claim] = []
@@ -291,7 +291,7 @@ def test_a_trigger_ends_its_external_work_if_its_task_is_stopped(
     scenario.close()
 
 
-def test_triggers_of_a_dead_waiter_are_taken_over(scenario: Scenario) -> None:
+def test_triggers_of_a_lost_waiter_are_taken_over(scenario: Scenario) -> None:
     claim = defer_one(scenario, at_once())
     dead = processes.register(scenario.engine, kind="waiter", name="dead", host="h", pid=1)
     assert [one.dispatch_id for one in transact(scenario.engine, deferrals.claim, dead, limit=10)] == [claim.dispatch_id]

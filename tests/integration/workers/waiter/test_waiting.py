@@ -38,18 +38,21 @@ d()
 """
 
 
-def test_branches_skip_tasks_that_they_did_not_choose(running: Any) -> None:
-    bench = running()
+@pytest.fixture(scope="module")
+def worker_options() -> dict[str, Any]:
+    return {"concurrency": 2}
 
-    run = bench.run(BRANCHES)
 
-    assert bench.scenario.states(run) == {
+def test_branches_skip_tasks_that_they_did_not_choose(shared_bench: Any) -> None:
+    run = shared_bench.run(BRANCHES)
+
+    assert shared_bench.scenario.states(run) == {
         "choose": "success", "a": "success", "b": "skipped", "c": "success", "join": "success", "stop": "success",
         "never": "skipped", "rarely": "skipped",
     }  # fmt: skip
-    decided = dict(bench.scenario.rows("select task_id, decision from task_instance where decision is not null"))
+    decided = dict(shared_bench.scenario.rows("select task_id, decision from task_instance where decision is not null"))
     assert decided == {"choose": {"skip": ["b"]}, "stop": {"skip": ["never", "rarely"]}}
-    assert bench.scenario.rows(
+    assert shared_bench.scenario.rows(
         "select key, value from xcom join task_instance t on t.id = task_instance_id where task_id = 'choose'"
     ) == [("skipmixin_key", {"followed": ["a"]})]
 
@@ -87,16 +90,14 @@ def test_a_reschedule_sensor_holds_neither_slot_nor_worker_while_it_waits(bench:
     assert bench.log("s").count("try 1 of 1") == 2
 
 
-def test_its_timeout_spans_its_dispatches_and_is_not_retried(running: Any) -> None:
-    bench = running()
+def test_its_timeout_spans_its_dispatches_and_is_not_retried(shared_bench: Any) -> None:
+    run = shared_bench.run(rescheduled(shared_bench.folder / "never", poke_interval=0.5, timeout=2, retries=3))
 
-    run = bench.run(rescheduled(bench.folder / "never", poke_interval=0.5, timeout=2, retries=3))
-
-    assert bench.scenario.states(run)["s"] == "failed"
-    assert bench.column("s", "try_number") == 1
+    assert shared_bench.scenario.states(run)["s"] == "failed"
+    assert shared_bench.column("s", "try_number") == 1
     # However slow the machine is: one dispatch that was not yet there, and the one that found the time over.
-    assert bench.log("s").count("not yet") == bench.log("s").count("try 1 of 4") - 1 >= 1
-    assert "was not true within 2 s" in bench.last_line("s")
+    assert shared_bench.log("s").count("not yet") == shared_bench.log("s").count("try 1 of 4") - 1 >= 1
+    assert "was not true within 2 s" in shared_bench.last_line("s")
 
 
 def test_sensors_that_look_again_at_once_lose_no_report(bench: Any) -> None:
@@ -168,14 +169,13 @@ def deferred(path: Path, options: str = "") -> str:
 
 
 @pytest.fixture
-def waiting(bench: Any) -> Iterator[Any]:
+def waiting(shared_bench: Any) -> Iterator[Any]:
     """The bench with a worker and a waiter."""
-    bench.worker(concurrency=2)
-    with running_waiter(bench.settings):
-        yield bench
+    with running_waiter(shared_bench.settings):
+        yield shared_bench
 
 
-def test_a_deferred_task_holds_no_worker_and_goes_on_in_the_same_try(waiting: Any) -> None:
+def test_a_deferred_task_holds_no_worker_and_continues_in_the_same_try(waiting: Any) -> None:
     bench, path = waiting, waiting.folder / "go"
 
     run = bench.run(deferred(path), t="deferred")
@@ -270,9 +270,8 @@ def test_a_run_of_another_dag_is_triggered_and_awaited(waiting: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", ["none", "success", "skipped"])
-def test_a_running_task_with_a_stop_request_ends_once_as_requested(bench: Any, asked: str) -> None:
-    bench.worker(concurrency=1)
-    run = bench.run(
+def test_a_running_task_with_a_stop_request_ends_once_as_requested(shared_bench: Any, asked: str) -> None:
+    run = shared_bench.run(
         """
         import time
         @dag(schedule=None)
@@ -285,16 +284,16 @@ def test_a_running_task_with_a_stop_request_ends_once_as_requested(bench: Any, a
                     time.sleep(120)
             t()
         d()
-        """.replace("FILE", repr(str(bench.folder / "starts"))),
+        """.replace("FILE", repr(str(shared_bench.folder / "starts"))),
         t="running",
     )
-    eventually(lambda: (bench.folder / "starts").exists())
+    eventually(lambda: (shared_bench.folder / "starts").exists())
 
-    bench.scenario.sql("update task_instance set state = 'shutdown', asked = %s where state = 'running'", asked)
-    bench.wait(run)
+    shared_bench.scenario.sql("update task_instance set state = 'shutdown', asked = %s where state = 'running'", asked)
+    shared_bench.wait(run)
 
-    assert bench.scenario.states(run) == {"t": "success" if asked == "none" else asked}
-    assert (bench.folder / "starts").read_text().count("started") == (2 if asked == "none" else 1)
+    assert shared_bench.scenario.states(run) == {"t": "success" if asked == "none" else asked}
+    assert (shared_bench.folder / "starts").read_text().count("started") == (2 if asked == "none" else 1)
 
 
 def test_mapped_tasks_wait_and_branch_each_for_itself(waiting: Any) -> None:

@@ -204,4 +204,6 @@ def test_a_stored_application_of_a_kind_that_a_later_release_has_is_refused_in_o
 
 
 def test_keys_of_an_application_itself_are_free() -> None:
-    conf.checked({"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"})
+    own = {"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"}
+
+    assert conf.checked(own) == own

@@ -13,23 +13,31 @@ NOBODY = "127.0.0.1:1"
 
 
 @pytest.fixture
-def somebody() -> Iterator[str]:
+def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.settimeout(10)
+        yield listener
 
 
 def check(master: str, timeout_s: float = 0.1) -> None:
     reachable.check_master(master, timeout_s=timeout_s, correct="the connection")
 
 
-def test_one_of_several_masters_is_enough(somebody: str) -> None:
-    check(f"spark://{NOBODY},{somebody}")
-    check(f"sc://{somebody}")
+@pytest.mark.parametrize("master", [f"spark://{NOBODY},{{}}", "sc://{}"])
+def test_one_of_several_masters_is_enough(listener: socket.socket, master: str) -> None:
+    check(master.format(f"127.0.0.1:{listener.getsockname()[1]}"))
+
+    connection, _ = listener.accept()
+    connection.close()
 
 
-def test_masters_without_an_address_of_their_own_are_let_through() -> None:
-    for master in ("local[2]", "local-cluster[1,1,512]", "yarn", "k8s://https://nowhere:1"):
-        check(master)
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,1,512]", "yarn", "k8s://https://{}"])
+def test_masters_without_an_address_of_their_own_are_not_asked(listener: socket.socket, master: str) -> None:
+    check(master.format(f"127.0.0.1:{listener.getsockname()[1]}"))
+
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
 @pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077"])

@@ -188,7 +188,7 @@ def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
     assert [one.phase for one in jobs.noted] == [Phase.KILLED]
 
 
-def test_without_time_for_it_one_that_is_not_listed_is_not_taken_for_absent() -> None:
+def test_an_application_that_is_not_listed_yet_is_not_reported_absent() -> None:
     jobs = Jobs()
 
     with pytest.raises(ApplicationLivesError, match="the submission may still be on its way"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.run_actions import brief, clear_, push, running
-from support.scenario import Scenario, dag
+from support.scenario import Scenario, dag, of, product
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
@@ -16,18 +16,10 @@ S = TaskState
 FREE = {"disable_bundle_versioning": True}
 
 
-def over(*refs: dict[str, Any]) -> dict[str, Any]:
-    return {"expand": {"kind": "product", "inputs": list(refs)}}
-
-
-def of(task_id: str) -> dict[str, Any]:
-    return {"task": task_id, "key": "return_value"}
-
-
 def mapped(ref: dict[str, Any] | None = None, **options: Any) -> SerializedDag:
     """source returns a list, each is mapped over it, after comes after all of each."""
     edges: dict[str, list[str]] = {"source": [], "each": ["source"], "after": ["each"]}
-    return dag("d", edges, options={"each": over(ref or of("source"))}, **options)
+    return dag("d", edges, options={"each": product(ref or of("source"))}, **options)
 
 
 def returning(result: str) -> Any:
@@ -43,7 +35,7 @@ REFS = [
 
 
 @pytest.mark.parametrize("ref", REFS, ids=["result", "zip", "zip_longest", "concat"])
-def test_an_edit_of_an_unpinned_dag_lets_its_open_run_go_on(scenario: Scenario, ref: dict[str, Any]) -> None:
+def test_an_open_run_continues_after_an_edit_of_its_unpinned_dag(scenario: Scenario, ref: dict[str, Any]) -> None:
     scenario.add(mapped(ref, **FREE))
     run = scenario.trigger("d", run_id="r")
     push(scenario, running(scenario), "[1, 2]")

@@ -1,10 +1,9 @@
 """Marking: a person sets the final state of task instances or runs."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from support.run_actions import brief, clear_, end, mark_, running
+from support.run_actions import brief, clear_, end, failing, mark_, running
 from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
@@ -12,13 +11,8 @@ from scheduler.states import RunState, TaskState
 from scheduler.store.actions import delete, mark
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.worker.claims import Claim
 
 S = TaskState
-
-
-def failing(*names: str) -> Callable[[Claim], S]:
-    return lambda claim: S.FAILED if claim.task_id in names else S.SUCCESS
 
 
 def test_a_waiting_task_instance_takes_the_state_and_the_run_continues(scenario: Scenario) -> None:

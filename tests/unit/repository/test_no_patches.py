@@ -1,7 +1,12 @@
-"""No test replaces a function, a method or a variable of Paceline. Only constants, with names in capitals, get other values."""
+"""No test replaces a function, a method or a variable of Paceline. Only constants, with names in capitals, get other values.
+
+The same holds for the code of the processes that tests start, which is in strings.
+"""
 
 import ast
+import contextlib
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,18 +14,43 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 OWN = re.compile(r"(scheduler|workers|bench)(\.|$)")
+IMPORT = re.compile(r"(from|import) (scheduler|workers|bench)\b")
+PLACEHOLDER = re.compile(r"\{\w*(![rsa])?\}")
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Attributes of objects whose class the text of a test does not show, with the owner of the class.
 FOREIGN = {
     ("unit/workers/spark/test_python_side.py", "shutdown_request"): "PySpark",
     ("unit/workers/spark/test_submitter.py", "while_submitting"): "the test: it belongs to its stand-in for a cluster",
     ("integration/workers/waiter/test_waiter.py", "serialize"): "the author of a trigger",
+    ("integration/dagfiles/test_hostile_answers.py", "content_hash"): "a hostile DAG file",
 }
 
 
 def patches(text: str) -> Iterator[tuple[int, str]]:
     """The line and the name of each attribute that may be ours and is replaced."""
     tree = ast.parse(text)
+    yield from of_code(tree)
+    for line, code in codes(tree):
+        yield from ((line + number - 1, name) for number, name in of_code(code))
+
+
+def codes(tree: ast.AST) -> Iterator[tuple[int, ast.AST]]:
+    """The first line of each string of several lines that is Python code and imports ours, and its syntax tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            pieces = [str(part.value) if isinstance(part, ast.Constant) else "None" for part in node.values]
+            text = "".join(pieces)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = PLACEHOLDER.sub("None", node.value)
+        else:
+            continue
+        if "\n" in text and IMPORT.search(text):
+            with contextlib.suppress(SyntaxError):
+                yield node.lineno, ast.parse(textwrap.dedent(text))
+
+
+def of_code(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The patches in one module or in one string."""
     imported = dict(imports(tree))
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
@@ -112,6 +142,18 @@ def test_a_patch_is_found(line: str) -> None:
     imported = "from scheduler.dagfiles.watch import Watch\nfrom scheduler.store.accounts import logins"
 
     assert [number for number, _ in patches(f"from unittest import mock\n{imported}\n{line}\n")] == [4]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'RUN = """\nfrom workers import app\nbefore = app.run\napp.run = lambda: before()\n"""',
+        'RUN = """\nfrom workers import app\nif {what}:\n    app.run = {name!r}\n"""',
+        'run(f"""\nfrom workers import app\nif {what}:\n    app.run = None\n""")',
+    ],
+)
+def test_a_patch_in_a_string_of_code_is_found(code: str) -> None:
+    assert [name for _, name in patches(code)] == ["run"]
 
 
 @pytest.mark.parametrize(

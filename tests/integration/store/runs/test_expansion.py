@@ -5,21 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.scenario import Scenario, dag
+from support.scenario import Scenario, dag, of, product
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 
 S = TaskState
-
-
-def product(*refs: dict[str, Any]) -> dict[str, Any]:
-    return {"expand": {"kind": "product", "inputs": list(refs)}}
-
-
-def of(task_id: str) -> dict[str, Any]:
-    return {"task": task_id, "key": "return_value"}
 
 
 def returns(**results: str) -> Callable[[Claim], Ending]:

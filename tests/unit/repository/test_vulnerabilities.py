@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LOADER = SourceFileLoader("vulnerabilities", str(Path(__file__).resolve().parents[2] / "deploy" / "vulnerabilities"))
+LOADER = SourceFileLoader("vulnerabilities", str(Path(__file__).resolve().parents[3] / "deploy" / "vulnerabilities"))
 HOLE = {"id": "CVE-2030-1", "fix_versions": ["1.2"]}
 
 

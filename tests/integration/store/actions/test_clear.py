@@ -4,20 +4,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from support.run_actions import brief, clear_, push, running
+from support.run_actions import brief, clear_, failing, push, running
 from support.scenario import Scenario, chain, dag
 
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.states import FAILURES, STARTED, TaskState
 from scheduler.store.actions import clear
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.claims import Ending
 
 S = TaskState
-
-
-def failing(*names: str) -> Callable[[Claim], S]:
-    return lambda claim: S.FAILED if claim.task_id in names else S.SUCCESS
 
 
 def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(scenario: Scenario) -> None:
@@ -65,7 +61,7 @@ def test_undecided_task_instances_stay(scenario: Scenario) -> None:
     assert scenario.rows("select clear_number from dag_run") == [(0,)]
 
 
-def test_a_running_run_goes_on_as_it_is(scenario: Scenario) -> None:
+def test_a_running_run_continues_unchanged(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "b": [], "c": ["b"]}))
     run = scenario.trigger("d", run_id="r")
     scenario.turn()

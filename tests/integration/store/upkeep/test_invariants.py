@@ -90,7 +90,7 @@ def test_a_healthy_run_breaks_nothing_at_any_step(scenario: Scenario, tools: Too
         f"update process set stopped_at = now() - {AGED} where kind = 'worker'",
     ],
 )
-def test_a_task_of_a_dead_worker_runs_again(scenario: Scenario, tools: Tools, killed: str) -> None:
+def test_a_task_of_a_lost_worker_runs_again(scenario: Scenario, tools: Tools, killed: str) -> None:
     scenario.add(chain("once", 1, task={"retries": 1}))
     claimed(scenario, "once")
     age(scenario)

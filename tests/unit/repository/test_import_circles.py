@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import imports
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("scheduler", "workers", "bench")
 
 
