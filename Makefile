@@ -47,7 +47,7 @@ test-faults: setup ## Kill processes at every fault point under 200 runs each, s
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
 		$(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py) \
 		tests/integration/services/test_same_states.py tests/integration/store/test_actions_stateful.py \
-		$(addprefix tests/integration/workers/test_,frames.py spark.py spark_archive.py spark_endings.py spark_session.py spark_submit.py)
+		$(addprefix tests/integration/workers/spark/test_,frames.py spark.py spark_archive.py spark_endings.py spark_session.py spark_submit.py)
 
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
 	@$(BIN)/python -m pytest -m "" tests/acceptance/test_bench.py

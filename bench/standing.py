@@ -13,7 +13,7 @@ from scheduler.store.db.database import create, transact
 from scheduler.store.runs import manual_runs
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import HeartbeatConnection
-from workers.heartbeat import BEATS_PER_SWEEP
+from workers.supervision.heartbeat import BEATS_PER_SWEEP
 
 #: Running task instances, each in its own run; and those of the worker that sends the heartbeat.
 SIZES, SMALL_SIZES = (100, 1000, 10_000), (5, 10)

@@ -215,6 +215,13 @@ class RemovedInAirflow4Warning(DeprecationWarning):
     """Issued by packages for Airflow."""
 
 
+def no_dag(dag_id: str) -> NotFoundError:
+    """The error for a DAG that is unknown, or whose file is gone or cannot be loaded."""
+    return NotFoundError(
+        f"There is no DAG {dag_id!r}: `paceline dags list` lists all, `paceline dags errors` those that failed to load."
+    )
+
+
 class AirflowProviderDeprecationWarning(DeprecationWarning):
     """Issued by packages for Airflow."""
 

@@ -59,10 +59,14 @@ class States(frozenset[T]):
     def __new__(cls, states: Iterable[T]) -> Self:
         self = super().__new__(cls, states)
         if not self or S.NONE in self:
-            raise ValueError("NONE is stored as NULL, which no list of states matches: write `state is null or state in ...`.")
+            raise ValueError("NONE is stored as NULL, which no list of states matches: use `or_none`.")
         kind = type(next(iter(self)))
         self.sql = "(" + ", ".join(f"'{state}'" for state in kind if state in self) + ")"
         return self
+
+    def or_none(self, column: str) -> str:
+        """SQL: the column has one of these states or NONE."""
+        return f"({column} is null or {column} in {self.sql})"
 
 
 #: Unfinished states in which no worker has the TI: a person can clear or mark it at once, like an undecided one.
@@ -82,10 +86,24 @@ DUE = States(DELAYED | {S.DEFERRED})
 SUSPENDED = States({S.UP_FOR_RESCHEDULE, S.DEFERRED})
 #: A TI in one of these waits for slots or for a worker.
 WAITS_FOR_WORKER = States({S.SCHEDULED, S.QUEUED})
+#: A TI in one of these has no slots, and its queue, pool and limits can still change, as can those of one in NONE.
+REFRESHED = States(DELAYED | {S.SCHEDULED})
+#: A TI in one of these will start a try.
+AHEAD_OF_A_TRY = States(WAITS_FOR_WORKER | {S.UP_FOR_RETRY})
+#: A TI in one of these uses its queue, now or soon.
+LOADS_QUEUE = States(WAITS_FOR_WORKER | {S.RUNNING})
+#: A TI in one of these or in NONE needs slots of its pool, or has them.
+NEEDS_POOL = States(OPEN - {S.DEFERRED})
+#: A TI in one of these or in NONE ends with its run. A shutdown ends when its worker has stopped the task.
+ENDS_WITH_RUN = States(OPEN - {S.SHUTDOWN})
 #: A TI in one of these holds `pool_slots` of its pool.
 HOLDS_SLOTS = States({S.QUEUED, S.RUNNING, S.SHUTDOWN})
 #: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
 ACTIVE = States(HOLDS_SLOTS | {S.DEFERRED})
+#: A TI in one of these is counted by gauges. Partial indexes have them, so that finished ones cost nothing.
+GAUGED = States(ACTIVE | {S.SCHEDULED})
+#: A TI in one of these is shown as active: with a worker, or waiting for one again.
+SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)
 #: A worker has a TI in one of these, so it can end at any moment.
 STARTED = States({S.RUNNING, S.SHUTDOWN})
 #: The newest try of a TI in one of these has not begun; it can still write to its log in one of the others.
@@ -102,6 +120,8 @@ NEVER_RUN = States({S.SKIPPED, S.UPSTREAM_FAILED})
 #: A try that failed leaves its TI in one of these.
 TRY_FAILED = States({S.FAILED, S.UP_FOR_RETRY})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
+#: A TI in one of these becomes success when its run is marked success; a skipped one stays skipped.
+NOT_GOOD = UNFINISHED | FAILURES
 RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
 RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})
 #: The default of max_active_runs of a backfill.

@@ -116,7 +116,7 @@ def _paceline(request: Request, error: Exception) -> JSONResponse:
 def _database(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, DBAPIError)
     if isinstance(error, DataError):
-        return JSONResponse({"detail": f"PostgreSQL cannot use a value: {str(error.orig).splitlines()[0]}."}, 400)
+        return JSONResponse({"detail": f"PostgreSQL cannot use a value: {sqlstates.first_line(error)}."}, 400)
     if sqlstates.is_passing(error.orig) or getattr(error.orig, "pgcode", None) == sqlstates.NO_RIGHT:
         return response(database.translate(error))
     return _unexpected(request, error)

@@ -13,7 +13,7 @@ from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import Settings, log_copies, log_paths
 from scheduler.states import FINISHED, NOT_BEGUN
 
-#: The beginning of the lines of log records, see workers/logs.
+#: The beginning of the lines of log records, see workers/process/logs.
 STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")
 #: Bytes of one part. A longer line is several.
 PART = 1_048_576

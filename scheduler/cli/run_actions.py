@@ -11,7 +11,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import options, output
-from scheduler.cli.late import clear, data_folder, delete, mark, reads, selection
+from scheduler.cli.late import clear, data_folder, database, delete, mark, reads, selection
 from scheduler.states import RunState, TaskState
 
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
@@ -119,7 +119,8 @@ def clear_dag(
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
     run = options.transact(reads.run, dag_id, run_id)
-    changes = options.transact(mark.mark_run, dag_id, run_id, RunState(state), dry_run=dry_run)
+    of_run = database.rehearse if dry_run else database.transact
+    changes = of_run(options.engine(), mark.mark_run, dag_id, run_id, RunState(state))
     if not dry_run:
         options.announce("instances changed", {run["id"]})
     if changes and not output.json_wanted():

@@ -14,7 +14,7 @@ def waiter(name: str | None) -> None:
     """
     settings = options.settings()
     from scheduler.telemetry import attach
-    from workers import waiter as process
+    from workers.waiter import waiter as process
 
     attach.attach(settings)
     click.get_current_context().exit(process.run(settings, name=name))

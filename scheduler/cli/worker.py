@@ -28,7 +28,7 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     settings = options.settings()
     names = _queues(settings.core.default_queue if queues is None else queues)
     from scheduler.telemetry import attach
-    from workers import app
+    from workers.celery_worker import app
 
     attach.attach(settings)
     code = app.run(settings, queues=names, concurrency=concurrency or default_concurrency(settings, names), name=name)

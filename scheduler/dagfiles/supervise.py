@@ -28,6 +28,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import ServerHealth, StepHealth
 from scheduler.settings import Settings
 from scheduler.store.dags import files
+from scheduler.store.db import sqlstates
 from scheduler.store.db.database import transact
 
 log = logging.getLogger(__name__)
@@ -231,7 +232,7 @@ class DagFileManager:
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
-            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {str(error.orig).splitlines()[0]}.")
+            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {sqlstates.first_line(error)}.")
         except MalformedDagError as error:
             reason = problem.of_answer(str(error))
         except Exception as error:

@@ -4,14 +4,23 @@ Selection, `tasks why` and `doctor --deep` use them. store/queueing/limits has t
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import NewType
-
-from scheduler.states import Waiting
 
 #: A limit is identified by the name of its setting or argument.
 Limit = NewType("Limit", str)
 #: A limit, and the key of the task instances that share it.
 Place = tuple[Limit, Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A limit that comes with a task instance: the attributes of Waiting that are its key, and the one with its number."""
+
+    key: tuple[str, ...]
+    most: str
+
 
 POOL = Limit("pool")
 PARALLELISM = Limit("core.parallelism")
@@ -20,15 +29,17 @@ TASK_IN_RUN = Limit("max_active_tis_per_dagrun")
 TASK = Limit("max_active_tis_per_dag")
 #: Counts runs: those of a DAG without its backfills, or those of one backfill.
 RUNS = Limit("max_active_runs")
+OWN: Mapping[Limit, Own] = {
+    RUN: Own(("dag_run_id",), "run_limit"),
+    TASK_IN_RUN: Own(("dag_run_id", "task_id"), "task_in_run_limit"),
+    TASK: Own(("dag_id", "task_id"), "task_limit"),
+}
+_READERS = {limit: (attrgetter(*own.key), attrgetter(own.most)) for limit, own in OWN.items()}
 
 
-def own_limits(waiting: Waiting) -> tuple[tuple[Place, int | None], ...]:
-    """The limits that come with a task instance, and how many may be active under each; None is no limit."""
-    return (
-        ((RUN, waiting.dag_run_id), waiting.run_limit),
-        ((TASK_IN_RUN, (waiting.dag_run_id, waiting.task_id)), waiting.task_in_run_limit),
-        ((TASK, (waiting.dag_id, waiting.task_id)), waiting.task_limit),
-    )
+def own_limits(waiting: object, limits: Iterable[Limit] = tuple(OWN)) -> list[tuple[Place, int | None]]:
+    """These limits of a Waiting or another object with its attributes, and how many each allows; None is no limit."""
+    return [((limit, _READERS[limit][0](waiting)), _READERS[limit][1](waiting)) for limit in limits]
 
 
 def reached(active: Mapping[Place, int], limits: Iterable[tuple[Place, int | None]]) -> list[Place]:

@@ -10,8 +10,8 @@ from typing import Any, Self, get_origin
 
 from scheduler.authoring import timetable
 from scheduler.authoring.timetables.base import Timetable
-from scheduler.serialized.runtimes import traits
 from scheduler.serialized.tasks import SerializedTask, Stored
+from scheduler.serialized.traits import traits
 
 #: Stored even if they are defaults: statements read some of them, and without the others the hash of every DAG would change.
 ALWAYS_STORED = frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.mapping import MappedOperator
-from scheduler.serialized.runtimes import traits
+from scheduler.serialized.traits import traits
 from scheduler.settings import Core
 
 #: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Place, own_limits, reached
+from scheduler.deciding.limits import RUN, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
@@ -88,7 +88,7 @@ class Queue(Service):
         measures.gauge("scheduler.tasks.executable", len(chosen.messages))
         if chosen.held_elsewhere:
             measures.count("scheduler.critical_section_busy")
-        self._full_runs = chosen.full.keys(RUN)
+        self._full_runs = chosen.full.keys()[RUN]
         sent = send(self._engine, self._publisher, chosen.messages, step="queue")
         more = len(chosen.messages) >= self._settings.scheduler.max_tis_per_query
         return Queued(chosen.messages, sent, more, chosen.ahead if chosen.waits else 0, chosen.held_elsewhere, chosen.lost)
@@ -247,7 +247,7 @@ def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Wa
     held = {instance.id for instance in ours}
     queues = {instance.queue for instance in batch if free.queues[instance.queue] <= 0}
     places = {place for instance in batch for place in reached(free.active, own_limits(instance))}
-    places |= {(RUN, instance.dag_run_id) for instance in batch if instance.id not in held}
+    places |= {place for instance in batch if instance.id not in held for place, _ in own_limits(instance, [RUN])}
     news = queues - full.queues or places - full.places
     full.queues.update(queues)
     full.places.update(places)
@@ -278,23 +278,9 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
     queues: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
     for name in {*counts.places, *in_queues(counts)}:
         queues[name] = counts.places.get(name, 0) + window.of(name)
-    active: Counter[Place] = Counter()
-    most: dict[Place, int] = {}
     for use in counts.used:
         if use.pool in slots and pools[use.pool].slots >= 0:
             slots[use.pool] -= use.slots
         queues[use.queue] -= use.instances
-    for run in counts.runs:
-        active[RUN, run.dag_run_id] = run.instances
-        most[RUN, run.dag_run_id] = run.run_limit
-    for each in counts.tasks:
-        places = (
-            ((TASK, (each.dag_id, each.task_id)), each.task_limit),
-            ((TASK_IN_RUN, (each.dag_run_id, each.task_id)), each.task_in_run_limit),
-        )
-        for place, limit in places:
-            active[place] += each.instances
-            if limit is not None:
-                most[place] = limit
     parallelism = settings.core.parallelism - sum(use.instances for use in counts.used)
-    return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=active, most=most)
+    return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=counts.active, most=counts.most)

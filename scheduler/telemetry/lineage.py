@@ -27,7 +27,7 @@ from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, H
 
 from scheduler.authoring.frames import DataFrameReference, revived
 from scheduler.process import measures, trace_context
-from scheduler.serialized.runtimes import traits
+from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.states import RunState as DagRunState
 from scheduler.states import TaskState

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from scheduler.process import trace_context
-from scheduler.serialized.runtimes import traits
+from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.store.queries import observed
@@ -184,7 +184,7 @@ class Tracing(Observer):
             self._send(event, _Span(
                 name=f"Spark job {job['id']}", id=self._part_id(event, "job", job["id"]), start=job["submitted_ms"] / 1000,
                 end=event.at if job["ended_ms"] is None else job["ended_ms"] / 1000, parent=parent,
-                error="it failed" if job["status"] == "TRY_FAILED" else None,
+                error="it failed" if job["status"] == "FAILED" else None,
                 attributes={
                     "spark.application_id": progress.get("application_id"), "spark.job_id": job["id"], "spark.job_name": job["name"]
                 },

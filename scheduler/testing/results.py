@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.exceptions import PacelineError
 
 if TYPE_CHECKING:
-    from workers.memory_store import TriggeredRun
+    from scheduler.testing.in_memory.store import TriggeredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

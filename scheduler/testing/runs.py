@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +17,10 @@ from scheduler.authoring.dag import DAG
 from scheduler.exceptions import PacelineError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
+from scheduler.testing.in_memory.run import MemoryRun
+from scheduler.testing.in_memory.store import NO_NUMBER
 from scheduler.testing.results import RunResult, TaskResult, key_of
-from workers.memory_run import MemoryRun
-from workers.memory_store import NO_NUMBER
+from workers.task import runtimes
 
 
 def prepare(
@@ -155,11 +155,8 @@ def operator_of(task: Any) -> AbstractOperator:
 
 def end_spark() -> None:
     """End the Spark session that tasks of this process shared."""
-    if "workers.spark.sessions.session_pool" in sys.modules:
-        from workers.spark.sessions import session_pool
-
-        with contextlib.suppress(Exception):
-            session_pool.shutdown()
+    with contextlib.suppress(Exception):
+        runtimes.close()
 
 
 def _before(

@@ -12,9 +12,9 @@ def test_the_text_that_a_mutant_replaces_is_in_the_product_once(mutant: Mutant) 
 
 
 def test_a_mutant_whose_text_is_gone_names_the_place() -> None:
-    mutant = Mutant("one", "lost", [Change("workers/execute.py", "no such text", "")])
+    mutant = Mutant("one", "lost", [Change("workers/task/execute.py", "no such text", "")])
 
-    with pytest.raises(StaleMutantError, match=r"one: 'no such text' is 0 times in workers/execute\.py, not once"):
+    with pytest.raises(StaleMutantError, match=r"one: 'no such text' is 0 times in workers/task/execute\.py, not once"):
         changed(mutant, mutant.changes[0], "source")
 
 

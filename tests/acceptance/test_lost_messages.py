@@ -28,7 +28,7 @@ from scheduler.messaging import publisher
 shipped = publisher.transport_options
 publisher.transport_options = lambda url: {**shipped(url), "visibility_timeout": 5}
 from scheduler.settings import Settings
-from workers import app
+from workers.celery_worker import app
 sys.exit(app.run(Settings.load(), queues=["default"], concurrency=1, name=sys.argv[1]))
 """
 

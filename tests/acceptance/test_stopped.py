@@ -15,8 +15,8 @@ from support.stacks import StackFactory
 from support.waiting import eventually
 
 from scheduler.settings import log_paths
-from workers.execute import REFUSED
-from workers.heartbeat import NO_LONGER_CURRENT
+from workers.supervision.heartbeat import NO_LONGER_CURRENT
+from workers.task.execute import REFUSED
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

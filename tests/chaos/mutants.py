@@ -54,12 +54,12 @@ def changed(mutant: Mutant, change: Change, source: str) -> str:
     return source.replace(change.old, change.new)
 
 
-EXECUTE, RULES, HOT = "workers/execute.py", "scheduler/deciding/rules.py", "scheduler/store/worker/hot_statements.py"
+EXECUTE, RULES, HOT = "workers/task/execute.py", "scheduler/deciding/rules.py", "scheduler/store/worker/hot_statements.py"
 QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/processes.py"
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
 RETURNED = "                self.log.error(error)\n        return result"
-TRY, CODE, POPPED = "self._try(claim, dag, task, path)", "        operator = self.files.task(", "texts.pop(RETURN_KEY)"
+TRY, CODE, POPPED = "self._try(claim, dag, task, runtime, path)", "        operator = self.files.task(", "texts.pop(RETURN_KEY)"
 ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",
@@ -94,7 +94,7 @@ MUTANTS = (
     _mutant(
         "gives_up_with_retries_left",
         "failed_without_cause",
-        "workers/outcome.py",
+        "workers/task/outcome.py",
         "return max_tries != 0 and try_number <= max_tries",
         "return False",
     ),
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "never_stops_a_lost_try",
         "overlaps_without_fault",
-        [HASTY, Change("workers/heartbeat.py", "self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)", "pass")],
+        [HASTY, Change("workers/supervision/heartbeat.py", "self._stopper.stop(dispatch_id, NO_LONGER_CURRENT)", "pass")],
     ),
     _mutant(
         "locks_in_any_order",

@@ -10,7 +10,7 @@ from scheduler.embedded.stack import SCHEDULER_GRACE_S, WEB_MARGIN_S, stack_comm
 from scheduler.embedded.supervisor import Command
 from scheduler.settings.model import Worker
 from scheduler.settings.sections import Web
-from workers.task_stopper import CLOSING_S, REACTION_S
+from workers.supervision.task_stopper import CLOSING_S, REACTION_S
 
 from .rendering import DEPLOY, containers, kustomized, pods, render
 from .value_sets import VALUE_SETS

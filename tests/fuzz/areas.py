@@ -35,7 +35,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings, log_paths
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
-from workers import message_filter, remote_control
+from workers.celery_worker import message_filter, remote_control
 
 LONGEST_SENTENCE = 3000
 #: Commands that run until they are stopped, start a JVM for half a minute, or are tested here in other ways.

@@ -13,7 +13,7 @@ from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from workers.memory_run import MemoryRun
+from scheduler.testing.in_memory.run import MemoryRun
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 HEAD = """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from scheduler.settings import Settings
 from scheduler.store.db import database
-from workers.waiter import Waiter
+from workers.waiter.waiter import Waiter
 
 
 @contextmanager

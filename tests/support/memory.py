@@ -10,7 +10,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.states import FAILURES
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Ending
-from workers.memory_store import MemoryStore
+from scheduler.testing.in_memory.store import MemoryStore
 
 from .random_dags import Plan
 

@@ -21,13 +21,13 @@ from scheduler.store.runs import manual_runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
-from workers import logs
-from workers.database_store import DatabaseStore
-from workers.execute import Executor
-from workers.follow import Follower
-from workers.guard import Guard
-from workers.in_place import Continuing
-from workers.running_tasks import RunningTasks
+from workers.process import logs
+from workers.process.guard import Guard
+from workers.supervision.running_tasks import RunningTasks
+from workers.task.database_store import DatabaseStore
+from workers.task.execute import TryRunner
+from workers.task.follow import Follower
+from workers.task.in_place import Continuing
 
 WORKER_PLACES = 64
 #: In seconds. A test with a shorter heartbeat timeout is about missing heartbeats.
@@ -183,14 +183,14 @@ class Scenario:
             connection.exec_driver_sql(statement, parameters)
 
 
-def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0, running: RunningTasks | None = None) -> Executor:
-    """An executor in this process, like that of a pool process of the scenario's worker, or of the worker of `running`."""
+def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0, running: RunningTasks | None = None) -> TryRunner:
+    """A try runner in this process, like that of a pool process of the scenario's worker, or of the worker of `running`."""
     settings = scenario.settings
     if running is None:
         running = RunningTasks(1)
         running.worker_id = scenario.worker_id
     slot = running.slot(0)
-    return Executor(
+    return TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, scenario.hot, scenario.follower),

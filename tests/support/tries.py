@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.authoring import context
 from scheduler.authoring.abstract_operator import AbstractOperator
-from workers import runtimes
+from workers.task import runtimes
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 

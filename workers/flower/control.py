@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 from flower.api.control import TaskRevoke
 from tornado import web
 
-from workers.remote_control import refusal
+from workers.celery_worker.remote_control import refusal
 
 
 def refuse_revoke() -> None:

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.logs import OUR_FOLDERS
+from workers.process.logs import OUR_FOLDERS
 
 #: The maximum length of a cause; the log has the rest.
 MAX_CHARACTERS = 600

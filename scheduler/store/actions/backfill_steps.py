@@ -8,10 +8,11 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.settings import Core
-from scheduler.states import RUN_FINISHED, RUN_UNFINISHED
+from scheduler.states import RUN_FINISHED
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
+from scheduler.store.queueing.limits import OPEN_RUNS_OF_BACKFILL
 from scheduler.store.runs.new_instances import BACKFILL_RANK
 from scheduler.store.runs.selection import Tasks
 
@@ -72,9 +73,7 @@ def lock(connection: Connection, backfill_id: int) -> LockedBackfill | None:
 
 def open_runs(connection: Connection, backfill_id: int) -> int:
     """Its runs that are queued or running. This is a separate statement, so that it sees runs created under the previous lock."""
-    count = connection.exec_driver_sql(
-        f"select count(*) from dag_run where backfill_id = %s and state in {RUN_UNFINISHED.sql}", (backfill_id,)
-    )
+    count = connection.exec_driver_sql(f"select {OPEN_RUNS_OF_BACKFILL} from backfill b where b.id = %s", (backfill_id,))
     return int(count.scalar_one())
 
 

@@ -12,10 +12,10 @@ from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
 from scheduler.authoring.timetables.base import RunTimes
-from scheduler.exceptions import BackfillError, ConflictError, NotFoundError
+from scheduler.exceptions import BackfillError, ConflictError, NotFoundError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED
-from scheduler.store.db import rows
+from scheduler.store.db import rows, sqlstates
 
 Row = dict[str, Any]
 
@@ -90,7 +90,7 @@ def create(connection: Connection, wanted: BackfillRequest) -> Row:
             asdict(wanted) | {"version_id": version_id, "conf": None if wanted.conf is None else psycopg2.extras.Json(wanted.conf)},
         ).scalar_one_or_none()
     except DataError as error:
-        raise BackfillError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
+        raise BackfillError(sqlstates.unstorable("conf", error)) from None
     if backfill_id is None:
         raise _second(connection, wanted.dag_id)
     connection.exec_driver_sql(
@@ -198,9 +198,7 @@ def _places(connection: Connection, wanted: BackfillRequest) -> tuple[int, list[
         (wanted.dag_id,),
     ).first()
     if found is None:
-        raise NotFoundError(
-            f"There is no DAG {wanted.dag_id!r}: `paceline dags list` shows all, `paceline dags errors` what failed to load."
-        )
+        raise no_dag(wanted.dag_id)
     version_id, data, now = found
     dag = SerializedDag.from_json(data)
     _check(dag, wanted, now)

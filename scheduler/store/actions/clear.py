@@ -16,7 +16,7 @@ from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
@@ -42,8 +42,9 @@ def clear(
     """
     versions = Versions()
     changes = []
+    of_run = rehearse if dry_run else transact
     for key in transact(engine, selection.run_keys, runs):
-        changes += transact(engine, _clear_run, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
+        changes += of_run(engine, _clear_run, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
     return changes
 
 
@@ -55,7 +56,8 @@ def clear_rows(
 
     def one(run: int, keys: Collection[int]) -> list[Change]:
         tasks = Tasks(keys=frozenset(keys))
-        return transact(engine, _clear_run, run, tasks, core, versions, latest=latest, dry_run=dry_run, writer=None)
+        of_run = rehearse if dry_run else transact
+        return of_run(engine, _clear_run, run, tasks, core, versions, latest=latest, dry_run=dry_run, writer=None)
 
     return run_by_run(one, rows)
 
@@ -82,8 +84,6 @@ def _clear_run(
         return []
     changes = clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
     fencing.lock(connection, writer)
-    if dry_run:
-        connection.rollback()
     return changes
 
 

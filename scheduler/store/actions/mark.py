@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, Engine
 
 from scheduler.exceptions import PacelineError
-from scheduler.states import FAILURES, FINISHED, MARKABLE, NOT_CLEARABLE, RUN_FINISHED, STARTED, RunState
+from scheduler.states import FAILURES, FINISHED, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
@@ -19,8 +19,6 @@ from scheduler.store.worker import deferrals
 
 #: The states that a task instance can be marked with.
 STATES = tuple(state for state in S if state in MARKABLE)
-#: The states that become success when the run is marked success; a skipped task instance stays skipped.
-NOT_GOOD = frozenset(S) - FINISHED | FAILURES
 
 
 def mark(
@@ -52,7 +50,7 @@ def mark_rows(
     return clear.run_by_run(one, rows)
 
 
-def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, *, dry_run: bool = False) -> list[Change]:
+def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> list[Change]:
     """End a run as success or failed now. Returns the changes of its task instances.
 
     Failed: waiting task instances are skipped, and running ones are stopped and fail. Success: every task instance that has
@@ -76,8 +74,6 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState, 
         """,
         {"id": run.id, "state": state.value},
     )
-    if dry_run:
-        connection.rollback()
     return changes
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from scheduler.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS
+from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS, WAITING_INSTANCES, WAITS
 
 DEFAULT_POOL = "default_pool"
 #: As of the pool of a task.
@@ -17,7 +17,7 @@ NAME_MAX_LENGTH = ID_MAX_LENGTH
 SELECT = f"""
     select p.name, p.slots, p.description, p.include_deferred, p.queue, u.used_slots,
            case when p.slots >= 0 then greatest(0, p.slots - u.used_slots) end as free_slots,
-           (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as waiting
+           {WAITING_INSTANCES} as waiting
       from pool p cross join lateral (select {USED_SLOTS} as used_slots) u
 """
 
@@ -88,8 +88,7 @@ def delete_pool(connection: Connection, name: str) -> None:
     if pool is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` lists all.")
     busy = connection.exec_driver_sql(
-        f"select count(*) from pool p join task_instance t on t.pool = p.name"
-        f" where p.name = %s and (t.state = 'scheduled' or {IN_POOL})",
+        f"select count(*) from pool p join task_instance t on t.pool = p.name where p.name = %s and ({WAITS} or {IN_POOL})",
         (name,),
     ).scalar_one()
     if busy:

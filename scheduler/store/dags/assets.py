@@ -1,7 +1,7 @@
 """Updates of assets: stored as events, collected for each DAG that waits for them, and consumed by the run that they trigger."""
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,8 @@ from scheduler.authoring.asset_events import AssetEvent, check_partition_key
 from scheduler.authoring.timetables.base import Partition
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.store.dags import partitions
+from scheduler.store.db import sqlstates
+from scheduler.store.db.rows import Reader
 
 #: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
@@ -50,8 +52,6 @@ select uri
                or v.data->'tasks' @> jsonb_build_array(jsonb_build_object('outlets', jsonb_build_array(%s::text)))))) n
  order by place, uri limit 1
 """
-#: Runs a statement on the connection of the caller, and returns its rows.
-Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,33 @@ class Update:
     by: SucceededTask | None = None
     created_by: str = "task"
     partition: Partition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredEvent:
+    """A row with EVENT_COLUMNS. An update by a person has no task."""
+
+    uri: str
+    name: str
+    extra: dict[str, Any]
+    created_at: datetime
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    map_index: int | None
+    partition_key: str | None
+
+    def as_authored(self) -> AssetEvent:
+        return AssetEvent(
+            asset=asset.Asset(name=self.name, uri=self.uri),
+            extra=self.extra,
+            timestamp=self.created_at,
+            source_dag_id=self.dag_id,
+            source_run_id=self.run_id,
+            source_task_id=self.task_id,
+            source_map_index=self.map_index,
+            partition_key=self.partition_key,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +264,7 @@ def update(
         new = Update(uri=row["uri"], extra=extra or {}, created_by=created_by, partition=partition)
         store(connection, [new], {row["uri"]: row["name"]})
     except DataError as error:
-        raise PacelineError(f"extra cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
+        raise PacelineError(sqlstates.unstorable("extra", error)) from None
     event = connection.exec_driver_sql(
         "select id, uri, extra, created_by, created_at, partition_key from asset_event where uri = %s order by id desc limit 1",
         (row["uri"],),
@@ -250,35 +277,22 @@ def assets(connection: Connection) -> list[dict[str, Any]]:
     return [row for _, row in sorted(_all(connection).items())]
 
 
-def events_of_run(read: Read, dag_run_id: int) -> list[AssetEvent]:
+def events_of_run(connection: Reader, dag_run_id: int) -> list[AssetEvent]:
     """The updates that triggered a run, oldest first."""
-    return [_event(row) for row in read(OF_RUN, (dag_run_id,))]
+    return [event.as_authored() for event in connection.objects(_StoredEvent, OF_RUN, (dag_run_id,))]
 
 
-def events_of_assets(read: Read, uris: Sequence[str]) -> list[AssetEvent]:
+def events_of_assets(connection: Reader, uris: Sequence[str]) -> list[AssetEvent]:
     """The newest updates of each of these assets, oldest first."""
-    return [_event(row) for row in read(OF_ASSETS, (list(uris), MAX_EVENTS))]
+    return [event.as_authored() for event in connection.objects(_StoredEvent, OF_ASSETS, (list(uris), MAX_EVENTS))]
 
 
-def named(read: Read, name: str) -> asset.Asset:
+def named(connection: Reader, name: str) -> asset.Asset:
     """The asset with this name. NotFoundError if no active DAG has it in its outlets or its schedule, and it was never updated."""
-    for (uri,) in read(NAMED, (name,) * 5):
-        return asset.Asset(name=name, uri=uri)
-    raise NotFoundError(f"No DAG uses an asset with the name {name!r}; `paceline assets list` lists all.")
-
-
-def _event(row: tuple[Any, ...]) -> AssetEvent:
-    uri, name, extra, at, dag_id, run_id, task_id, map_index, partition_key = row
-    return AssetEvent(
-        asset=asset.Asset(name=name, uri=uri),
-        extra=extra,
-        timestamp=at,
-        source_dag_id=dag_id,
-        source_run_id=run_id,
-        source_task_id=task_id,
-        source_map_index=map_index,
-        partition_key=partition_key,
-    )
+    uri = connection.value(NAMED, (name,) * 5)
+    if uri is None:
+        raise NotFoundError(f"No DAG uses an asset with the name {name!r}; `paceline assets list` lists all.")
+    return asset.Asset(name=name, uri=uri)
 
 
 def _all(connection: Connection) -> dict[str, dict[str, Any]]:
@@ -303,7 +317,7 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
                 row["waited_for_by"].append(dag_id)
     updating = connection.exec_driver_sql(
         """
-        select d.dag_id, t->>'task_id', uri, coalesce(v.data->'asset_names'->>uri, uri)
+        select d.dag_id, t->>'task_id' as task_id, uri, coalesce(v.data->'asset_names'->>uri, uri) as name
           from dag d
           join dag_version v on v.id = d.version_id
          cross join jsonb_array_elements(v.data->'tasks') t
@@ -311,9 +325,9 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
          where d.is_active order by 1, 2
         """
     )
-    for dag_id, task_id, uri, name in updating:
-        row = by_uri.setdefault(uri, _row(uri, name, None))
-        row["updated_by"].append(f"{dag_id}.{task_id}")
+    for one in updating:
+        row = by_uri.setdefault(one.uri, _row(one.uri, one.name, None))
+        row["updated_by"].append(f"{one.dag_id}.{one.task_id}")
     return by_uri
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import no_dag
 from scheduler.states import RUN_FINISHED
 
 
@@ -87,4 +87,4 @@ def _set_paused(connection: Connection, dag_id: str, *, paused: bool) -> bool:
 
 def _require(connection: Connection, dag_id: str) -> None:
     if connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` lists all.")
+        raise no_dag(dag_id)

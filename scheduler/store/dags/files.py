@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
+from scheduler.store.db import sqlstates
 from scheduler.store.db.database import commit_point, transact
 
 #: The orders of new and changed files, which come first. Unchanged files follow in the order in which they became due.
@@ -214,7 +215,7 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, min_interval:
     except DBAPIError as error:
         if not isinstance(error, DataError) and getattr(error.orig, "pgcode", None) != TOO_LONG:
             raise
-        problem = ImportProblem(f"PostgreSQL cannot store a DAG of this file: {str(error.orig).splitlines()[0]}.")
+        problem = ImportProblem(f"PostgreSQL cannot store a DAG of this file: {sqlstates.first_line(error)}.")
     failed = ParsedFile(path=parsed.path, modified_at=parsed.modified_at, duration_s=parsed.duration_s, problem=problem)
     return transact(engine, _record, failed, **arguments)
 

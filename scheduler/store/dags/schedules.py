@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from scheduler.authoring.timetables.base import RunTimes
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.db import clock
 from scheduler.store.queueing.limits import OPEN_RUNS
@@ -127,7 +127,7 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
         (dag_id,),
     ).first()
     if row is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+        raise no_dag(dag_id)
     dag = SerializedDag.from_json(row.data)
     now = clock.now(connection)
     if row.is_planned:

@@ -164,7 +164,7 @@ def _patience_s(engine: Engine) -> float:
 
 def translate(error: DBAPIError) -> PacelineError:
     """The error message of a failed connection for people, without the password of the URL."""
-    text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    text = sqlstates.first_line(error)
     code = getattr(error.orig, "pgcode", None)
     if code in sqlstates.TOO_SLOW:
         return UnreachableError(f"PostgreSQL canceled a statement: {text}. Try again when the server is less busy.")
@@ -241,6 +241,17 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
     if did(result):
         fault_points.point(f"{step}.committed")
     return result
+
+
+def rehearse(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """As `transact`, but undo every change: for a dry run."""
+
+    def undone(connection: Connection) -> R:
+        result = work(connection, *args, **kwargs)
+        connection.rollback()
+        return result
+
+    return transact(engine, undone)
 
 
 def _stored_nothing(error: BaseException) -> bool:

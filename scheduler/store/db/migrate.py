@@ -24,6 +24,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import concurrent_indexes, database, roles
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
+from scheduler.store.queueing.limits import ALIVE
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -250,12 +251,12 @@ def _refuse_beside_older(connection: Connection) -> None:
 def _alive_except(connection: Connection, served: Sequence[str]) -> str:
     """Some of the running processes whose version was made for none of these revisions; empty if there is none."""
     alive = connection.exec_driver_sql(
-        """
+        f"""
         select id from (select p.id, to_jsonb(p)->>'schema' as made_for from process p
-                         where p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)) p
-         where made_for is null or made_for <> all(%s::text[]) order by id
+                         where {ALIVE}) p
+         where made_for is null or made_for <> all(%(served)s::text[]) order by id
         """,
-        (ALIVE_S, list(served)),
+        {"silent": ALIVE_S, "served": list(served)},
     )
     names = list(alive.scalars())
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,16 +1,46 @@
 """Converts the rows of a result to dataclasses by column name, so that no code depends on the order of columns."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from operator import itemgetter
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from psycopg2.extensions import cursor as Cursor
-from sqlalchemy import CursorResult
+from sqlalchemy import Connection, CursorResult
 
 T = TypeVar("T")
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Reader(Protocol):
+    """The connection of a worker, or of an engine as EngineReader."""
+
+    def objects(self, kind: type[T], statement: str, parameters: Parameters) -> list[T]:
+        """The rows of a statement as dataclasses."""
+
+    def value(self, statement: str, parameters: Parameters, default: Any = None) -> Any:
+        """The one value of a statement, `default` without a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReader:
+    """Reads over a connection of an engine, for functions that workers call too."""
+
+    connection: Connection
+
+    def objects(self, kind: type[T], statement: str, parameters: Parameters) -> list[T]:
+        return of_result(kind, self._run(statement, parameters))
+
+    def value(self, statement: str, parameters: Parameters, default: Any = None) -> Any:
+        return next((value for (value,) in self._run(statement, parameters)), default)
+
+    def _run(self, statement: str, parameters: Parameters) -> CursorResult[Any]:
+        # SQLAlchemy would take a list for the parameters of several executions.
+        return self.connection.exec_driver_sql(
+            statement, dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
+        )
 
 
 def of_cursor(kind: type[T], cursor: Cursor) -> list[T]:

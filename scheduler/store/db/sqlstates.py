@@ -1,6 +1,7 @@
 """The meaning of PostgreSQL's errors by SQLSTATE: after which of them the same call can be repeated."""
 
 import psycopg2
+from sqlalchemy.exc import DataError, DBAPIError
 
 #: deadlock_detected and serialization_failure: the whole transaction was rolled back, so it can be repeated.
 LOST_RACES = frozenset({"40P01", "40001"})
@@ -19,6 +20,17 @@ _PASSING_CLASSES = ("08", "53", "57", "58")
 _PASSING = LOST_RACES | TOO_SLOW | READ_ONLY | {"55006", "25P03", "25P04"}
 #: Errors before or instead of a commit: nothing of the transaction was stored.
 _UNDONE = LOST_RACES | READ_ONLY | {"53300", "57P03"}
+
+
+def first_line(error: DBAPIError) -> str:
+    """The message of PostgreSQL without its details, or the name of an error without a message."""
+    text = str(error.orig).strip()
+    return text.splitlines()[0] if text else type(error.orig).__name__
+
+
+def unstorable(what: str, error: DataError) -> str:
+    """The message for a value of a person or task that PostgreSQL rejects."""
+    return f"{what} cannot be stored: {first_line(error)}. Remove that character."
 
 
 def lost(error: psycopg2.Error) -> psycopg2.OperationalError | None:

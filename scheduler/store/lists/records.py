@@ -11,9 +11,9 @@ from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
-from scheduler.store.db import rows
+from scheduler.store.db import rows, sqlstates
 from scheduler.store.lists.listing import Filters, Listing, Row
-from scheduler.store.queueing.limits import ALIVE, USED_SLOTS
+from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, SILENT, USED_SLOTS, WAITING_SLOTS, alive
 
 
 def key(column: str) -> str:
@@ -98,7 +98,7 @@ def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: 
                 "update xcom set value = %s where task_instance_id = %s and key = %s", (stored, ti_id, name)
             )
     except DataError as error:
-        raise PacelineError(f"The value cannot be stored: {str(error.orig).splitlines()[0]}.") from None
+        raise PacelineError(sqlstates.unstorable("The value", error)) from None
     if done.rowcount == 0:
         raise ConflictError(f"There is an XCom {name!r} already.") if new else NotFoundError(f"There is no XCom {name!r}.")
 
@@ -114,9 +114,7 @@ def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
 POOLS = Listing(
     columns=f"""
         p.name, p.slots, p.description, p.include_deferred, p.queue, u.*, {USED_SLOTS} as occupied_slots,
-        (select count(*) from task_instance w where w.pool = p.name and w.state = 'scheduled') as scheduled_slots,
-        (select coalesce(sum(f.pool_slots), 0)::int from task_instance f where f.pool = p.name and f.state = 'deferred')
-            as deferred_slots
+        {WAITING_SLOTS} as scheduled_slots, {DEFERRED_SLOTS} as deferred_slots
     """,
     tables=f"""
         pool p cross join lateral (
@@ -248,8 +246,7 @@ def _waiting(uri: str | None, dag_id: str | None, before: datetime | None) -> Fi
 PROCESSES = Listing(
     columns=f"""
         {key("p.id")} as number, p.id, p.kind, p.name, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at,
-        p.stopped_at, case when p.stopped_at is not null then 'success'
-             when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'failed' else 'running' end as state
+        p.stopped_at, case when p.stopped_at is not null then 'success' when {SILENT} then 'failed' else 'running' end as state
     """,
     tables="process p",
     orders={"id": "p.started_at", "start_date": "p.started_at", "end_date": "p.stopped_at", "latest_heartbeat": "p.heartbeat_at",
@@ -260,7 +257,9 @@ PROCESSES = Listing(
     key="p.id",
 )  # fmt: skip
 #: The condition of each of Airflow's job states.
-JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": f"p.stopped_at is null and not ({ALIVE})"}
+JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed": SILENT}
+#: For the timeout `k.silent` of a kind of processes.
+ALIVE_OF_KIND = alive("k.silent")
 
 
 def process_filters(silent_after_s: float, *, alive: bool | None = None, state: str | None = None) -> Filters:
@@ -275,10 +274,9 @@ def process_filters(silent_after_s: float, *, alive: bool | None = None, state: 
 def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict[str, Row]:
     """By kind of process: the newest heartbeat, and whether one is alive."""
     found = connection.exec_driver_sql(
-        """
+        f"""
         select k.kind, max(p.heartbeat_at) as heartbeat_at,
-               coalesce(bool_or(p.stopped_at is null
-                                and p.heartbeat_at >= clock_timestamp() - make_interval(secs => k.silent)), false) as alive
+               coalesce(bool_or({ALIVE_OF_KIND}), false) as alive
           from unnest(%s::text[], %s::float[]) k (kind, silent) left join process p on p.kind = k.kind group by 1
         """,
         (list(silent_after_s), list(silent_after_s.values())),

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.store.db import sqlstates
 from scheduler.store.lists.listing import Filters, Listing, Row
 
 #: The values of task instances.
@@ -122,6 +123,6 @@ def _written(connection: Connection, statement: str, parameters: object, key: st
     try:
         done = connection.exec_driver_sql(statement, parameters)  # type: ignore[arg-type]
     except DataError as error:
-        raise PacelineError(f"The value cannot be stored: {str(error.orig).splitlines()[0]}.") from None
+        raise PacelineError(sqlstates.unstorable("The value", error)) from None
     if done.rowcount == 0:
         raise NotFoundError(f"There is no value {key!r}.")

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from scheduler.exceptions import ConflictError, NotFoundError
 from scheduler.states import STARTED
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS
+from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS, WAITING_INSTANCES, WAITS
 
 Row = dict[str, Any]
 #: Task instances listed for a pool or a worker.
@@ -54,8 +54,7 @@ def line(connection: Connection, pool: str) -> Row:
     """The task instances that hold slots of a pool, and those that wait for slots. NotFoundError."""
     found = connection.exec_driver_sql(
         f"""
-        select p.name, p.slots, {USED_SLOTS} as used,
-               (select count(*) from task_instance t where t.pool = p.name and t.state = 'scheduled') as waiting_count
+        select p.name, p.slots, {USED_SLOTS} as used, {WAITING_INSTANCES} as waiting_count
           from pool p where p.name = %s
         """,
         (pool,),
@@ -73,7 +72,7 @@ def line(connection: Connection, pool: str) -> Row:
     waiting = rows.dicts(
         connection.exec_driver_sql(
             f"select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id"
-            f" where t.pool = %s and t.state = 'scheduled' order by t.rank desc, t.id limit {MOST}",
+            f" where t.pool = %s and {WAITS} order by t.rank desc, t.id limit {MOST}",
             (pool,),
         )
     )

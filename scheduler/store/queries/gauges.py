@@ -4,12 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
+from scheduler.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import IN_POOL
-
-#: Task instances that gauges count. Partial indexes have them, so that finished ones cost nothing.
-COUNTED = States(ACTIVE | {TaskState.SCHEDULED})
+from scheduler.store.queueing.limits import DEFERRED, IN_POOL, TIMEOUT_OF_KIND, WAITS, alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +22,21 @@ READ = f"""
 with open as materialized (
     select t.dag_run_id, t.task_id, t.queue, t.pool, case t.state when 'shutdown' then 'running' else t.state end as state,
            count(*) as instances, sum(t.pool_slots) as slots, min(coalesce(t.scheduled_at, t.queued_at)) as since
-      from task_instance t where t.state in {COUNTED.sql} group by 1, 2, 3, 4, 5
+      from task_instance t where t.state in {GAUGED.sql} group by 1, 2, 3, 4, 5
 ), by_pool as (
     select *, slots - used as free
       from (select p.name, p.slots,
                    coalesce(sum(t.slots) filter (where t.state = 'queued'), 0) as queued,
                    coalesce(sum(t.slots) filter (where t.state = 'running'), 0) as running,
-                   coalesce(sum(t.slots) filter (where t.state = 'deferred'), 0) as deferred,
-                   coalesce(sum(t.slots) filter (where t.state = 'scheduled'), 0) as scheduled,
-                   coalesce(sum(t.instances) filter (where t.state = 'scheduled'), 0) as waiting,
+                   coalesce(sum(t.slots) filter (where {DEFERRED}), 0) as deferred,
+                   coalesce(sum(t.slots) filter (where {WAITS}), 0) as scheduled,
+                   coalesce(sum(t.instances) filter (where {WAITS}), 0) as waiting,
                    coalesce(sum(t.slots) filter (where {IN_POOL}), 0) as used
               from pool p left join open t on t.pool = p.name group by p.name, p.slots) u
 ), alive as materialized (
     select id, kind, name, queues, concurrency, stopped_at,
-           stopped_at is null and heartbeat_at > clock_timestamp() - make_interval(
-               secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end) as is_alive
-      from process where stopped_at is null or stopped_at > clock_timestamp() - interval '10 minutes'
+           {alive(TIMEOUT_OF_KIND)} as is_alive
+      from process p where stopped_at is null or stopped_at > clock_timestamp() - interval '10 minutes'
 ), held as (
     select worker, count(*) as tasks from task_instance where state in {STARTED.sql} group by 1
 ), of_queue as (

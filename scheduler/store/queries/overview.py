@@ -5,15 +5,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
+from scheduler.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import LIVE_WORKER
+from scheduler.store.queueing.limits import LIVE_WORKER, SILENT
 
 Row = dict[str, Any]
-#: A TI in one of these uses its queue, now or soon.
-LOADS_QUEUE = States(WAITS_FOR_WORKER | {TaskState.RUNNING})
-#: A TI in one of these needs slots of its pool, or has them.
-NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
 #: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
 PENDING = f"""
     exists (select from task_instance where state in {HOLDS_SLOTS.sql})
@@ -30,7 +26,7 @@ def processes(connection: Connection, *, kind: str | None, silent_after_s: float
         select p.id, p.name, p.kind, p.host, p.pid, p.queues, p.concurrency, p.started_at, p.heartbeat_at, p.stopped_at,
                d.at as drain_at,
                case when p.stopped_at is not null then 'stopped'
-                    when p.heartbeat_at < clock_timestamp() - make_interval(secs => %(silent)s) then 'silent'
+                    when {SILENT} then 'silent'
                     else 'alive' end as state,
                (select count(*) from task_instance t
                  where t.state in {STARTED.sql} and t.worker = p.id) as running
@@ -94,7 +90,7 @@ def missing_pools(connection: Connection) -> list[Row]:
         f"""
         select t.pool, count(*) as task_instances, min(r.dag_id) as dag_id
           from task_instance t join dag_run r on r.id = t.dag_run_id
-         where (t.state is null or t.state in {NEEDS_POOL.sql})
+         where {NEEDS_POOL.or_none("t.state")}
            and r.state in {RUN_UNFINISHED.sql} and not exists (select 1 from pool p where p.name = t.pool)
          group by t.pool order by t.pool
         """

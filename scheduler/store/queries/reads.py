@@ -10,16 +10,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.authoring import timetable
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import NotFoundError, no_dag
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.states import DELAYED, FINISHED, HOLDS_SLOTS, States
+from scheduler.states import FINISHED, SHOWN_ACTIVE
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
-
-#: The states shown as active: with a worker, or waiting for one again.
-SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)
 
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
@@ -269,10 +266,8 @@ def _require_dag(connection: Connection, dag_id: str) -> None:
 
 def _no_dag(connection: Connection, dag_id: str) -> NotFoundError:
     known = list(connection.exec_driver_sql("select dag_id from dag order by 1").scalars())
-    return NotFoundError(
-        f"There is no DAG {dag_id!r}; "
-        + _near(dag_id, known, "`paceline dags list` shows all, `paceline dags errors` what failed to load.")
-    )
+    near = difflib.get_close_matches(dag_id, known, 1)
+    return NotFoundError(f"There is no DAG {dag_id!r}; did you mean {near[0]!r}?") if near else no_dag(dag_id)
 
 
 def _near(name: str, known: list[str], otherwise: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from scheduler.deciding.worker_count import Workload, service_time
-from scheduler.states import HOLDS_SLOTS, STARTED
-from scheduler.store.queueing.limits import USED_SLOTS
+from scheduler.states import STARTED
+from scheduler.store.queueing.limits import HOLDS, USED_SLOTS, WAITS
 
 #: Ended task instances, of all queues, from which averages are taken. It bounds the cost, whatever the history.
 SAMPLE = 2000
@@ -21,8 +21,7 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
         with now as materialized (select clock_timestamp() as at),
         unfinished as materialized (
             select pool, pool_slots, state, worker, started_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
-              from task_instance
-             where queue = any(%(queues)s) and (state = 'scheduled' or state in {HOLDS_SLOTS.sql})
+              from task_instance t where queue = any(%(queues)s) and ({WAITS} or {HOLDS})
         ), sample as materialized (
             select queue, started_at, ended_at, coalesce(scheduled_at, queued_at, started_at) as arrived_at
               from task_instance where ended_at is not null order by ended_at desc limit {SAMPLE}
@@ -43,8 +42,7 @@ def of_queues(connection: Connection, queues: Sequence[str], *, window_s: float)
                    sum(case when p.slots < 0 then w.waiting
                             else least(w.waiting, greatest(0, coalesce(p.slots, 0) - {USED_SLOTS}) / w.each) end)::bigint
                        as startable
-              from (select pool, count(*) as waiting, min(pool_slots) as each from unfinished
-                     where state = 'scheduled' group by 1) w
+              from (select t.pool, count(*) as waiting, min(t.pool_slots) as each from unfinished t where {WAITS} group by 1) w
               left join pool p on p.name = w.pool
         )
         select coalesce((select waiting from by_pool), 0) + count(*) filter (where state = 'queued') as waiting,

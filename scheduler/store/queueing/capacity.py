@@ -1,16 +1,17 @@
 """Free capacity and waiting task instances: the queries of the queue service, in the transaction that locks pools and runs."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, Limit, Place
+from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, Limit, Place, own_limits
 from scheduler.states import Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
-from scheduler.store.queueing.limits import COUNTS, DEFERRED_IN_POOL, HOLDS, LIVE_WORKER
+from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, LIVE_WORKER, WAITS, outside
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
 PENDING = "exists (select from task_instance where state = 'scheduled')"
@@ -22,6 +23,33 @@ LIMITS_LOCK = "paceline limit "
 BY_RANK = "t.rank"
 BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_at) / %(aging_s)s"
 LOCKED = "for no key update of t skip locked"
+#: The limits that one part of COUNT counts, by the kind of its rows.
+COUNTED_TOGETHER: Mapping[str, Sequence[Limit]] = {"run": (RUN,), "task": (TASK, TASK_IN_RUN)}
+COUNT = f"""
+select 'held' as kind, t.pool, t.queue, null as dag_id, null::bigint as dag_run_id, null as task_id, sum(t.pool_slots) as slots,
+       count(*)::int as instances, null::int as run_limit, null::int as task_limit, null::int as task_in_run_limit
+  from task_instance t where {COUNTING[PARALLELISM].counts} group by 2, 3
+union all
+select 'run', null, null, null, t.dag_run_id, null, 0, t.instances, {COUNTING[RUN].most}, null, null
+  from (select dag_run_id, count(*)::int as instances
+          from task_instance t where dag_run_id = any(%(runs)s::bigint[]) and {COUNTING[RUN].counts} group by 1) t
+  join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
+union all
+select 'task', null, null, r.dag_id, t.dag_run_id, t.task_id, 0, t.instances, null, t.per_dag, t.per_dagrun
+  from (select dag_run_id, task_id, count(*)::int as instances, min({COUNTING[TASK].most}) as per_dag,
+               min({COUNTING[TASK_IN_RUN].most}) as per_dagrun
+          from task_instance t
+         where ({COUNTING[TASK].has} or {COUNTING[TASK_IN_RUN].has}) and {COUNTING[TASK].counts}
+         group by 1, 2) t
+  join dag_run r on r.id = t.dag_run_id
+union all
+select 'deferred', t.pool, null, null, null, null, sum(t.pool_slots), 0, null, null, null
+  from task_instance t join pool p on p.name = t.pool where {DEFERRED_IN_POOL} group by 2
+union all
+select 'places', null, q.name, null, null, null, sum(p.concurrency), 0, null, null, null
+  from process p cross join unnest(p.queues) q (name) where {LIVE_WORKER} group by 3
+"""
+NOT_FULL = " and ".join(outside(limit) for limit in OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +75,20 @@ class UsedPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveInRun:
-    """The number of queued and running task instances of one run, and its max_active_tasks."""
-
-    dag_run_id: int
-    instances: int
-    run_limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveOfTask:
-    """The number of active instances of a task with limits of its own, in one run."""
-
-    dag_id: str
-    dag_run_id: int
-    task_id: str
-    instances: int
-    task_limit: int | None
-    task_in_run_limit: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Counted:
-    """A row of `count`; `name` and `other` depend on its kind."""
+    """A row of COUNT. Which columns are NULL depends on its kind."""
 
     kind: str
-    name: str
-    other: str
-    run: int
+    pool: str | None
+    queue: str | None
+    dag_id: str | None
+    dag_run_id: int | None
+    task_id: str | None
     slots: int
     instances: int
-    most: int
-    most_in_run: int | None
+    run_limit: int | None
+    task_limit: int | None
+    task_in_run_limit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +102,9 @@ class Pools:
 def lock_waiting_pools(connection: Connection) -> Pools:
     """Lock, in name order, the pools with waiting task instances, except those that another scheduler has locked."""
     found = connection.exec_driver_sql(
-        """
+        f"""
         with wanted as materialized (
-            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and t.state = 'scheduled')
+            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and {WAITS})
         ), held as (
             select p.name, p.slots, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
@@ -117,15 +127,15 @@ def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The queued and running task instances, also in some runs; active instances of tasks with limits of their own; deferred
-    slots by pool; and the pool processes of live workers by queue.
+    """The queued and running task instances; how many are active in some runs and of tasks with limits of their own, and how many
+    may be; deferred slots by pool; and the pool processes of live workers by queue.
     """
 
-    used: list[UsedPlaces]
-    runs: list[ActiveInRun]
-    tasks: list[ActiveOfTask]
-    deferred: dict[str, int]
-    places: dict[str, int]
+    used: list[UsedPlaces] = field(default_factory=list)
+    active: Counter[Place] = field(default_factory=Counter)
+    most: dict[Place, int] = field(default_factory=dict)
+    deferred: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
 
 
 def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> Counts:
@@ -134,45 +144,20 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
     All other runs are counted together: a group and a limit for each active run would cost many times as much. No sum is an int,
     since a task can write any number into the row of its worker and into new task instances.
     """
-    found = connection.exec_driver_sql(
-        f"""
-        select 'held' as kind, t.pool as name, t.queue as other, null::bigint as run, sum(t.pool_slots) as slots,
-               count(*)::int as instances, null::int as most, null::int as most_in_run
-          from task_instance t where {HOLDS} group by 2, 3
-        union all
-        select 'run', null, null, t.dag_run_id, 0, t.instances, v.max_active_tasks, null
-          from (select dag_run_id, count(*)::int as instances
-                  from task_instance t where dag_run_id = any(%(runs)s::bigint[]) and {HOLDS} group by 1) t
-          join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
-        union all
-        select 'task', r.dag_id, t.task_id, t.dag_run_id, 0, t.instances, t.per_dag, t.per_dagrun
-          from (select dag_run_id, task_id, count(*)::int as instances, min(max_active_tis_per_dag) as per_dag,
-                       min(max_active_tis_per_dagrun) as per_dagrun
-                  from task_instance t
-                 where (max_active_tis_per_dag is not null or max_active_tis_per_dagrun is not null) and {COUNTS}
-                 group by 1, 2) t
-          join dag_run r on r.id = t.dag_run_id
-        union all
-        select 'deferred', t.pool, null, null, sum(t.pool_slots), 0, null, null
-          from task_instance t join pool p on p.name = t.pool where {DEFERRED_IN_POOL} group by 2
-        union all
-        select 'places', q.name, null, null, sum(p.concurrency), 0, null, null
-          from process p cross join unnest(p.queues) q (name) where {LIVE_WORKER} group by 2
-        """,
-        {"runs": literal(runs), "silent": alive_s},
-    )
-    counts = Counts([], [], [], {}, {})
+    found = connection.exec_driver_sql(COUNT, {"runs": literal(runs), "silent": alive_s})
+    counts = Counts()
     for row in rows.of_result(_Counted, found):
         if row.kind == "held":
-            counts.used.append(UsedPlaces(row.name, row.other, row.slots, row.instances))
-        elif row.kind == "run":
-            counts.runs.append(ActiveInRun(row.run, row.instances, row.most))
-        elif row.kind == "task":
-            counts.tasks.append(ActiveOfTask(row.name, row.run, row.other, row.instances, row.most, row.most_in_run))
+            counts.used.append(UsedPlaces(row.pool or "", row.queue or "", row.slots, row.instances))
         elif row.kind == "deferred":
-            counts.deferred[row.name] = row.slots
+            counts.deferred[row.pool or ""] = row.slots
+        elif row.kind == "places":
+            counts.places[row.queue or ""] = row.slots
         else:
-            counts.places[row.name] = row.slots
+            for place, most in own_limits(row, COUNTED_TOGETHER[row.kind]):
+                counts.active[place] += row.instances
+                if most is not None:
+                    counts.most[place] = most
     return counts
 
 
@@ -223,8 +208,12 @@ class Full:
     queues: set[str] = field(default_factory=set)
     places: set[Place] = field(default_factory=set)
 
-    def keys(self, limit: Limit) -> list[Any]:
-        return [key for of, key in self.places if of == limit]
+    def keys(self) -> dict[str, list[Any]]:
+        """By limit, the keys of the places as the query compares them."""
+        found: dict[str, list[Any]] = {limit: [] for limit in OWN}
+        for limit, key in self.places:
+            found[limit].append("/".join(map(str, key)) if isinstance(key, tuple) else key)
+        return found
 
 
 def waiting(
@@ -256,11 +245,8 @@ def waiting(
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
                  join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
-                where t.pool = p.name and t.state = 'scheduled' and t.pool_slots <= p.largest
-                  and t.dag_run_id <> all(%(full_runs)s::bigint[]) and t.queue <> all(%(full_queues)s::text[])
-                  and (t.max_active_tis_per_dag is null or r.dag_id || '/' || t.task_id <> all(%(full_tasks)s::text[]))
-                  and (t.max_active_tis_per_dagrun is null
-                       or t.dag_run_id || '/' || t.task_id <> all(%(full_tasks_in_run)s::text[]))
+                where t.pool = p.name and {WAITS} and t.pool_slots <= p.largest
+                  and t.queue <> all(%(full_queues)s::text[]) and {NOT_FULL}
                 order by {rank} desc, t.id
                 limit least(p.free, %(limit)s) {locking}) w
         """,
@@ -268,10 +254,8 @@ def waiting(
             "pools": list(free),
             "free": list(free.values()),
             "largest": [largest[name] for name in free],
-            "full_runs": full.keys(RUN),
             "full_queues": list(full.queues),
-            "full_tasks": [f"{dag_id}/{task_id}" for dag_id, task_id in full.keys(TASK)],
-            "full_tasks_in_run": [f"{run}/{task_id}" for run, task_id in full.keys(TASK_IN_RUN)],
+            **full.keys(),
             "limit": limit,
             "aging_s": aging_s,
         },

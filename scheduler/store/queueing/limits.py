@@ -3,29 +3,64 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
+from scheduler.deciding.limits import OWN, PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 
 #: A task instance `t` that holds slots and places; one that counts towards the limits of its task.
 HOLDS = f"t.state in {HOLDS_SLOTS.sql}"
 COUNTS = f"t.state in {ACTIVE.sql}"
+#: One that waits for slots, and one that is deferred.
+WAITS = "t.state = 'scheduled'"
+DEFERRED = "t.state = 'deferred'"
 #: A deferred task instance that holds slots of its pool `p`; any task instance that does.
-DEFERRED_IN_POOL = "(p.include_deferred and t.state = 'deferred')"
+DEFERRED_IN_POOL = f"(p.include_deferred and {DEFERRED})"
 IN_POOL = f"({HOLDS} or {DEFERRED_IN_POOL})"
-#: The used slots of the pool `p`, whose task instances are IN_POOL: two sums, since a partial index has each of them.
-USED_SLOTS = f"""(
-    (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {HOLDS})
-    + (select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {DEFERRED_IN_POOL}))"""
-#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of a
-#: backfill count towards its own.
+
+
+def _slots(condition: str) -> str:
+    return f"(select coalesce(sum(t.pool_slots), 0)::bigint from task_instance t where t.pool = p.name and {condition})"
+
+
+#: Slots of the pool `p`. The used ones, whose task instances are IN_POOL, are two sums, since a partial index has each of them.
+USED_SLOTS = f"({_slots(HOLDS)} + {_slots(DEFERRED_IN_POOL)})"
+WAITING_SLOTS = _slots(WAITS)
+DEFERRED_SLOTS = _slots(DEFERRED)
+#: The number of task instances that wait for slots of the pool `p`.
+WAITING_INSTANCES = f"(select count(*) from task_instance t where t.pool = p.name and {WAITS})"
+#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of the
+#: backfill `b` count towards its own.
 _OF_DAG = "select count(*) from dag_run o where o.dag_id = d.dag_id and o.backfill_id is null and o.state"
+_OF_BACKFILL = "select count(*) from dag_run o where o.backfill_id = b.id and o.state"
 RUNNING_RUNS = f"({_OF_DAG} = 'running')"
 OPEN_RUNS = f"({_OF_DAG} in {RUN_UNFINISHED.sql})"
+RUNNING_RUNS_OF_BACKFILL = f"({_OF_BACKFILL} = 'running')"
+OPEN_RUNS_OF_BACKFILL = f"({_OF_BACKFILL} in {RUN_UNFINISHED.sql})"
 #: For a run `r` with its backfill `b` and the newest version `v` of its DAG: the runs `o` that share its max_active_runs, and this.
 SHARES_RUNS = "o.dag_id = r.dag_id and o.backfill_id is not distinct from r.backfill_id"
 MOST_RUNS = "coalesce(b.max_active_runs, v.max_active_runs)"
-#: A live process `p`: its heartbeat is at most %(silent)s seconds old. A queue has the places of its live workers.
-ALIVE = "p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => %(silent)s)"
+
+
+def alive(seconds: str) -> str:
+    """SQL: a process `p` has not stopped, and its heartbeat is at most so many seconds old."""
+    return f"p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => {seconds})"
+
+
+def silent(seconds: str) -> str:
+    """SQL: a process `p` has neither stopped nor sent a heartbeat for so many seconds."""
+    return f"p.stopped_at is null and p.heartbeat_at < clock_timestamp() - make_interval(secs => {seconds})"
+
+
+def lost(seconds: str, *, at: str = "clock_timestamp()") -> str:
+    """SQL: a process `p` is silent and can be declared lost. After a restart or crash of PostgreSQL, its timeout starts again."""
+    beat = "greatest(p.heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))"
+    return f"p.stopped_at is null and {beat} < {at} - make_interval(secs => {seconds})"
+
+
+#: The timeout of a process `p` by its kind.
+TIMEOUT_OF_KIND = "case p.kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end"
+ALIVE = alive("%(silent)s")
+SILENT = silent("%(silent)s")
+#: A queue has the places of its live workers.
 LIVE_WORKER = f"p.kind = 'worker' and {ALIVE}"
 #: A task instance with its run `r`, its version `v` and its pool `p`.
 INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
@@ -47,24 +82,40 @@ class Counting:
     found: str = "true"
 
 
+#: The columns of the attributes in the keys of OWN, and those by which people know them.
+_COLUMNS = {"dag_id": "r.dag_id", "dag_run_id": "t.dag_run_id", "task_id": "t.task_id"}
+_NAMES = {"dag_id": ("r.dag_id",), "dag_run_id": ("r.dag_id", "r.run_id"), "task_id": ("t.task_id",)}
+
+
+def _names(limit: Limit) -> tuple[str, ...]:
+    return tuple(column for attribute in OWN[limit].key for column in _NAMES[attribute])
+
+
 COUNTING: Mapping[Limit, Counting] = {
     POOL: Counting(counts=IN_POOL, has="p.slots >= 0", shared=("t.pool",), each="t.pool_slots", most="p.slots"),
     PARALLELISM: Counting(counts=HOLDS, shared=(), most="%(parallelism)s"),
-    RUN: Counting(counts=HOLDS, shared=("r.dag_id", "r.run_id"), most="v.max_active_tasks"),
+    RUN: Counting(counts=HOLDS, shared=_names(RUN), most="v.max_active_tasks"),
     TASK_IN_RUN: Counting(
         counts=COUNTS,
         has="t.max_active_tis_per_dagrun is not null",
-        shared=("r.dag_id", "r.run_id", "t.task_id"),
+        shared=_names(TASK_IN_RUN),
         most="t.max_active_tis_per_dagrun",
     ),
     TASK: Counting(
         counts=COUNTS,
         has="t.max_active_tis_per_dag is not null",
-        shared=("r.dag_id", "t.task_id"),
+        shared=_names(TASK),
         most="t.max_active_tis_per_dag",
         found=f"r.state in {RUN_UNFINISHED.sql}",
     ),
 }
+
+
+def outside(limit: Limit) -> str:
+    """SQL: a task instance `t` of the run `r` has no such limit, or its key is not one of %(<limit>)s, see Full.keys."""
+    columns = [_COLUMNS[attribute] for attribute in OWN[limit].key]
+    key, kind = (columns[0], "bigint") if len(columns) == 1 else (" || '/' || ".join(columns), "text")
+    return f"(not {COUNTING[limit].has} or {key} <> all(%({limit})s::{kind}[]))"
 
 
 def over(limit: Limit) -> str:

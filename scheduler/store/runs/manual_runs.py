@@ -10,9 +10,9 @@ from sqlalchemy.exc import DataError
 from scheduler.authoring import params
 from scheduler.authoring.asset_events import check_partition_key
 from scheduler.authoring.timetables.base import Partition
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from scheduler.exceptions import ConflictError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.store.db import clock, fencing
+from scheduler.store.db import clock, fencing, sqlstates
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import runs
 from scheduler.store.runs.runs import CreatedRun, NewRun
@@ -71,7 +71,7 @@ def trigger(
     try:
         created = runs.create(connection, dag, new, default_queue=default_queue)
     except DataError as error:
-        raise PacelineError(f"conf cannot be stored: {str(error.orig).splitlines()[0]}. Remove that character.") from None
+        raise PacelineError(sqlstates.unstorable("conf", error)) from None
     if created is None:
         what = f"run ID {run_id!r}" + (f" or logical date {logical_date.isoformat()}" if logical_date else "")
         raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
@@ -85,9 +85,7 @@ def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
         "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
     ).first()
     if version is None:
-        raise NotFoundError(
-            f"There is no DAG {dag_id!r}: `paceline dags list` lists all, `paceline dags errors` those that failed to load."
-        )
+        raise no_dag(dag_id)
     dag = SerializedDag.from_json(version.data)
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
         raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")

@@ -8,11 +8,9 @@ from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import DELAYED, States, TaskState
+from scheduler.states import REFRESHED
 from scheduler.store.db.arrays import literal
 
-#: States without slots, in which queue, pool and limits can still change.
-REFRESHED = States(DELAYED | {TaskState.SCHEDULED})
 #: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
 BACKFILL_RANK = -(2**33)
 #: The columns that all instances of a task have in common, and these of an instance `t`.
@@ -53,7 +51,7 @@ def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_b
         f"""
         update task_instance t
            set ({COMMON}, max_tries) = ({COMMON_OF_TASK}, case when t.try_number = 0 then n.max_tries else t.max_tries end)
-          from {TASKS} where t.dag_run_id = %(run)s and t.task_no = n.task_no and (t.state is null or t.state in {REFRESHED.sql})
+          from {TASKS} where t.dag_run_id = %(run)s and t.task_no = n.task_no and {REFRESHED.or_none("t.state")}
         """,
         _values(dag, dag_run_id, range(len(dag.tasks)), is_backfill=is_backfill, default_queue=default_queue),
     )

@@ -68,9 +68,9 @@ def lengths(
     """The lengths of XComs: the size of a list or dict, or the number of instances of a mapped task that pushed one."""
     rows = connection.exec_driver_sql(
         """
-        select t.task_id, x.key, count(*),
+        select t.task_id, x.key, count(*) as instances,
                max(case json_typeof(x.value) when 'array' then json_array_length(x.value)
-                   when 'object' then (select count(*) from json_object_keys(x.value)) end)
+                   when 'object' then (select count(*) from json_object_keys(x.value)) end) as length
           from unnest(%(tasks)s::int[], %(keys)s::text[]) n (task_no, key)
           join task_instance t on t.dag_run_id = %(run)s and t.task_no = n.task_no
           join xcom x on x.task_instance_id = t.id and x.key = n.key
@@ -80,9 +80,10 @@ def lengths(
     )
     mapped = {task_id for task_id, _ in keys if dag.tasks[dag.number[task_id]].is_mapped}
     length_of = {(task_id, key): 0 for task_id, key in keys if task_id in mapped}
-    for task_id, key, instances, length in rows:
-        if task_id in mapped or length is not None:
-            length_of[task_id, key] = instances if task_id in mapped else length
+    for row in rows:
+        length = row.instances if row.task_id in mapped else row.length
+        if length is not None:
+            length_of[row.task_id, row.key] = length
     return length_of
 
 

@@ -12,7 +12,7 @@ from scheduler.authoring.timetables.base import Partition
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import OPEN, RunState
 from scheduler.store.db.database import commit_point
-from scheduler.store.queueing.limits import RUNNING_RUNS
+from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, new_instances
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
@@ -67,8 +67,7 @@ START = f"""
                select id from dag_run
                 where backfill_id = b.id and state = 'queued'
                 order by backfill_ordinal, id
-                limit greatest(0, b.max_active_runs - (
-                      select count(*) from dag_run where backfill_id = b.id and state = 'running'))) q
+                limit greatest(0, b.max_active_runs - {RUNNING_RUNS_OF_BACKFILL})) q
     ), held as (
         select r.id, (v.data->>'dagrun_timeout_s')::float as timeout_s
           from next join dag_run r on r.id = next.id and r.state = 'queued' join dag_version v on v.id = r.version_id

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError, PacelineError
+from scheduler.exceptions import NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState, TaskState
 from scheduler.store.db import rows
@@ -121,7 +121,7 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
     if not ids:
         known = connection.exec_driver_sql("select 1 from dag where dag_id = %s", (runs.dag_id,)).first()
         if known is None:
-            raise NotFoundError(f"There is no DAG {runs.dag_id!r}; `paceline dags list` lists all.")
+            raise no_dag(runs.dag_id)
     return ids
 
 

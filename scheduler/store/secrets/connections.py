@@ -50,7 +50,8 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
     """Store all connections or none, and return the IDs written. `existing`: fail (ConflictError), skip or overwrite."""
     written = []
     for one in sorted(made, key=lambda one: one.conn_id):
-        conflict = "do nothing" if existing != "overwrite" else f"(conn_id) do update set {_ALL_EXCLUDED}, updated_at = now()"
+        replaces = f"(conn_id) do update set {_ALL_EXCLUDED}, updated_at = clock_timestamp()"
+        conflict = replaces if existing == "overwrite" else "do nothing"
         row = session.exec_driver_sql(
             f"insert into connection ({', '.join(COLUMNS)}) values (%s, %s, coalesce(%s, ''), %s, %s, %s, %s, %s, %s)"
             f" on conflict {conflict} returning conn_id",

@@ -13,7 +13,7 @@ KEY_MAX_LENGTH = 250
 #: Used by the hot path too.
 READ = "select value from variable where key = %s"
 UPSERT = """
-on conflict (key) do update set value = excluded.value, updated_at = now(),
+on conflict (key) do update set value = excluded.value, updated_at = clock_timestamp(),
                                 description = coalesce(nullif(excluded.description, ''), variable.description)
 returning key
 """

@@ -11,16 +11,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
-from scheduler.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
+from scheduler.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
-from scheduler.store.queueing.limits import RUNNING_RUNS, over
+from scheduler.store.queueing.limits import RUNNING_RUNS, lost, over
 
 LONGEST_S = 300.0
 #: Seconds after which an expired lease should have been renewed or taken over.
 STALE_LEASE_S = 120.0
-#: The states that end with the run; a shutdown ends when its worker has stopped the task.
-ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,11 @@ class Broken:
 
 LATE = "clock_timestamp() - make_interval(secs => %(grace)s)"
 STALE = f"{LATE} - make_interval(secs => {STALE_LEASE_S})"
-#: A process `p` that is lost: its row is missing, stopped, or without a heartbeat for its timeout. After a restart or crash of
-#: PostgreSQL, the timeout starts again.
-DEAD = f"""(p.id is null or p.stopped_at < {LATE} or (p.stopped_at is null
-       and greatest(p.heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
-           < {LATE} - make_interval(secs => %(timeout)s)))"""
+
+
+def _gone(timeout: str) -> str:
+    """A process `p` whose row is missing or stopped, or that is lost."""
+    return f"(p.id is null or p.stopped_at < {LATE} or ({lost(timeout, at=LATE)}))"
 
 
 def _instances(what: str, since: str, rows: str) -> str:
@@ -72,12 +70,12 @@ STATEMENTS: Mapping[str, str] = {
         "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",
         "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",
         f"""left join process p on p.id = t.worker and p.kind = 'worker'
-             where t.state in {STARTED.sql} and t.started_at < {LATE} and {DEAD}""",
+             where t.state in {STARTED.sql} and t.started_at < {LATE} and {_gone("%(timeout)s")}""",
     ),
     "open in a finished run": _instances(
         "coalesce(t.state, 'undecided') || ' although its run has ended: ' || r.state",
         "r.ended_at",
-        f"where r.ended_at < {LATE} and (t.state is null or t.state in {ENDS_WITH_RUN.sql})",
+        f"where r.ended_at < {LATE} and {ENDS_WITH_RUN.or_none('t.state')}",
     ),
     "overdue": _instances("t.state || ', and overdue'", "t.due_at", f"where t.state in {DUE.sql} and t.due_at < {LATE}"),
     "deferred without a trigger": _instances(
@@ -99,7 +97,7 @@ STATEMENTS: Mapping[str, str] = {
         f"""join deferral d on d.task_instance_id = t.id and d.dispatch_id = t.dispatch_id
             left join process p on p.id = d.waiter and p.kind = 'waiter'
             where t.state = 'deferred' and d.waiter is not null and d.created_at < {LATE}
-              and {DEAD.replace("timeout", "waiter_timeout")}""",
+              and {_gone("%(waiter_timeout)s")}""",
     ),
     "stale notice": f"""
         select r.dag_id, r.run_id, t.task_id, t.map_index, n.claimed_until as since,

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError
+from scheduler.exceptions import no_dag
 from scheduler.store.db import rows
 from scheduler.store.db.database import commit_point
 
@@ -150,7 +150,7 @@ def notices(
 ) -> list[dict[str, Any]]:
     """The open notices, or with `failed` those that ended with an error, newest first. NotFoundError for an unknown DAG."""
     if dag_id is not None and connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
-        raise NotFoundError(f"There is no DAG {dag_id!r}: `paceline dags list` shows all.")
+        raise no_dag(dag_id)
     found = connection.exec_driver_sql(
         """
         select n.id, n.kind, r.dag_id, r.run_id, t.task_id, t.map_index, n.try_number, n.reason, n.created_at, n.attempts,

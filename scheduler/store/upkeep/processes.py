@@ -10,6 +10,7 @@ from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, commit_point, transact
+from scheduler.store.queueing.limits import TIMEOUT_OF_KIND, lost, silent
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
@@ -17,9 +18,10 @@ from scheduler.store.worker import deferrals
 #: Whether a message or a process could be lost, or PostgreSQL crashed, see store/upkeep/pending_work.
 PENDING = f"""
     exists (select from task_instance where state in {HOLDS_SLOTS.sql})
-    or exists (select from process where stopped_at is null and heartbeat_at < clock_timestamp() - make_interval(secs => $2))
+    or exists (select from process p where {silent("$2")})
     or not exists (select from crash_free)
 """
+LOST = lost(TIMEOUT_OF_KIND)
 
 
 def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queues: Sequence[str] = (), concurrency: int = 0) -> str:
@@ -125,16 +127,9 @@ def expire_lost(
     """
     timeouts = {"worker": worker_timeout_s, "waiter": waiter_timeout_s, "scheduler": scheduler_timeout_s}
     dead = connection.exec_driver_sql(
-        """
-        with silent as (
-            select id, kind from process
-             where stopped_at is null
-               and greatest(heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))
-                   < clock_timestamp() - make_interval(
-                     secs => case kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end)
-             order by id for update skip locked
-        )
-        update process p set stopped_at = clock_timestamp() from silent where p.id = silent.id
+        f"""
+        with lost as (select p.id from process p where {LOST} order by p.id for update skip locked)
+        update process p set stopped_at = clock_timestamp() from lost where p.id = lost.id
         returning p.id, p.kind
         """,
         timeouts,

@@ -25,8 +25,7 @@ LONGEST_S = 600.0
 #: - runs of a backfill that has not ended.
 FREE_RUN = f"""
     r.state in {RUN_FINISHED.sql} and r.ended_at < %(before)s
-    and not exists (select 1 from task_instance t where t.dag_run_id = r.id and (t.state is null
-            or t.state in {OPEN.sql}))
+    and not exists (select 1 from task_instance t where t.dag_run_id = r.id and {OPEN.or_none("t.state")})
     and not exists (select 1 from notice n where n.dag_run_id = r.id and n.ended_at is null)
     and not exists (select 1 from backfill b where b.id = r.backfill_id and b.ended_at is null)
     and (r.run_type = 'manual' or exists (

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
+from scheduler.store.queueing.limits import ALIVE
 
 #: Seconds between two comparisons.
 LOOK_S = 30.0
@@ -72,13 +73,13 @@ def differences(connection: Connection, *, silent_s: float) -> list[Difference]:
     A task can write anything into the row of its worker. That must not keep other processes from starting.
     """
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select s.key, left(s.value::text, 200), p.id
           from process p cross join jsonb_each(case jsonb_typeof(p.settings) when 'object' then p.settings end) s
-         where p.stopped_at is null and p.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+         where {ALIVE}
          order by s.key, p.id
         """,
-        (silent_s,),
+        {"silent": silent_s},
     )
     values: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     for key, value, process_id in rows:

@@ -33,7 +33,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/runtimes."""
+    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/task/runtimes."""
 
     ti_id: int
     dispatch_id: str

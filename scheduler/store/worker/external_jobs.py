@@ -11,15 +11,13 @@ from typing import Any
 
 from psycopg2.extras import Json
 
-from scheduler.states import FINISHED, WAITS_FOR_WORKER, States, TaskState
+from scheduler.states import AHEAD_OF_A_TRY, FINISHED
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 
 #: Sends one statement and gives its rows by the names of their columns.
 Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]
 
-#: A TI in one of these will start a try.
-AHEAD_OF_A_TRY = States(WAITS_FOR_WORKER | {TaskState.UP_FOR_RETRY})
 _COLUMNS = (
     "id, task_instance_id as ti_id, try_number, dispatch_id::text, max_tries, tag, kind, deploy_mode, master, reach, driver_id,"
     " application_id, ui_url, submitted_at"
@@ -54,7 +52,7 @@ NAMES = "select 1 from external_job where id = %s and (driver_id = %s or applica
 #: The task instance `t` has ended, was cleared, or will start another try: no try follows the application or will follow it.
 _UNFOLLOWED = f"""
 j.ended_at is null
-and (t.state is null or t.state in {FINISHED.sql}
+and ({FINISHED.or_none("t.state")}
      or (t.max_tries <> j.max_tries and t.state in {AHEAD_OF_A_TRY.sql}))
 """
 #: Abandoned applications of some queues.

@@ -1,15 +1,13 @@
 """Queries of tasks on runs of other DAGs. They use only index probes, because thousands of waiting tasks repeat them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from scheduler.authoring.external import Counts, Target
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag
-
-#: Runs one statement on the connection of a worker or an engine, and returns its rows.
-Ask = Callable[[str, Sequence[Any]], Sequence[Sequence[Any]]]
+from scheduler.store.db.rows import Reader
 
 RUNS = """
 select q.place, r.id, r.version_id, r.state
@@ -20,7 +18,7 @@ select q.place, r.id, r.version_id, r.state
        select id, version_id, state from dag_run where dag_id = q.dag_id and run_id = q.run_id) r
 """
 INSTANCES = """
-select n.place, coalesce(t.state, 'none'), count(*)
+select n.place, coalesce(t.state, 'none') as state, count(*) as instances
   from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
   join task_instance t on t.dag_run_id = n.dag_run_id and t.task_no = n.task_no
  group by 1, 2
@@ -35,31 +33,61 @@ select data_interval_start, data_interval_end, started_at, ended_at from dag_run
 NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
 
-def states(ask: Ask, dag_of: Callable[[int], SerializedDag], targets: Sequence[Target]) -> list[Counts]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of a target; `place` counts targets from 1."""
+
+    place: int
+    id: int
+    version_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Instances:
+    """How many task instances of a target have a state; `place` counts targets from 0."""
+
+    place: int
+    state: str
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Success:
+    """The data interval, start and end of a successful run."""
+
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+def states(connection: Reader, dag_of: Callable[[int], SerializedDag], targets: Sequence[Target]) -> list[Counts]:
     """For each target, the number of its task instances (or runs) by state."""
-    runs = ask(
+    runs = connection.objects(
+        _Run,
         RUNS,
         ([one.dag_id for one in targets], [one.logical_date for one in targets], [one.run_id for one in targets]),
     )
     answers: list[dict[str, int]] = [{} for _ in targets]
     wanted: list[tuple[int, int, int]] = []
-    for row, run, version, state in runs:
-        place = row - 1
+    for run in runs:
+        place = run.place - 1
         task_id = targets[place].task_id
         if task_id is None:
-            answers[place][state] = 1
-        elif (task_no := dag_of(version).number.get(task_id)) is not None:
-            wanted.append((place, run, task_no))
+            answers[place][run.state] = 1
+        elif (task_no := dag_of(run.version_id).number.get(task_id)) is not None:
+            wanted.append((place, run.id, task_no))
     if wanted:
         places, run_ids, task_nos = (list(column) for column in zip(*wanted, strict=True))
-        for place, state, count in ask(INSTANCES, (places, run_ids, task_nos)):
-            answers[place][state] = count
+        for one in connection.objects(_Instances, INSTANCES, (places, run_ids, task_nos)):
+            answers[one.place][one.state] = one.instances
     return list(answers)
 
 
-def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> dict[str, tuple[str, ...]] | None:
+def describe(connection: Reader, dag_of: Callable[[int], SerializedDag], dag_id: str) -> dict[str, tuple[str, ...]] | None:
     """The tasks of the newest version of a DAG, each with its task groups; None if there is no such DAG."""
-    version_id = next((version_id for (version_id,) in ask(NEWEST, (dag_id,))), None)
+    version_id = connection.value(NEWEST, (dag_id,))
     if version_id is None:
         return None
     dag = dag_of(version_id)
@@ -67,17 +95,19 @@ def describe(ask: Ask, dag_of: Callable[[int], SerializedDag], dag_id: str) -> d
     return {task.task_id: tuple(_around(task.group, parents)) for task in dag.tasks}
 
 
-def run_id_of(ask: Ask, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
+def run_id_of(connection: Reader, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
     """The ID of the run with that ID, else of the run with that logical date. NotFoundError if there is neither."""
-    for (found,) in ask(RUN_ID, (dag_id, run_id, logical_date, run_id)):
-        return str(found)
-    raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
+    found = connection.value(RUN_ID, (dag_id, run_id, logical_date, run_id))
+    if found is None:
+        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
+    return str(found)
 
 
-def previous_success(ask: Ask, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
+def previous_success(connection: Reader, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
     """The data interval, start and end of the last successful run of the DAG before a logical date; None if there is none."""
-    runs = ask(PREVIOUS_SUCCESS, (dag_id, before))
-    return runs[0] if runs else None
+    for run in connection.objects(_Success, PREVIOUS_SUCCESS, (dag_id, before)):
+        return run.data_interval_start, run.data_interval_end, run.started_at, run.ended_at
+    return None
 
 
 def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:

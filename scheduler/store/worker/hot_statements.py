@@ -51,7 +51,7 @@ UNSTARTED_TASKS = f"""
      cross join lateral (
            select 1 from task_instance t
             where t.dag_run_id = $dag_run_id and t.task_no between n.low and n.high
-              and (t.state is null or t.state in {IDLE.sql})
+              and {IDLE.or_none("t.state")}
             order by t.task_no desc limit 1) found
 """
 UNSTARTED = _statement("unstarted", f"select distinct n.task_no {UNSTARTED_TASKS}")
@@ -73,7 +73,7 @@ select exists (select 1 from task_instance t
                 where t.dag_run_id = $dag_run_id and t.task_no = any($tasks) and t.state is null
                   and t.task_no not in (select task_no from unfinished))
     or not exists (select 1 from task_instance t
-                    where t.dag_run_id = $dag_run_id and (t.state is null or t.state in {IDLE.sql})
+                    where t.dag_run_id = $dag_run_id and {IDLE.or_none("t.state")}
                     order by t.task_no desc limit 1)
 """,
 )
@@ -159,7 +159,7 @@ with probe as materialized (
       left join lateral (  -- from the high end, as in unstarted
            select true as waits from task_instance o
             where o.dag_run_id = done.dag_run_id
-              and (o.state is null or o.state in {IDLE.sql})
+              and {IDLE.or_none("o.state")}
             order by o.task_no desc limit 1) other on true
 ), verdict as (
     select v.*, v.inherits and v.same_queue as in_place from (

@@ -12,7 +12,7 @@ from scheduler.store.worker.worker_connection import WorkerConnection
 
 PUSH = fencing.guarded(
     "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
-    " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now() returning key"
+    " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = clock_timestamp() returning key"
 )
 CLEAR = fencing.guarded("delete from xcom x using current where x.task_instance_id = current.id returning x.key")
 PULL = """

@@ -82,6 +82,17 @@ def test_all_count_the_slots_of_deferred_tasks_if_the_pool_does(
     assert gauges["pool.deferred_slots", "p"] == shown["deferred_slots"] == 2
 
 
+def test_waiting_slots_are_those_that_the_waiting_tasks_need(cli: Cli, rest: Rest, scenario: Scenario) -> None:
+    scenario.sql("update task_instance set pool_slots = 3 where task_id = 'waits'")
+
+    with scenario.engine.connect() as connection:
+        gauges = {(metric.name, *labels): value for metric, labels, value in read_gauges(connection, scenario.settings)}
+    (listed,) = [row for row in cli.json("pools", "list") if row["name"] == "p"]
+
+    assert rest.get("/pools/p")["scheduled_slots"] == gauges["pool.scheduled_slots", "p"] == 4
+    assert listed["waiting"] == rest.get("/poolLines/p")["waiting_count"] == 2
+
+
 def test_all_name_a_pool_that_deferred_tasks_fill(cli: Cli, rest: Rest, scenario: Scenario, counts_deferred: bool) -> None:
     full = "Pool 'p' is full: 4 of 4 slots are in use"
     (home,) = [row["reason"] for row in rest.get("/home")["waiting"] if row["pool"] == "p"]

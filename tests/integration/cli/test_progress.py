@@ -15,7 +15,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.progress import ProgressWriter
-from workers.progress import Progress
+from workers.process.progress import Progress
 
 
 def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:

@@ -15,7 +15,7 @@ from scheduler.authoring.timetable import Cron
 from scheduler.cli import paceline
 from scheduler.exceptions import ParamError
 from scheduler.settings import Settings
-from workers import other_runs
+from workers.task import triggered_runs
 
 from .conftest import Cli
 
@@ -178,7 +178,7 @@ def test_a_conf_has_a_limit_of_size_wherever_it_enters(cli: Cli, scenario: Scena
         assert "The conf for DAG 'daily' has 1,032 bytes of JSON, and core.max_conf_bytes allows 1,024" in refused.stderr
     few = settings.model_copy(update={"core": settings.core.model_copy(update={"max_conf_bytes": 1024})})
     with pytest.raises(ParamError, match="max_conf_bytes allows 1,024"):
-        other_runs.trigger(
+        triggered_runs.trigger(
             few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False,
             claim=cast(Any, SimpleNamespace(dag_id="d", task_id="t", writer=None)), now=lambda: datetime.now(UTC),
             patient=lambda ask: ask(),

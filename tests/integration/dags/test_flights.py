@@ -29,7 +29,7 @@ from scheduler.authoring.context import DagRun
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
-from workers.memory_run import MemoryRun
+from scheduler.testing.in_memory.run import MemoryRun
 
 settings, run_id = Settings.load(), sys.argv[1]
 

@@ -15,7 +15,8 @@ from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
-from workers import other_runs, startup
+from workers.process import startup
+from workers.task import triggered_runs
 
 from .conftest import ROLE, allowed, as_role
 
@@ -127,7 +128,7 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
 
     def reset() -> str:
-        return other_runs.trigger(
+        return triggered_runs.trigger(
             worker,
             "other",
             run_id="made",

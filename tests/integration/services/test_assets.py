@@ -102,7 +102,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     assert claim is not None
     xcoms.push(scenario.hot, claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
     from scheduler.states import TaskState
-    from workers.follow import Ending
+    from workers.task.follow import Ending
 
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))
     service(scenario).trigger(NOW)

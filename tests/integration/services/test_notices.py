@@ -9,7 +9,7 @@ from support.waiting import eventually
 
 from scheduler.settings import Settings
 from scheduler.states import TaskState
-from workers.follow import Ending
+from workers.task.follow import Ending
 
 
 def test_each_event_of_a_task_and_its_run_calls_its_callback_once(scenario: Scenario) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from sqlalchemy import event
 from support.scenario import Scenario, dag
 
+from scheduler.deciding.limits import RUN
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
-from scheduler.store.queueing.capacity import ActiveInRun, UsedPlaces
+from scheduler.store.queueing.capacity import UsedPlaces
 
 #: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are passed on; then
 #: the stamp with its setting.
@@ -57,7 +58,7 @@ def test_a_count_includes_only_the_requested_runs(scenario: Scenario) -> None:
     counts = transact(scenario.engine, capacity.count, [first, 2**40], alive_s=60)
 
     assert counts.used == [UsedPlaces(one, "default", 40, 40)]
-    assert counts.runs == [ActiveInRun(first, 2, 7)]
+    assert (counts.active, counts.most) == ({(RUN, first): 2}, {(RUN, first): 7})
 
 
 def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Callable[..., Scenario]) -> None:

@@ -17,9 +17,9 @@ from support.scenario import Scenario, pool_process
 from scheduler.states import FINISHED, RUN_FINISHED
 from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Continuation, Ending
-from workers.database_store import DatabaseStore
-from workers.execute import Executor
-from workers.memory_run import LoadedDag
+from scheduler.testing.in_memory.run import LoadedDag
+from workers.task.database_store import DatabaseStore
+from workers.task.execute import TryRunner
 
 #: With RANDOM_DAGS=40 and --hypothesis-seed, more of them and others.
 COUNT = int(os.environ.get("RANDOM_DAGS", 6 if FULL else 4))
@@ -175,7 +175,7 @@ class Claimed(DatabaseStore):
 class Worked(Drive):
     """The same with the code of a worker, which runs each task instance and reports it."""
 
-    worker: Executor = field(kw_only=True)
+    worker: TryRunner = field(kw_only=True)
 
     def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
         scenario = self.scenario

@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.worker.claims import Ending
-from workers.heartbeat import lease_s
+from workers.supervision.heartbeat import lease_s
 
 
 class Results:

@@ -22,7 +22,7 @@ from scheduler.store.runs import integrity
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.hot_path import HotPath
-from workers.follow import Follower
+from workers.task.follow import Follower
 
 SUCCESS = Ending(TaskState.SUCCESS)
 BLOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"

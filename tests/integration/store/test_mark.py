@@ -10,7 +10,7 @@ from support.scenario import Scenario, chain, dag
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import RunState, TaskState
 from scheduler.store.actions import delete, mark
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
 
@@ -132,7 +132,7 @@ def test_a_run_marked_success_has_succeeded_everywhere(scenario: Scenario) -> No
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     assert end(scenario, claims["x"], S.FAILED)
 
-    planned = transact(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS, dry_run=True)
+    planned = rehearse(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS)
     assert scenario.run_state(run) == "running"
     assert transact(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS) == planned
 

@@ -19,7 +19,7 @@ from scheduler.store.worker import deferrals, dispatches, external_jobs, state_s
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.progress import ProgressWriter
-from workers import other_runs
+from workers.task import triggered_runs
 
 Write = Callable[[Scenario, Claim], object]
 JOB = {
@@ -29,7 +29,7 @@ DEFERRAL = Deferral(classpath="a.B", kwargs={})
 
 
 def trigger(scenario: Scenario, claim: Claim, *, reset: bool = False, run_id: str | None = None) -> str:
-    return other_runs.trigger(
+    return triggered_runs.trigger(
         scenario.settings, "other", run_id=run_id, logical_date=None, conf={}, reset=reset, claim=claim, now=scenario.hot.now,
         patient=lambda ask: ask(),
     )  # fmt: skip
@@ -275,7 +275,7 @@ def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -
         ask()
         return ask()
 
-    run_id = other_runs.trigger(
+    run_id = triggered_runs.trigger(
         scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, now=scenario.hot.now,
         patient=twice,
     )  # fmt: skip

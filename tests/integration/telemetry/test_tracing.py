@@ -1,5 +1,6 @@
 """Traces of a scenario, received by a collector over real HTTP in OTLP."""
 
+import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from scheduler.process import trace_context
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
+from workers.progress import Progress, of_jobs
 
 from .conftest import observed_by
 
@@ -105,7 +107,11 @@ def test_jobs_of_spark_are_below_their_try(
     scenario: Scenario, collector: Any, traced: Callable[[Callable[[], None]], None]
 ) -> None:
     scenario.add(dag("s", {"a": ()}, task={"runtime": "pyspark"}))
-    jobs = '[{"id": 3, "name": "count", "status": "SUCCEEDED", "submitted_ms": 1000, "ended_ms": 2500}]'
+    jobs = [
+        {"jobId": 3, "name": "count", "status": "SUCCEEDED", "submissionTime": 1000, "completionTime": 2500},
+        {"jobId": 4, "name": "save", "status": "FAILED", "submissionTime": 3000, "completionTime": 3500},
+    ]
+    progress = Progress(application_id="app-1", jobs=of_jobs(jobs)).as_json()
 
     def work() -> None:
         scenario.trigger("s", run_id="r")
@@ -115,17 +121,18 @@ def test_jobs_of_spark_are_below_their_try(
             assert claim is not None
             scenario.sql(
                 "insert into task_progress (task_instance_id, try_number, progress) values (%s, %s, %s)",
-                claim.id, claim.try_number, f'{{"application_id": "app-1", "jobs": {jobs}}}',
+                claim.id, claim.try_number, json.dumps(progress),
             )  # fmt: skip
             scenario.follower.report(claim, Ending(TaskState.SUCCESS))
         scenario.run_to_end()
 
     traced(work)
-    (job,) = collector.named("Spark job 3")
+    (job,), (failed,) = collector.named("Spark job 3"), collector.named("Spark job 4")
     (task,) = collector.named("task s.a")
 
     assert (job.trace_id, job.parent_span_id) == (task.trace_id, task.span_id)
     assert (job.end_time_unix_nano - job.start_time_unix_nano) == 1_500_000_000
+    assert (job.status.message, failed.status.message) == ("", "it failed")
 
 
 def test_a_collector_that_is_away_delays_nothing(scenario: Scenario) -> None:

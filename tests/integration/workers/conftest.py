@@ -23,7 +23,7 @@ RUN = """
 import sys
 from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings, log_paths
-from workers import app
+from workers.celery_worker import app
 try:
     code = app.run(Settings.load(), queues=sys.argv[1].split(","), concurrency=int(sys.argv[2]), name=sys.argv[3])
 except PacelineError as error:
@@ -33,7 +33,8 @@ sys.exit(code)
 """
 #: Modules that a worker imports while it starts.
 MODULES = (
-    "workers.app", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.backends.base",
+    "workers.celery_worker.app", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log",
+    "celery.backends.base",
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "celery.worker.loops",
     "kombu.pidbox", "scheduler.operators.decorators", "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from scheduler.exceptions import (
 from scheduler.operators import EmptyOperator, PythonOperator
 from scheduler.serialized import authored
 from scheduler.settings import Paths, Settings
-from workers.memory_run import MemoryRun
+from scheduler.testing.in_memory.run import MemoryRun
 
 
 def diamond() -> DAG:

@@ -10,7 +10,7 @@ from scheduler.authoring.params import Params
 from scheduler.authoring.variable import Variables
 from scheduler.exceptions import NotFoundError, PacelineError, TemplateError
 from scheduler.operators import PythonOperator
-from workers.secrets_backend import EnvironmentBackend, MemoryBackend
+from workers.process.secrets_backend import EnvironmentBackend, MemoryBackend
 
 ENVIRONMENT = {
     "PACELINE_VAR_DEPTH": "3",

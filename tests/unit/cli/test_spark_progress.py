@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.cli import spark_progress
-from workers.progress import Progress
+from workers.process.progress import Progress
 
 
 def test_the_text_names_only_counts_above_zero() -> None:

@@ -10,7 +10,7 @@ from scheduler.deciding.following import choose_successor, plan_of, undecided
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Decision, TaskState
 from scheduler.store.worker.claims import Claim, Moved, Reported
-from workers.follow import wakeup_tokens
+from workers.task.follow import wakeup_tokens
 
 S = TaskState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

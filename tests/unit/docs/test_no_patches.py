@@ -14,7 +14,7 @@ CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 FOREIGN = {
     ("unit/workers/spark/test_python_side.py", "shutdown_request"): "PySpark",
     ("unit/workers/spark/test_submitter.py", "while_submitting"): "the test: it belongs to its stand-in for a cluster",
-    ("integration/workers/test_waiter.py", "serialize"): "the author of a trigger",
+    ("integration/workers/waiter/test_waiter.py", "serialize"): "the author of a trigger",
 }
 
 
@@ -99,7 +99,7 @@ def is_own(path: str, imported: dict[str, str], *, unknown: bool) -> bool:
         'monkeypatch.setattr("scheduler.store.accounts.logins.failed", late)',
         'self._monkeypatch.setattr(logins, name, late)',
         'patch.setattr(logins, "_cache", None)',
-        'mock.patch("workers.execute.run", late)',
+        'mock.patch("workers.task.execute.run", late)',
         'mock.patch.object(logins, "failed")',
         'setattr(Watch, "look", late)',
         "logins.failed = late",

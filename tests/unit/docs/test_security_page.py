@@ -11,14 +11,14 @@ REAL, UNIT = "tests/integration", "tests/unit"
 ATTACKS, ROLE, SCHEDULER = (f"{REAL}/security/test_{name}.py" for name in (
     "attacks_of_the_worker_role", "worker_role", "scheduler_role"))  # fmt: skip
 SECRETS = f"{REAL}/security/test_secrets_of_processes.py"
-REMOTE, MESSAGES = f"{REAL}/workers/test_remote_control.py", f"{REAL}/workers/test_hostile_messages.py"
+REMOTE, MESSAGES = f"{REAL}/workers/celery_worker/test_remote_control.py", f"{REAL}/workers/celery_worker/test_hostile_messages.py"
 
 #: A part of the sentence, and the tests that try it.
 TRIED: dict[str, list[tuple[str, str]]] = {
     "nothing secret in it: no URL": [
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_file_sees_no_password_and_where_home_is"),
         (f"{REAL}/services/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
-        (f"{REAL}/workers/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
+        (f"{REAL}/workers/process/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
         (f"{UNIT}/process/test_hardening.py", "test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq"),
     ],
@@ -78,7 +78,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "none can open the pipes of another one": [(SECRETS, "test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user")],
     "also overwrite the secrets": [(SECRETS, "test_a_stack_shows_its_secrets_nowhere")],
     "have mode 0711": [("tests/compose/run.py", "check_secrets")],
-    "Logs have mode 0640": [(f"{UNIT}/workers/test_logs.py", "test_only_the_user_and_its_group_read_a_log")],
+    "Logs have mode 0640": [(f"{UNIT}/workers/process/test_logs.py", "test_only_the_user_and_its_group_read_a_log")],
     "which only the user of the stack can open": [
         (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk"),
         (f"{REAL}/embedded/test_home.py", "test_a_private_folder_is_open_to_its_owner_only"),
@@ -121,7 +121,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "It cannot send remote control": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
     "so the vulnerabilities CVE": [(f"{REAL}/security/test_broker_roles.py", "test_the_user_of_the_embedded_server_may_not")],
     "and no others ([submitted": [
-        (f"{REAL}/workers/test_spark_submit.py", "test_the_master_refuses_requests_that_its_password_did_not_sign")
+        (f"{REAL}/workers/spark/test_spark_submit.py", "test_the_master_refuses_requests_that_its_password_did_not_sign")
     ],
     "which schedulers then publish again": [(f"{REAL}/security/test_broker_roles.py", "test_everything_works_under_the_roles")],
     "All four are fixed in its version": [
@@ -152,8 +152,8 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     ],
     "`enable_events`, `disable_events`, `heartbeat`": [(REMOTE, "test_it_executes_commands_of_flower_and_answers_about_one_task")],
     "A log path has a separate folder for each ID": [
-        (f"{UNIT}/workers/test_logs.py", "test_no_id_leaves_the_folder_or_breaks_the_file_system"),
-        (f"{UNIT}/workers/test_logs.py", "test_two_ids_never_share_a_path"),
+        (f"{UNIT}/workers/process/test_logs.py", "test_no_id_leaves_the_folder_or_breaks_the_file_system"),
+        (f"{UNIT}/workers/process/test_logs.py", "test_two_ids_never_share_a_path"),
     ],
     "no name that begins with an underscore": [
         (f"{UNIT}/authoring/test_templates.py", "test_a_template_reaches_nothing_that_it_is_not_given")

@@ -13,7 +13,7 @@ from support import clock
 from scheduler.authoring import deferral
 from scheduler.authoring.running import current
 from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
-from workers.triggers import OtherRuns
+from workers.waiter.triggers import OtherRuns
 
 ROOT = Path(__file__).resolve().parents[3]
 #: All of PostgreSQL's functions for the present moment.
@@ -42,8 +42,8 @@ ALLOWED = {
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
     "scheduler/store/upkeep/heartbeats.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "workers/flower/queues.py": "what a person is shown",
-    "workers/logs.py": "the times in logs",
-    "workers/memory_store.py": "a run in this process alone",
+    "workers/process/logs.py": "the times in logs",
+    "scheduler/testing/in_memory/store.py": "a run in this process alone",
     "workers/spark/clusters/signed.py": "until when a request to a Spark master is valid; the master compares",
     "workers/spark/sessions/watch.py": "beside what a JVM of the same machine notes of its stages",
 }

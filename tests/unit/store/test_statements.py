@@ -107,6 +107,7 @@ def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
 
 def is_constant(name: str) -> bool:
     """CONSTANT or module.CONSTANT, or the SQL of such a set of states or prepared statement."""
+    name = name.partition(".or_none('")[0]
     return name.removesuffix(".sql").removesuffix(".execute").rpartition(".")[2].strip("_").isupper()
 
 

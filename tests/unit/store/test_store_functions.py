@@ -26,13 +26,15 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def is_by_position(node: ast.AST) -> bool:
-    """Whether this may read a column by its place: row[1], rows[0][0], row[:2], or a row unpacked to more than four names."""
+    """Whether this may read a column by its place: row[1], rows[0][0], row[:2], or a row unpacked to more than three names."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Subscript):
         is_row = isinstance(node.value, ast.Subscript) or node.value.id == "row"
         is_number = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
         return (is_row and isinstance(node.slice, ast.Slice)) or (is_number and (is_row or node.slice.value > 0))
     targets = [node.target] if isinstance(node, ast.For | ast.comprehension) else []
-    return any(isinstance(target, ast.Tuple) and len(target.elts) > 4 for target in targets)
+    if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Tuple):
+        targets = node.targets
+    return any(isinstance(target, ast.Tuple) and len(target.elts) > 3 for target in targets)
 
 
 def test_store_functions_take_a_connection_except_those_with_a_reason() -> None:
@@ -58,7 +60,7 @@ def test_no_store_function_reads_a_column_by_its_place() -> None:
 
 
 def test_the_check_finds_columns_read_by_place() -> None:
-    wrong = ["row[0]", "found[1]", "rows[0][0]", "row[:2]", "[a for a, b, c, d, e in found]"]
-    right = ["found[0]", "own[-1]", "row.id", "text[:9]", "row['id']", "[a for a, b in found]"]
+    wrong = ["row[0]", "found[1]", "rows[0][0]", "row[:2]", "[a for a, b, c, d in found]", "a, b, c, d = row"]
+    right = ["found[0]", "own[-1]", "row.id", "text[:9]", "row['id']", "[a for a, b in found]", "a, b, c, d = 1, 2, 3, 4"]
 
-    assert [any(map(is_by_position, ast.walk(ast.parse(code)))) for code in wrong + right] == [True] * 5 + [False] * 6
+    assert [any(map(is_by_position, ast.walk(ast.parse(code)))) for code in wrong + right] == [True] * 6 + [False] * 7

@@ -1,8 +1,6 @@
 """A driver on this machine: a child process of the task, whose output is read continuously, and which ends with the task."""
 
-import os
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,8 +10,8 @@ from scheduler.exceptions import FailTask, TaskStopped, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
 from workers.spark import archive, java
-from workers.spark.applications.following import LOOK_S, Followed, end_for, say
-from workers.spark.clusters import command, connect
+from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
+from workers.spark.clusters import command
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Phase, Status
 
@@ -29,7 +27,9 @@ def run(submission: Submission, followed: Followed, settings: Settings) -> None:
     host = submission.conf.get("spark.driver.host") or socket.gethostname()
     followed.check_current()
     try:
-        ended = _start(submission, settings, lambda line: followed.read_output(line, host))
+        ended = _start(
+            submission, settings, lambda line: followed.read_output(line, host), client=followed.cluster.client(submission)
+        )
     except (TaskTimeout, TaskStopped) as interruption:
         _end_rest(submission, followed, interruption)
         raise
@@ -52,10 +52,16 @@ def output_of(submission: Submission, settings: Settings) -> str:
     return "".join(output)
 
 
-def _start(submission: Submission, settings: Settings, on_line: Callable[[str], None]) -> process.Ended:
+def _start(
+    submission: Submission,
+    settings: Settings,
+    on_line: Callable[[str], None],
+    *,
+    client: tuple[list[str], dict[str, str]] | None = None,
+) -> process.Ended:
     with tempfile.TemporaryDirectory(prefix="paceline-spark-") as folder:
-        if submission.target.kind == "connect":
-            arguments, environment = _connect(submission)
+        if client is not None:
+            arguments, environment = client
         else:
             secrets = _write(Path(folder) / "secrets.properties", command.properties(submission.conf))
             sql_file = _write(Path(folder) / "statements.sql", submission.sql or "")
@@ -82,12 +88,6 @@ def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
     return {**java.environment(java.find_java() or "java", *options), **submission.environment}
 
 
-def _connect(submission: Submission) -> tuple[list[str], dict[str, str]]:
-    """The command of a Connect client, which is only Python. Its unused option `-X paceline=TAG` lets the process be found."""
-    environment = {**os.environ, **submission.environment, "SPARK_REMOTE": connect.remote(submission.target.master, submission.tag)}
-    return [sys.executable, "-X", f"paceline={submission.tag}", submission.application, *submission.arguments], environment
-
-
 def _write(path: Path, text: str) -> str | None:
     """Write text that must not show in process lists to a file that only this user can read; None without text."""
     if not text:
@@ -99,14 +99,12 @@ def _write(path: Path, text: str) -> str | None:
 
 def _end_rest(submission: Submission, followed: Followed, interruption: BaseException) -> None:
     """After the process group has ended, make sure that the application has ended in the cluster."""
-    within_s = CLUSTER_SHARE_S
-    if submission.target.kind == "connect":
-        within_s /= 2
-        try:
-            connect.interrupt(submission.target.master, submission.tag, within_s=within_s)
-        except ClusterUnreachableError as error:
-            say(str(error), level="WARNING")
-    end_for(interruption, followed, within_s)
+    deadline = time.monotonic() + CLUSTER_SHARE_S
+    try:
+        followed.cluster.interrupt(submission, within_s=CLUSTER_SHARE_S / 2)
+    except ClusterUnreachableError as error:
+        say(str(error), level="WARNING")
+    end_for(interruption, followed, deadline - time.monotonic())
 
 
 def _verify(followed: Followed) -> None:
@@ -123,7 +121,7 @@ def _verify(followed: Followed) -> None:
             say(f"the cluster did not confirm the end of {followed.ids}: {error}", level="WARNING")
             break
         time.sleep(0.0 if status.phase.is_end else LOOK_S)
-    if status.phase in {Phase.FAILED, Phase.KILLED} and followed.job.kind not in {"local", "connect"}:
+    if status.phase in {Phase.FAILED, Phase.KILLED} and followed.cluster.confirms_end:
         followed.note(status)
         raise ApplicationError(f"The driver ended with exit code 0, but the cluster reports: {status.detail}.")
     followed.note(Status(Phase.FINISHED, "exit code 0", followed.ids))

@@ -11,7 +11,7 @@ from scheduler.store.worker import external_jobs
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import ExternalJob
 from scheduler.store.worker.worker_connection import WorkerConnection
-from workers import progress
+from workers.process import progress
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Status
 

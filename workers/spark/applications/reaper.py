@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers import secrets_backend
-from workers.logs import worker_log
-from workers.spark.applications.following import Followed
+from workers.process import secrets_backend
+from workers.process.logs import worker_log
 from workers.spark.applications.jobs import Jobs, write
+from workers.spark.applications.tracking import Followed
 from workers.spark.clusters import registry
-from workers.spark.clusters.status import ApplicationLivesError, Status
+from workers.spark.clusters.status import ApplicationLivesError, Status, UnknownClusterError
 
 
 class ReaperJobs(Jobs):
@@ -69,12 +69,12 @@ class Reaper(threading.Thread):
         return sum(self._end(job) for job in jobs if job is not None)
 
     def _end(self, job: ExternalJob) -> bool:
-        cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
-        followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
         try:
+            cluster = registry.of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
+            followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
             followed.end()
-        except ApplicationLivesError as lives:
-            worker_log.warning("%s", lives)
+        except (ApplicationLivesError, UnknownClusterError) as error:
+            worker_log.warning("%s", error)
             return False
         worker_log.info("ended the abandoned Spark application %s of task instance %d", followed.ids, job.ti_id)
         return True

@@ -13,13 +13,14 @@ from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.process import secrets_masker
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers import progress, trace_properties
+from workers.process import progress, trace_properties
 from workers.spark import java, reachable
 from workers.spark.applications import driver
-from workers.spark.applications.following import Followed, end_for, say
 from workers.spark.applications.jobs import Jobs
+from workers.spark.applications.tracking import Followed, end_for, say
 from workers.spark.clusters import command, registry, rest, target
 from workers.spark.clusters.command import Submission
+from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 #: Paths and URLs of files on this machine.
@@ -59,13 +60,14 @@ class Submitter:
             self._connection(operator),
         )
         submission = command.submission(operator, where, tag=self._jobs.tag(), name=f"{ti.dag_id}.{ti.task_id}")
+        cluster = self._cluster_of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
+        cluster.check(submission)
         submission = submission.with_conf({**trace_properties.for_executors(self._settings, ti), **submission.conf})
         for secret in secrets_masker.secrets_in({**submission.conf, **submission.environment}):
             # The driver may print them, for example with --verbose.
             secrets_masker.mask_secret(secret)
-        self._check(submission)
-        cluster = self._cluster_of(where.kind, where.address, where.reach, where.deploy_mode, self._password)
-        submission = cluster.tagged(submission).with_conf(command.environment_as_conf(submission))
+        self._check(submission, cluster)
+        submission = cluster.tagged(submission).with_conf(cluster.environment_as_conf(submission))
         former = self._settle(operator)
         if former is None:
             reachable.check_master(
@@ -96,9 +98,9 @@ class Submitter:
         password: str | None = self._values["conn"][conn_id].password
         return password
 
-    def _check(self, submission: Submission) -> None:
+    def _check(self, submission: Submission, cluster: Cluster) -> None:
         """FailTask if the application or one of its files does not exist, before anything is started."""
-        in_cluster = submission.target.is_cluster_mode and submission.target.kind in {"kubernetes", "standalone"}
+        in_cluster = submission.target.is_cluster_mode and not cluster.uploads_files
         values = {"application": submission.application, **submission.options}
         for field in ("keytab",) if in_cluster else ("application", "files", "py_files", "archives", "jars", "keytab"):
             for name in filter(None, (part.strip() for part in values.get(field, "").split(","))):
@@ -110,7 +112,7 @@ class Submitter:
                     )
                 if _HERE.match(name) and not Path(path).is_file() and "*" not in path:
                     raise FailTask(f"The {field} {path} of this task is not a file on this worker: create it, or correct the path.")
-        if submission.target.kind != "connect":
+        if cluster.needs_java:
             java.check_java()
         if any(secrets_masker.redact(argument) != argument for argument in submission.arguments):
             say("an argument contains a secret of this task, and process lists show it: pass it in env_vars", level="WARNING")

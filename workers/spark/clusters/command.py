@@ -1,4 +1,4 @@
-"""The command line and environment of an application, from its operator and target. Pure; no argument contains a secret."""
+"""An application to submit, from its operator and target, and its command line. Pure; no argument contains a secret."""
 
 import dataclasses
 import shlex
@@ -10,7 +10,6 @@ from scheduler.exceptions import FailTask
 from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
 from scheduler.process import secrets_masker
 from workers.spark import conf as confs
-from workers.spark.clusters.target import Target
 
 SQL_CLASS = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 #: The arguments of the operator that are options of spark-submit, in its order: `py_files` is --py-files.
@@ -27,8 +26,30 @@ AS_CONF = {
     "executor_memory": "spark.executor.memory", "driver_memory": "spark.driver.memory",
     "num_executors": "spark.executor.instances",
 }  # fmt: skip
-#: Prefixes of the conf keys for the environment of a driver in the cluster.
-DRIVER_ENVIRONMENT = {"yarn": "spark.yarn.appMasterEnv.", "kubernetes": "spark.kubernetes.driverEnv."}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A cluster and deploy mode. `kind` is a name in registry.CLUSTERS; `reach` has the data for requests, without secrets, since
+    it is stored.
+    """
+
+    kind: str
+    master: str
+    deploy_mode: str = "client"
+    binary: str | None = None
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    yarn_queue: str | None = None
+    reach: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_cluster_mode(self) -> bool:
+        return self.deploy_mode == "cluster"
+
+    @property
+    def address(self) -> str:
+        """The master without the parameters of a Connect URL, which may contain a token."""
+        return self.master.partition("/;")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +67,7 @@ class Submission:
     options: Mapping[str, str] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    yarn_queue: str | None = None
     verbose: bool = False
 
     @property
@@ -65,15 +87,10 @@ class Submission:
 def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) -> Submission:
     """The submission for a rendered operator; FailTask if an argument is wrong."""
     conf = confs.checked({**target.conf, **_mapping("conf", operator.conf)})
-    if target.kind == "local":
-        conf = {**confs.LOOPBACK, **conf}
     options = {key: str(value) for key in OPTIONS if (value := getattr(operator, key, None)) not in (None, "")}
-    yarn_queue = operator.yarn_queue or target.yarn_queue
-    if yarn_queue and target.kind == "yarn":
-        conf["spark.yarn.queue"] = yarn_queue
     environment = {key: str(value) for key, value in _mapping("env_vars", getattr(operator, "env_vars", None)).items()}
     sql = _sql(operator) if isinstance(operator, SparkSqlOperator) else None
-    result = Submission(
+    return Submission(
         target=target,
         tag=tag,
         name=operator.name or name,
@@ -84,10 +101,9 @@ def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) 
         options=options,
         conf=conf,
         environment=environment,
+        yarn_queue=operator.yarn_queue or target.yarn_queue,
         verbose=operator.verbose,
     )
-    _check(result)
-    return result
 
 
 def argv(submission: Submission, *, binary: str, secrets: str | None = None, sql_file: str | None = None) -> list[str]:
@@ -123,14 +139,6 @@ def shown(command: Sequence[str]) -> str:
     return secrets_masker.redact(shlex.join(command))
 
 
-def environment_as_conf(submission: Submission) -> dict[str, str]:
-    """env_vars as conf, for a driver in a cluster that takes them as conf."""
-    prefix = DRIVER_ENVIRONMENT.get(submission.target.kind)
-    if prefix is None or not submission.target.is_cluster_mode:
-        return {}
-    return {f"{prefix}{key}": value for key, value in submission.environment.items()}
-
-
 def _sql(operator: SparkSqlOperator) -> str:
     sql = str(operator.sql).strip()
     if not sql:
@@ -151,25 +159,3 @@ def _mapping(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise FailTask(f"{name} must be a dict, not {value!r}.")
     return dict(value)
-
-
-def _check(submission: Submission) -> None:
-    name = submission.application
-    if (
-        name.endswith(".jar")
-        and not submission.java_class
-        and submission.target.kind == "standalone"
-        and submission.target.is_cluster_mode
-    ):
-        raise FailTask(f"The application {name} is a jar: name its main class with java_class.")
-    if not name and submission.target.is_cluster_mode:
-        raise FailTask("SQL runs only in deploy mode client: remove deploy_mode from its connection, or use another connection.")
-    if submission.target.kind == "connect":
-        if not submission.is_python:
-            raise FailTask(f"A Connect server accepts only Python applications, not {name or 'SQL'}: use another master.")
-        for what, given in (("conf", submission.conf), ("options", submission.options)):
-            if given:
-                first = next(iter(given))
-                raise FailTask(
-                    f"A Connect server has its own configuration and accepts no {what} ({first}): remove it from the task."
-                )

@@ -1,12 +1,49 @@
 """Spark Connect: the application is a Python process on this machine, with a session on the server that is named after the tag."""
 
+import os
+import re
+import sys
 import threading
 import uuid
 
+from scheduler.exceptions import FailTask
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.local import Local
 from workers.spark.clusters.status import ClusterUnreachableError
 
 #: The namespace of the UUIDs that turn tags into session IDs, the same in every process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
+
+
+class Connect(Local):
+    """A Connect server. The driver is a Python process on this machine, which the process table shows."""
+
+    masters = re.compile(r"sc://\S+")
+    example = "sc://host:port"
+    needs_java = False
+
+    def check(self, submission: Submission) -> None:
+        if not submission.is_python:
+            raise FailTask(
+                f"A Connect server accepts only Python applications, not {submission.application or 'SQL'}: use another master."
+            )
+        for what, given in (("conf", submission.conf), ("options", submission.options)):
+            if given:
+                first = next(iter(given))
+                raise FailTask(
+                    f"A Connect server has its own configuration and accepts no {what} ({first}): remove it from the task."
+                )
+
+    def tagged(self, submission: Submission) -> Submission:
+        return submission
+
+    def client(self, submission: Submission) -> tuple[list[str], dict[str, str]]:
+        """The unused option `-X paceline=TAG` lets the process be found."""
+        environment = {**os.environ, **submission.environment, "SPARK_REMOTE": remote(submission.target.master, submission.tag)}
+        return [sys.executable, "-X", f"paceline={submission.tag}", submission.application, *submission.arguments], environment
+
+    def interrupt(self, submission: Submission, *, within_s: float) -> None:
+        interrupt(submission.target.master, submission.tag, within_s=within_s)
 
 
 def session_of(tag: str) -> str:

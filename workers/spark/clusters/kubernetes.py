@@ -8,7 +8,7 @@ from typing import Any
 
 from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster, Run
+from workers.spark.clusters.protocol import Cluster, Password, Run
 from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 LABEL = "paceline-try"
@@ -23,7 +23,12 @@ _SELECTOR = re.compile(r"spark-app-selector -> ([^,\s]+)")
 class Kubernetes(Cluster):
     """A Kubernetes cluster. `reach` may have the keys `namespace` and `kubectl` (the command)."""
 
-    def __init__(self, address: str, reach: Mapping[str, str]) -> None:
+    masters = re.compile(r"k8s://\S+")
+    example = "k8s://https://host:port"
+    uploads_files = False
+    driver_environment = "spark.kubernetes.driverEnv."
+
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
         self._server = address.removeprefix("k8s://")
         self._namespace = reach.get("namespace", "default")
         self._command = reach.get("kubectl", "kubectl")

@@ -1,16 +1,29 @@
 """Local masters: the application is a process, which is searched in the process table of this machine."""
 
+import dataclasses
+import re
 from datetime import datetime
 
 import psutil
 
-from workers.lost_processes import kill_tree
+from workers.spark import conf
+from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import Ids, Phase, Status
+from workers.supervision.orphans import kill_tree
 
 
 class Local(Cluster):
     """The processes of this machine with the tag of an application in their command line."""
+
+    masters = re.compile(r"local(\[.*\]|-cluster\[.*\])?")
+    example = "local[N]"
+    has_cluster_mode = False
+    confirms_end = False
+
+    def tagged(self, submission: Submission) -> Submission:
+        """Let the driver listen on this machine only, unless the task sets another address."""
+        return dataclasses.replace(submission, conf={**conf.LOOPBACK, **submission.conf})
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         return Ids(driver_id=tag) if running(tag) else None

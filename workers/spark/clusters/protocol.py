@@ -1,9 +1,12 @@
 """The interface of a cluster, which each module of a cluster manager implements."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import ClassVar
 
+from scheduler.exceptions import FailTask
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Phase, Status
 
@@ -14,11 +17,54 @@ Password = Callable[[str], str | None]
 
 
 class Cluster(ABC):
-    """The requests for following an application. Each method sends one request; ClusterUnreachableError without an answer."""
+    """A cluster manager: what its applications need, and the requests for following one.
+
+    Each request raises ClusterUnreachableError if it gets no answer.
+    """
+
+    #: The URLs of its masters, and one of them for an error message.
+    masters: ClassVar[re.Pattern[str]]
+    example: ClassVar[str]
+    has_cluster_mode: ClassVar[bool] = True
+    #: Whether the password of the connection signs requests.
+    signs_requests: ClassVar[bool] = False
+    #: Whether spark-submit uploads the files of an application in deploy mode cluster from this machine.
+    uploads_files: ClassVar[bool] = True
+    #: Whether Java starts the driver.
+    needs_java: ClassVar[bool] = True
+    #: The prefix of conf keys for the environment of a driver in the cluster. None if it needs no such conf.
+    driver_environment: ClassVar[str | None] = None
+    #: Whether the final status shows how an application ended whose driver ran on this machine.
+    confirms_end: ClassVar[bool] = True
+
+    def __init__(  # noqa: B027 - most clusters need only some of these
+        self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password
+    ) -> None:
+        """`reach` has the keys of Target.reach."""
+
+    def check(self, submission: Submission) -> None:
+        """FailTask if this cluster cannot run the application; sends no request."""
+        if not submission.application and submission.target.is_cluster_mode:
+            raise FailTask(
+                "SQL runs only in deploy mode client: remove deploy_mode from its connection, or use another connection."
+            )
 
     def tagged(self, submission: Submission) -> Submission:
         """The submission with its tag in the place where this cluster can search for it; by default in its name."""
         return submission
+
+    def environment_as_conf(self, submission: Submission) -> dict[str, str]:
+        """env_vars as conf, for a driver in a cluster that takes them as conf."""
+        if self.driver_environment is None or not submission.target.is_cluster_mode:
+            return {}
+        return {f"{self.driver_environment}{key}": value for key, value in submission.environment.items()}
+
+    def client(self, submission: Submission) -> tuple[list[str], dict[str, str]] | None:
+        """The command and environment of a driver on this machine. None if spark-submit starts it."""
+        return None
+
+    def interrupt(self, submission: Submission, *, within_s: float) -> None:  # noqa: B027
+        """End what a driver on this machine has left on a server when it was killed; by default nothing."""
 
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit an application whose driver runs in the cluster. Not called for a master without the deploy mode cluster.

@@ -38,14 +38,25 @@ CLOCKS_DIFFER_S = 120.0
 class Standalone(Cluster):
     """A cluster with one master, or with several of which one is active: spark://a:7077,b:7077."""
 
-    def __init__(self, address: str, reach: Mapping[str, str], *, has_driver: bool, password: Password) -> None:
-        self._has_driver = has_driver
+    masters = re.compile(r"spark://[^/\s]+")
+    example = "spark://host:port"
+    signs_requests = True
+    uploads_files = False
+
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
+        self._has_driver = deploy_mode == "cluster"
         self._conn_id = reach.get("conn_id")
         self._password = functools.cache(password)
         self._host: str | None = None
         hosts = [part.rpartition(":")[0] or part for part in address.removeprefix("spark://").split(",")]
         self._rest = [f"http://{host}:{reach.get('rest_port', REST_PORT)}/v1/submissions" for host in hosts]
         self._pages = [f"http://{host}:{reach.get('ui_port', UI_PORT)}" for host in hosts]
+
+    def check(self, submission: Submission) -> None:
+        name = submission.application
+        if name.endswith(".jar") and not submission.java_class and submission.target.is_cluster_mode:
+            raise FailTask(f"The application {name} is a jar: name its main class with java_class.")
+        super().check(submission)
 
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit over REST, also Python: spark-submit would reject Python here, and takes seconds to print an ID."""

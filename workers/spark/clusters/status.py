@@ -71,6 +71,10 @@ class StatusUnknownError(PacelineError):
     """The status of an application is unknown. It may still run, and the next try requests the status again."""
 
 
+class UnknownClusterError(PacelineError):
+    """The stored kind of a cluster is one that only a later release has."""
+
+
 class ApplicationError(PacelineError):
     """A submitted application failed."""
 

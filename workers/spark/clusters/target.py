@@ -1,13 +1,13 @@
 """The target of an application, from its operator and connection. Pure."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import FailTask
+from workers.spark.clusters.command import Target
+from workers.spark.clusters.registry import CLUSTERS
 
 DEFAULT_MASTER = "local[*]"
 STANDALONE_PORT = 7077
@@ -18,37 +18,6 @@ EXTRA = frozenset({
 })  # fmt: skip
 #: The extras that requests to the cluster need.
 REACH = frozenset({"rest_port", "ui_port", "resourcemanager", "namespace", "kubectl", "yarn"})
-_MASTERS = (
-    ("local", re.compile(r"local(\[.*\]|-cluster\[.*\])?")),
-    ("standalone", re.compile(r"spark://[^/\s]+")),
-    ("yarn", re.compile(r"yarn")),
-    ("kubernetes", re.compile(r"k8s://\S+")),
-    ("connect", re.compile(r"sc://\S+")),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A cluster and deploy mode. `kind` is one of _MASTERS; `reach` has the data for requests, without secrets, since it is
-    stored.
-    """
-
-    kind: str
-    master: str
-    deploy_mode: str = "client"
-    binary: str | None = None
-    conf: Mapping[str, Any] = field(default_factory=dict)
-    yarn_queue: str | None = None
-    reach: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_cluster_mode(self) -> bool:
-        return self.deploy_mode == "cluster"
-
-    @property
-    def address(self) -> str:
-        """The master without the parameters of a Connect URL, which may contain a token."""
-        return self.master.partition("/;")[0]
 
 
 def choose(master: str | None, deploy_mode: str | None, binary: str | None, connection: Connection | None) -> Target:
@@ -59,12 +28,12 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
     mode = deploy_mode or str(extra.get("deploy-mode") or extra.get("deploy_mode") or "client")
     if mode not in {"client", "cluster"}:
         raise FailTask(f"The deploy mode cannot be {mode!r}: write client or cluster.")
-    if mode == "cluster" and kind in {"local", "connect"}:
+    if mode == "cluster" and not CLUSTERS[kind].has_cluster_mode:
         raise FailTask(f"The master {wanted} has no deploy mode cluster: remove it, or use a cluster as master.")
     conf = {**(extra.get("conf") or {}), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
     reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())}
-    if kind == "standalone" and connection is not None and connection.password:
-        reach["conn_id"] = connection.conn_id  # its password signs requests to the master's REST server
+    if CLUSTERS[kind].signs_requests and connection is not None and connection.password:
+        reach["conn_id"] = connection.conn_id  # for its password
     return Target(
         kind=kind,
         master=wanted,
@@ -78,12 +47,11 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
 
 def kind_of(master: str) -> str:
     """The cluster manager of a master URL; FailTask if there is none."""
-    for kind, pattern in _MASTERS:
-        if pattern.fullmatch(master):
+    for kind, cluster in CLUSTERS.items():
+        if cluster.masters.fullmatch(master):
             return kind
-    raise FailTask(
-        f"The Spark master cannot be {master!r}: write local[N], spark://host:port, yarn, k8s://https://host:port or sc://host:port."
-    )
+    *examples, last = (cluster.example for cluster in CLUSTERS.values())
+    raise FailTask(f"The Spark master cannot be {master!r}: write {', '.join(examples)} or {last}.")
 
 
 def _master(connection: Connection) -> str:
@@ -95,7 +63,7 @@ def _master(connection: Connection) -> str:
         raise FailTask(
             f"The connection {connection.conn_id!r} has no master: set its host, such as spark://host, yarn or local[2]."
         )
-    if host == "yarn" or host.startswith(("local", "k8s://", "sc://", "spark://")):
+    if "://" in host or host == "yarn" or host.startswith("local"):
         token = f"/;token={quote(connection.password, safe='')}" if connection.password and host.startswith("sc://") else ""
         return host + (port if "://" in host else "") + token
     # As from a URI: in spark://host:port?deploy-mode=cluster the scheme is the type of the connection.

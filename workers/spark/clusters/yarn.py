@@ -7,7 +7,7 @@ from typing import Any
 
 from workers.spark.clusters import calls, rest
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster, Run
+from workers.spark.clusters.protocol import Cluster, Password, Run
 from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 #: The heading of a list of applications.
@@ -28,14 +28,19 @@ FINAL_STATES = {"SUCCEEDED": Phase.FINISHED, "FAILED": Phase.FAILED, "KILLED": P
 class Yarn(Cluster):
     """A YARN cluster. `reach` may have the keys `resourcemanager` (http://host:8088) and `yarn` (the command)."""
 
-    def __init__(self, reach: Mapping[str, str]) -> None:
+    masters = re.compile(r"yarn")
+    example = "yarn"
+    driver_environment = "spark.yarn.appMasterEnv."
+
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
         self._rest = reach.get("resourcemanager", "").rstrip("/")
         self._command = reach.get("yarn", "yarn")
 
     def tagged(self, submission: Submission) -> Submission:
-        """Add the tag to the YARN tags. In cluster mode, spark-submit exits as soon as the application is accepted."""
+        """Add the queue, and the tag to the YARN tags. In cluster mode, spark-submit exits once the application is accepted."""
         given = submission.conf.get("spark.yarn.tags")
-        more = {"spark.yarn.tags": f"{given},{submission.tag}" if given else submission.tag}
+        more = {"spark.yarn.queue": submission.yarn_queue} if submission.yarn_queue else {}
+        more["spark.yarn.tags"] = f"{given},{submission.tag}" if given else submission.tag
         if submission.target.is_cluster_mode:
             more["spark.yarn.submit.waitAppCompletion"] = "false"
         return submission.with_conf(more)

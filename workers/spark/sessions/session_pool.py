@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
-from workers.logs import worker_log
+from workers.process.logs import worker_log
 from workers.spark import causes, reachable
 from workers.spark.sessions import error_texts, python_daemons, threads
 from workers.spark.sessions.jvm import Jvm, JvmError

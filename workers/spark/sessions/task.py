@@ -12,10 +12,10 @@ from scheduler.authoring import context
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
-from workers import trace_properties
-from workers.guard import Logging
-from workers.logs import stamp, worker_log
-from workers.progress import Look
+from workers.process import trace_properties
+from workers.process.guard import Logging
+from workers.process.logs import stamp, worker_log
+from workers.process.progress import Look
 from workers.spark import archive, causes, conf, frames
 from workers.spark.sessions import configuration, error_texts, python_side, session, session_pool, watch
 from workers.spark.sessions.jvm import JvmError

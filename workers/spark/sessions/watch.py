@@ -4,8 +4,8 @@ import json
 import time
 from typing import Any
 
-from workers import progress
-from workers.progress import Look, Progress
+from workers.process import progress
+from workers.process.progress import Look, Progress
 from workers.spark.sessions.session_pool import WarmJvm
 
 

@@ -10,8 +10,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.spark import archive
 from workers.spark.applications import driver
-from workers.spark.clusters.command import Submission
-from workers.spark.clusters.target import Target
+from workers.spark.clusters.command import Submission, Target
 from workers.spark.sessions import archiving
 
 

@@ -10,9 +10,10 @@ from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
 from scheduler.process import secrets_masker
 from workers.spark import conf
 from workers.spark.clusters import command, standalone, target
-from workers.spark.clusters.command import Submission
-from workers.spark.clusters.registry import of
-from workers.spark.clusters.target import Target
+from workers.spark.clusters.command import Submission, Target
+from workers.spark.clusters.protocol import Cluster
+from workers.spark.clusters.registry import CLUSTERS, of
+from workers.spark.clusters.status import UnknownClusterError
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -23,7 +24,14 @@ def submit(connection: str | None = None, **given: Any) -> Submission:
     found = None if connection is None else Connection.from_uri("c", connection)
     where = target.choose(operator.master, operator.deploy_mode, operator.spark_binary, found)
     made = command.submission(operator, where, tag=TAG, name="d.t")
-    return of(where.kind, where.address, where.reach, where.deploy_mode, lambda _: None).tagged(made)
+    cluster = cluster_of(made)
+    cluster.check(made)
+    return cluster.tagged(made)
+
+
+def cluster_of(made: Submission) -> Cluster:
+    where = made.target
+    return of(where.kind, where.address, where.reach, where.deploy_mode, lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +119,10 @@ def test_the_master_of_a_connection(uri: str, master: str) -> None:
     ("mode", "key"), [("yarn", "spark.yarn.appMasterEnv.A"), ("k8s://https://h", "spark.kubernetes.driverEnv.A")]
 )
 def test_the_environment_of_a_driver_in_the_cluster_travels_as_conf(mode: str, key: str) -> None:
-    assert command.environment_as_conf(submit(master=mode, deploy_mode="cluster", env_vars={"A": 1})) == {key: "1"}
-    assert command.environment_as_conf(submit(master=mode, env_vars={"A": 1})) == {}
+    in_cluster, on_client = submit(master=mode, deploy_mode="cluster", env_vars={"A": 1}), submit(master=mode, env_vars={"A": 1})
+
+    assert cluster_of(in_cluster).environment_as_conf(in_cluster) == {key: "1"}
+    assert cluster_of(on_client).environment_as_conf(on_client) == {}
 
 
 def test_sql_runs_the_command_line_driver_of_spark_sql() -> None:
@@ -181,6 +191,16 @@ def test_a_standalone_cluster_gets_no_secret_for_its_drivers_command_line() -> N
 def test_a_connection_that_does_not_fit_is_refused(uri: str, sentence: str) -> None:
     with pytest.raises(FailTask, match=sentence):
         target.choose(None, None, None, Connection.from_uri("c", uri))
+
+
+@pytest.mark.parametrize("kind", CLUSTERS)
+def test_the_example_of_a_master_is_of_its_kind(kind: str) -> None:
+    assert target.kind_of(CLUSTERS[kind].example) == kind
+
+
+def test_a_stored_application_of_a_kind_that_a_later_release_has_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UnknownClusterError, match=r"^This worker has no Spark master of the kind 'later' \(later://m\): [^\n]*$"):
+        of("later", "later://m", {}, "cluster", lambda _: None)
 
 
 def test_keys_of_an_application_itself_are_free() -> None:

@@ -74,7 +74,7 @@ def test_requests_to_the_rest_server_are_signed_and_requests_to_the_pages_are_no
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = str(server.server_port)
         reach = {"conn_id": "c", "rest_port": port, "ui_port": port}
-        cluster = standalone.Standalone("spark://127.0.0.1:7077", reach, has_driver=True, password={"c": PASSWORD}.get)
+        cluster = standalone.Standalone("spark://127.0.0.1:7077", reach, "cluster", {"c": PASSWORD}.get)
         cluster.status(standalone.Ids("driver-1"), "tag")
         server.shutdown()
 

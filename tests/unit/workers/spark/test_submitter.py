@@ -17,6 +17,7 @@ from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.submitter import Submitter
+from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
@@ -26,8 +27,10 @@ TAG = "paceline-0123abcd-7-2"
 Submit = Callable[..., None]
 
 
-class Cluster:
+class Cluster(protocol.Cluster):
     """Takes applications by their tags. `answers` come back for submissions, `late` are listed only after so many looks."""
+
+    uploads_files = False
 
     def __init__(self, *answers: Any, late: int = 0) -> None:
         self.answers, self.late = list(answers), late

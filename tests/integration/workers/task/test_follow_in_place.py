@@ -1,0 +1,343 @@
+"""In-place follow: a report moves the next task instance straight to running, for the process that reports."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+from support.scenario import Scenario, chain, dag, pool_process
+
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import TaskState
+from scheduler.store.actions import mark, pools
+from scheduler.store.queries import history
+from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+from workers.supervision.running_tasks import RunningTasks
+from workers.task.database_store import DatabaseStore
+from workers.task.follow import Follower
+
+S = TaskState
+SUCCESS = Ending(S.SUCCESS)
+
+
+def continuation() -> Continuation:
+    return Continuation(str(uuid4()))
+
+
+def start(scenario: Scenario, plan: SerializedDag, **options: Any) -> Claim:
+    """Trigger it, and claim its first task instance."""
+    scenario.add(plan)
+    scenario.trigger(plan.dag_id, **options)
+    scenario.turn()
+    claim = scenario.claim(scenario.messages()[0])
+    assert claim is not None
+    return claim
+
+
+def claimed_as(scenario: Scenario, claim: Claim) -> Claim:
+    """The result of a claim of the same row."""
+    scenario.sql("update task_instance set state = 'queued' where id = %s", claim.id)
+    again = scenario.claim((claim.id, claim.dispatch_id))
+    assert again is not None
+    return again
+
+
+def test_the_report_returns_the_claim_of_the_successor(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3), conf={"a": 1})
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
+    assert scenario.messages() == []
+    found = next_one.claim
+    assert found is not None and found.dispatch_id == next_one.dispatch_id and found.conf == {"a": 1}
+    again = claimed_as(scenario, found)
+    assert found == Claim(**{name: getattr(again, name) for name in Claim.__slots__} | {"started_at": found.started_at})
+
+
+def test_the_first_in_line_runs_in_place_too(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": [], "c": []}, task={"pool": "p"}))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states() == {"a": "success", "b": "running", "c": "scheduled"}
+    assert next_one.claim is not None
+    assert next_one.claim.task_id == "b"
+    assert next_one.claim.try_number == 1
+    assert scenario.messages() == []
+
+
+def test_a_join_runs_in_place_after_the_last_task_above_it(scenario: Scenario) -> None:
+    start_a = start(scenario, dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
+    start_b = scenario.claim(scenario.rows("select id, dispatch_id::text from task_instance where task_id = 'b'")[0])
+    assert start_b is not None
+    first, last = continuation(), continuation()
+
+    assert scenario.follower.report(start_a, SUCCESS, first)
+    assert scenario.follower.report(start_b, SUCCESS, last)
+
+    assert first.claim is None
+    assert last.claim is not None
+    assert last.claim.task_id == "join"
+
+
+def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_went_by_message(scenario: Scenario) -> None:
+    def trail(dag_id: str, next_one: Continuation | None) -> list[tuple[Any, ...]]:
+        first = start(scenario, chain(dag_id, 2))
+        scenario.follower.report(first, SUCCESS, next_one)
+        second = scenario.claim(scenario.messages()[0]) if next_one is None else next_one.claim
+        assert second is not None
+        scenario.follower.report(second, SUCCESS)
+        with scenario.engine.begin() as connection:
+            found = history.events(connection, first.dag_run_id)
+        return [(e["task_id"], e["from_state"], e["to_state"], e["actor"]) for e in found if e["task_id"] == "t001"]
+
+    by_message = trail("sent", None)
+    in_place = trail("continued", continuation())
+
+    assert in_place == by_message
+    assert scenario.rows("select count(*) from task_instance where queued_by = %s and worker = %s and queued_at <= started_at",
+                         scenario.worker_id, scenario.worker_id) == [(2,)]  # fmt: skip
+
+
+def test_an_execution_in_place_has_its_notice(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 2, options={"t001": {"notify": ("on_execute",)}}))
+
+    scenario.follower.report(first, SUCCESS, continuation())
+
+    assert scenario.rows("select kind from notice") == [("on_execute",)]
+
+
+@pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
+def test_decisions_of_a_report_keep_their_reasons(scenario: Scenario, state: TaskState) -> None:
+    edges, rules = {"a": [], "failed": ["a"], "succeeded": ["a"]}, {"failed": "all_failed"}
+    by_message, in_place = (start(scenario, dag(dag_id, edges, rules=rules)) for dag_id in ("sent", "continued"))
+
+    assert scenario.follower.report(by_message, Ending(state))
+    assert scenario.follower.report(in_place, Ending(state), continuation())
+
+    expected, found = (
+        scenario.rows("select task_id, reason from task_instance where dag_run_id = %s and state = 'skipped' and task_no > 0"
+                      " order by 1", claim.dag_run_id)
+        for claim in (by_message, in_place)
+    )  # fmt: skip
+    assert found == expected
+    assert found and all(reason for _, reason in found)
+
+
+def test_a_repeated_report_after_a_lost_response_returns_the_task_to_continue_with(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    stored, asked = continuation(), continuation()
+    asked.dispatch_id = stored.dispatch_id
+    assert scenario.follower.report(first, SUCCESS, stored)
+
+    assert scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim == stored.claim
+    assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
+
+
+def test_a_lost_answer_is_found_even_if_the_task_that_ended_was_marked_in_between(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    stored, asked = continuation(), continuation()
+    asked.dispatch_id = stored.dispatch_id
+    assert scenario.follower.report(first, SUCCESS, stored)
+    mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t000",)), S.FAILED)
+
+    assert not scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim == stored.claim
+
+
+def test_a_report_after_a_lost_response_does_not_take_a_task_that_went_by_message(scenario: Scenario) -> None:
+    first = start(scenario, chain("d", 3))
+    scenario.follower.report(first, SUCCESS, None)
+    asked = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, asked)
+
+    assert asked.claim is None
+
+
+class Watched(DatabaseStore):
+    """A store that notes at each report which dispatches the heartbeat of the worker confirms."""
+
+    running = RunningTasks(1)
+    confirmed: ClassVar[list[dict[str, int]]] = []
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        self.confirmed.append(self.running.claimed())
+        return super().report(claim, ending, continuation)
+
+
+def test_heartbeats_cover_a_task_in_place_whose_report_waits(scenario: Scenario) -> None:
+    scenario.add(chain("d", 3))
+    scenario.trigger("d")
+    scenario.turn()
+    Watched.running.worker_id = scenario.worker_id
+    process = pool_process(scenario, in_place_seconds=60, running=Watched.running)
+    process.store = Watched(scenario.settings, scenario.hot, scenario.follower)
+
+    process.run(*scenario.messages()[0])
+
+    ran = scenario.rows("select dispatch_id::text, id from task_instance order by id")
+    assert Watched.confirmed == [{dispatch_id: ti_id} for dispatch_id, ti_id in ran]
+    assert Watched.running.claimed() == {}
+
+
+WRITTEN = """
+create table written (task_instance_id bigint);
+create function note_written() returns trigger language plpgsql security definer as
+    'begin insert into written values (new.id); return null; end';
+create trigger note_written after update on task_instance for each row execute function note_written();
+"""
+
+
+def test_a_task_in_place_takes_two_row_versions(scenario: Scenario) -> None:
+    scenario.add(chain("d", 4))
+    scenario.trigger("d")
+    scenario.turn()
+    scenario.sql(WRITTEN)
+
+    pool_process(scenario, in_place_seconds=60).run(*scenario.messages()[0])
+
+    # The first one has been scheduled and queued before.
+    counts = scenario.rows("select count(*) from written group by task_instance_id order by task_instance_id")
+    assert counts == [(2,)] * 4
+    assert set(scenario.states().values()) == {"success"}
+
+
+ANOTHER_VERSION = """
+with other as (insert into dag_version (dag_id, number, content_hash, data)
+               select dag_id, 2, '', data from dag_version returning id)
+update dag_run set version_id = other.id from other
+"""
+
+
+def _outranked(scenario: Scenario) -> None:
+    scenario.add(dag("urgent", {"u": []}, task={"pool": "p", "priority_weight": 9}))
+    scenario.trigger("urgent")
+    scenario.turn()
+
+
+def _resized(scenario: Scenario) -> None:
+    with scenario.engine.begin() as connection:
+        pools.set_pool(connection, "p", 2)
+
+
+def _sql(statement: str) -> Callable[[Scenario], None]:
+    return lambda scenario: scenario.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("second", "change", "state"),
+    [
+        pytest.param({"pool": "other"}, None, "scheduled", id="another pool"),
+        pytest.param({"queue": "gpu"}, None, "queued", id="another queue"),
+        pytest.param({"pool_slots": 2}, None, "scheduled", id="more slots"),
+        pytest.param({"max_active_tis_per_dag": 1}, None, "scheduled", id="a limit of its own"),
+        pytest.param({"runtime": "pyspark"}, None, "queued", id="a Spark session"),
+        pytest.param({"runtime": "spark_submit"}, None, "queued", id="a Spark application"),
+        pytest.param({"exclusive": True}, None, "queued", id="a lease"),
+        pytest.param({}, _resized, "queued", id="a pool whose slots have changed"),
+        pytest.param({}, _sql("update process set stopped_at = now() where kind = 'worker'"), "queued", id="declared lost"),
+        pytest.param({}, _sql("update dag_schedule set is_paused = true"), "scheduled", id="paused"),
+        pytest.param({}, _sql("update dag_run set state = 'failed', ended_at = now()"), "none", id="the run has ended"),
+        pytest.param({}, _sql(ANOTHER_VERSION), "none", id="the run has another version"),
+    ],
+)
+def test_it_goes_by_message_or_waits_if(
+    scenario: Scenario, second: dict[str, Any], change: Callable[[Scenario], None] | None, state: str
+) -> None:
+    scenario.pool("p", 1)
+    scenario.pool("other", 1)
+    options = {"pool": "p"} | second
+    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, options={"a": {"pool": "p"}, "b": options}))
+    scenario.messages()
+    if change is not None:
+        change(scenario)
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.rows("select coalesce(state, 'none') from task_instance where task_id = 'b'") == [(state,)]
+    assert len(scenario.messages()) == (state == "queued")
+
+
+def test_a_successor_goes_on_before_another_run_of_higher_rank_only_in_place(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"pool": "p"}))
+    _outranked(scenario)
+    scenario.messages()
+    in_place = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, in_place)
+    assert in_place.claim is not None
+    assert in_place.claim.task_id == "b"
+    # The time of the process is over.
+    assert scenario.follower.report(in_place.claim, SUCCESS)
+
+    assert scenario.states(first.dag_run_id)["c"] == "scheduled"
+    assert scenario.messages() == []
+    scenario.turn()
+    assert scenario.rows("select task_id from task_instance where state = 'queued'") == [("u",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "aging"), [pytest.param({}, True, id="aging"), pytest.param({"queue": "gpu"}, False, id="another queue")]
+)
+def test_a_task_of_another_run_that_outranks_a_successor_goes_first(
+    scenario: Scenario, options: dict[str, Any], aging: bool
+) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, task={"pool": "p"}, options={"b": options}))
+    _outranked(scenario)
+    follower = Follower(scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True, aging=aging)
+    next_one = continuation()
+
+    assert follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states(first.dag_run_id)["b"] == "scheduled"
+
+
+@pytest.mark.parametrize("resume", [None, "{}"])
+def test_a_task_that_resumes_an_earlier_dispatch_goes_by_message(scenario: Scenario, resume: str | None) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": []}, task={"pool": "p"}))
+    scenario.sql("update task_instance set resume = %s where task_id = 'b'", resume)
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert scenario.states()["b"] == ("running" if resume is None else "queued")
+
+
+def test_the_line_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    first = start(scenario, dag("d", {"a": [], "b": [], "c": ["b"]}, task={"pool": "p"}, options={"c": {"runtime": "pyspark"}}))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states()["b"] == "queued"
+
+
+def test_a_task_that_takes_the_slots_from_a_successor_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
+    scenario.pool("p", 1)
+    options = {"a": {"priority_weight": 10}, "waits": {"priority_weight": 9}, "spark": {"runtime": "pyspark"}}
+    first = start(scenario, dag("d", {"a": [], "waits": [], "b": ["a"], "spark": ["b"]}, task={"pool": "p"}, options=options))
+    next_one = continuation()
+
+    assert scenario.follower.report(first, SUCCESS, next_one)
+
+    assert next_one.claim is None
+    assert scenario.states() == {"a": "success", "waits": "queued", "b": "scheduled", "spark": "none"}

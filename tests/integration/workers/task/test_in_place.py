@@ -1,0 +1,308 @@
+"""A pool process that continues with the next task in place: that task is recorded, stopped, counted and shown like any other."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from scheduler.messaging.publisher import celery_app
+from scheduler.process import fault_points
+from scheduler.states import TaskState
+from scheduler.store.actions import mark
+from scheduler.store.runs.selection import Runs, Tasks
+
+from ..conftest import SENT, wait_for
+
+#: A budget that no test uses up.
+LONG = {"PACELINE_WORKER_IN_PLACE_SECONDS": "60"}
+ROW = """
+import os, time
+from datetime import timedelta
+with DAG("d", schedule=None, default_args={{"retries": 1, "retry_delay": 0.1}}):
+    @task
+    def first():
+        {first}
+
+    @task
+    def second(ti):
+        {second}
+
+    first() >> second() >> task(task_id="third")(lambda: None)()
+"""
+
+
+def row(first: str = "pass", second: str = "pass") -> str:
+    return ROW.format(first=first, second=second)
+
+
+def chain(length: int, body: str = "None") -> str:
+    return f"""
+    import os
+    with DAG("d", schedule=None):
+        chain(*[task(task_id=f"t{{n:03}}")(lambda: {body})() for n in range({length})])
+    """
+
+
+def published(bench: Any) -> int:
+    """How many times a message was sent."""
+    return int(bench.scenario.broker.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"])
+
+
+def tries(bench: Any) -> list[tuple[Any, ...]]:
+    """Task, number and reason of each try that was followed by another."""
+    statement = "select t.task_id, y.try_number, y.reason from task_try y join task_instance t on t.id = y.task_instance_id"
+    return [tuple(found) for found in bench.scenario.rows(statement)]
+
+
+def test_a_chain_takes_one_message(bench: Any) -> None:
+    bench.worker(**LONG)
+    before = published(bench)
+
+    run = bench.run(chain(10, "os.getpid()"))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert published(bench) - before == 1
+    assert "t004" in bench.log("t004").splitlines()[0]
+    assert str(bench.column("t004", "dispatch_id")) in bench.log("t004").splitlines()[0]
+    assert "success" in bench.last_line("t004")
+
+
+def test_without_a_budget_each_task_takes_a_message(bench: Any) -> None:
+    bench.worker(PACELINE_WORKER_IN_PLACE_SECONDS="0")
+    before = published(bench)
+
+    bench.run(chain(5))
+
+    assert published(bench) - before == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("pass", "ti.try_number == 1 and os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("pass", "ti.try_number == 1 and os._exit(3)", "exited with code 3"),
+        ("pass", "ti.try_number == 1 and os.kill(os.getpid(), 11)", "SIGSEGV"),
+    ],
+)
+def test_a_death_is_that_of_the_task_that_ran(bench: Any, first: str, second: str, reason: str) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row(first, second))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, number, why),) = tries(bench)
+    assert (task_id, number) == ("second", 1)
+    assert reason in why
+    assert reason in bench.last_line("second")
+    assert "success" in bench.last_line("first")
+
+
+@pytest.mark.parametrize(
+    ("point", "retried"),
+    [("continue.before", "first"), ("report.after", "second"), ("continue.after", "second"), ("report.before", "first")],
+)
+def test_a_death_between_two_tasks_is_that_of_the_task_recorded_as_running(
+    bench: Any, tmp_path: Path, point: str, retried: str
+) -> None:
+    (tmp_path / "plan").write_text(f"{point}=kill@1")
+    bench.worker(**LONG, **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)})
+
+    run = bench.run(row())
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, number, why),) = tries(bench)
+    assert (task_id, number) == (retried, 1)
+    assert "SIGKILL" in why
+
+
+def test_an_error_after_the_report_does_not_lose_the_task_that_continues(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("report.after=raise@1,follow.published=raise@2")
+    bench.worker(**LONG, **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)})
+    before = published(bench)
+
+    run = bench.run(chain(5))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert tries(bench) == []
+    assert published(bench) - before == 1
+    assert (tmp_path / "struck").read_text().count("raise") == 2
+
+
+def test_a_time_limit_ends_a_task_in_place(bench: Any) -> None:
+    bench.worker(**LONG)
+    source = row(second="time.sleep(60)").replace(
+        "@task\n    def second", "@task(execution_timeout=timedelta(seconds=0.2), retries=0)\n    def second"
+    )
+
+    run = bench.run(source)
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "execution_timeout" in bench.column("second", "reason")
+
+
+def test_a_task_in_place_that_is_marked_is_stopped(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.dag(row(second="time.sleep(60)"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, second="running")
+
+    mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
+    bench.wait(run)
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    assert tries(bench) == []
+
+
+def test_a_failed_task_in_place_is_tried_again(bench: Any) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row(second="1 / (ti.try_number - 1)"))
+
+    assert set(bench.scenario.states(run).values()) == {"success"}
+    ((task_id, _, why),) = tries(bench)
+    assert task_id == "second"
+    assert "ZeroDivisionError" in why
+
+
+def test_a_task_that_closes_all_files_of_its_process_ends_it_before_the_next_task(bench: Any) -> None:
+    bench.worker(**LONG)
+
+    run = bench.run(row("os.closerange(3, 1000)").replace('"retries": 1', '"retries": 0'))
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "success", "third": "success"}
+
+
+def test_a_change_of_a_task_to_the_conf_of_its_run_is_not_seen_by_the_next_task(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.dag("""
+    with DAG("d", schedule=None):
+        @task
+        def change(dag_run, conf):
+            dag_run.conf["names"].append("b")
+        @task
+        def read(dag_run):
+            return dag_run.conf
+        change() >> read()
+    """)
+    before = published(bench)
+
+    run = bench.scenario.trigger("d", run_id="r1", conf={"names": ["a"]})
+    bench.wait(run)
+
+    assert bench.scenario.rows("select value from xcom") == [({"names": ["a"]},)]
+    assert published(bench) - before == 1
+
+
+def test_a_draining_worker_continues_with_nothing(bench: Any) -> None:
+    go = bench.folder / "go"
+    worker = bench.worker(**LONG)
+    bench.dag(row(first=wait_for(go)))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, first="running")
+    eventually(lambda: bench.log_path("first").exists())
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 1 tasks" in worker.output)
+    go.touch()
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run) == {"first": "success", "second": "queued", "third": "none"}
+
+
+def test_a_worker_that_stops_while_a_report_waits_continues_with_nothing(bench: Any, tmp_path: Path) -> None:
+    """The task is so long that its process has closed its connection, so the report waits for the others of its worker."""
+    (tmp_path / "plan").write_text("report.before=stop@1")
+    worker = bench.worker(
+        **LONG,
+        PACELINE_WORKER_IDLE_CONNECTION_SECONDS="0.1",
+        **{fault_points.FAULTS: f"@{tmp_path / 'plan'}", fault_points.FOLDER: str(tmp_path)},
+    )
+    bench.dag(row(first="time.sleep(1)"))
+    bench.scenario.sql(SENT)
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.scenario.turn()
+    eventually(lambda: (tmp_path / "struck").exists())
+
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "stopping: 0 tasks" in worker.output)
+    os.kill(int((tmp_path / "struck").read_text().split()[1]), signal.SIGCONT)
+
+    assert worker.wait() == 0
+    assert bench.scenario.states(run)["first"] == "success"
+    # Its worker may still have taken that message.
+    assert bench.scenario.rows("select task_id from task_instance where id in (select * from sent) and task_no = 1") == [
+        ("second",)
+    ]
+
+
+def test_nothing_is_stopped_for_a_task_with_which_a_process_died(bench: Any) -> None:
+    """The entry of the dead process is gone: a heartbeat after its death would stop, later kill, a process with its PID."""
+    bench.worker(**LONG)
+    run = bench.run(row(second="os._exit(3)").replace('"retries": 1', '"retries": 0'))
+    beats = "select count(*) from process where kind = 'worker' and heartbeat_at > %s::timestamptz"
+    (ended_at,) = bench.scenario.rows("select max(ended_at) + interval '1 second' from task_instance")[0]
+
+    eventually(lambda: bench.scenario.rows(beats, ended_at) == [(1,)])
+
+    assert bench.scenario.states(run) == {"first": "success", "second": "failed", "third": "upstream_failed"}
+    assert "was lost: the process exited with code 3" in bench.output
+    assert "stopping dispatch" not in bench.output
+
+
+def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench: Any) -> None:
+    bench.worker(**LONG, PACELINE_WORKER_MAX_TASKS_PER_CHILD="3")
+
+    bench.run(chain(7, "os.getpid()"))
+
+    pids = [found[0] for found in bench.scenario.rows("select value #>> '{}' from xcom order by task_instance_id")]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+    assert "lost" not in bench.output
+
+
+@contextmanager
+def events(bench: Any) -> Iterator[list[dict[str, Any]]]:
+    """The events of tasks that workers send inside, once they do."""
+    app, seen = celery_app(bench.settings), list[dict[str, Any]]()
+    with app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        thread = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None, wakeup=False))
+        thread.start()
+        try:
+            eventually(lambda: app.control.enable_events(reply=True, timeout=1))
+            yield seen
+        finally:
+            receiver.should_stop = True
+            thread.join(20)
+
+
+def test_flower_sees_each_task_of_a_chain(bench: Any) -> None:
+    bench.worker(**LONG)
+    with events(bench) as seen:
+        eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
+        bench.run(chain(10))
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in seen) == 10, message=lambda: str(seen))
+
+    named = {event["uuid"]: event["name"] for event in seen if event["type"] == "task-received"}
+    assert sorted(named.values()) == [f"d.t{number:03}" for number in range(10)]
+    for uuid in named:
+        steps = [event["type"] for event in seen if event.get("uuid") == uuid]
+        assert steps == ["task-received", "task-started", "task-succeeded"]
+    assert {event["args"] for event in seen if event["type"] == "task-received"} == {"r1"}
+    dispatches = {found[0] for found in bench.scenario.rows("select dispatch_id::text from task_instance")}
+    assert named.keys() == dispatches
+
+
+def test_flower_sees_each_task_after_the_broker_was_away(bench: Any) -> None:
+    bench.worker(**LONG)
+    bench.scenario.broker.client_kill_filter(_type="normal", skipme=True)
+    bench.scenario.broker.client_kill_filter(_type="pubsub")
+    with events(bench) as seen:
+        eventually(lambda: any(event["type"] == "worker-heartbeat" for event in seen))
+        bench.run(chain(10))
+        eventually(lambda: sum(event["type"] == "task-succeeded" for event in seen) == 10, message=lambda: str(seen))

@@ -1,0 +1,270 @@
+"""How a task ends, with a real worker: states, tries, reasons, the last line of the log."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from scheduler.messaging.message import Message
+from scheduler.messaging.publisher import Publisher
+
+from ..conftest import wait_for
+
+ONE_TASK = """
+import os, signal, sys, time
+from datetime import timedelta
+from scheduler.exceptions import *
+@dag(schedule=None)
+def d():
+    @task({arguments})
+    def t(ti):
+        {body}
+    t()
+d()
+"""
+
+
+def one_task(body: str, arguments: str = "") -> str:
+    return ONE_TASK.format(body=body, arguments=arguments)
+
+
+def test_a_task_that_returns_a_value_succeeds_and_passes_it_on(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        @dag(schedule=None)
+        def d():
+            @task
+            def one():
+                return {"a": [1, 2]}
+            @task
+            def two(value):
+                return value["a"][1] + 1
+            two(one())
+        d()
+    """)
+
+    assert bench.scenario.states() == {"one": "success", "two": "success"}
+    values = bench.scenario.rows("select t.task_id, x.value from xcom x join task_instance t on t.id = x.task_instance_id")
+    assert dict(values) == {"one": {"a": [1, 2]}, "two": 3}
+    assert "success after" in bench.last_line("two")
+
+
+def test_multiple_outputs_are_stored_one_by_one(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(one_task('return {"a": 1, "b": [2]}', "multiple_outputs=True"))
+
+    values = dict(bench.scenario.rows("select key, value from xcom"))
+    assert values == {"a": 1, "b": [2], "return_value": {"a": 1, "b": [2]}}
+
+
+def test_a_failed_try_is_followed_by_another_and_the_xcoms_of_the_first_are_gone(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(
+        one_task(
+            'ti.xcom_push("k", ti.try_number) if ti.try_number == 1 else None; '
+            'exec("raise ValueError(\'boom\')") if ti.try_number == 1 else None; return ti.xcom_pull(key="k", default="gone")',
+            "retries=1, retry_delay=0.1",
+        )
+    )
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert bench.column("t", "try_number") == 2
+    assert bench.scenario.rows("select key, value from xcom") == [("return_value", "gone")]
+    assert bench.last_line("t", 1).endswith("up for retry in 0.1 s: ValueError: boom")
+    assert "success" in bench.last_line("t", 2)
+
+
+def test_a_task_fails_when_its_retries_are_used_up(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(one_task("raise ValueError('boom')", "retries=1, retry_delay=0.1"))
+
+    assert bench.scenario.states() == {"t": "failed"}
+    assert (bench.column("t", "try_number"), bench.column("t", "reason")) == (2, "ValueError: boom")
+    assert bench.last_line("t", 2).endswith("failed: ValueError: boom")
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "reason"),
+    [
+        ("raise SkipTask('no data')", "skipped", "no data"),
+        ("raise FailTask('no use')", "failed", "no use"),
+        ("return {'rows': [{1}]}", "failed", 'return value["rows"][0] is of type set'),
+        ("return 'x' * 2_000_000", "failed", "2,000,002 bytes"),
+    ],
+)
+def test_some_endings_are_final_even_if_retries_remain(bench: Any, body: str, state: str, reason: str) -> None:
+    bench.worker()
+
+    bench.run(one_task(body, "retries=3"))
+
+    assert bench.scenario.states() == {"t": state}
+    assert bench.column("t", "try_number") == 1
+    assert reason in str(bench.column("t", "reason"))
+    assert reason in bench.last_line("t")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("sys.exit(4)", "sys.exit(4)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("raise BaseException('odd')", "BaseException: odd"),
+        ("os._exit(3)", "the process exited with code 3"),
+        ("os._exit(0)", "the process exited with code 0"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL (possibly out of memory)"),
+        ("import ctypes; ctypes.string_at(0)", "killed by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", "its process received SIGTERM"),
+    ],
+)
+def test_damage_by_user_code_to_its_process_fails_the_task_and_not_the_worker(bench: Any, body: str, reason: str) -> None:
+    worker = bench.worker()
+
+    bench.run(one_task(f"ti.try_number == 1 and exec({body!r}, globals())", "retries=1, retry_delay=0.1"))
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert bench.column("t", "try_number") == 2
+    assert worker.process.poll() is None
+    assert bench.scenario.rows("select state, reason from task_try")[0][0] == "failed"
+    assert reason in bench.scenario.rows("select reason from task_try")[0][0]
+    assert reason in bench.last_line("t", 1)
+
+
+def test_a_task_that_runs_too_long_is_interrupted_and_tried_again(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(
+        one_task("ti.try_number == 1 and time.sleep(60)", "retries=1, retry_delay=0.1, execution_timeout=timedelta(seconds=0.3)")
+    )
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert "TaskTimeout: It ran longer than its execution_timeout of 0.3 s." in bench.last_line("t", 1)
+
+
+def test_a_task_deaf_to_its_timeout_is_killed(bench: Any) -> None:
+    bench.worker()
+
+    bench.run(
+        one_task(
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(60)",
+            "execution_timeout=timedelta(seconds=0.3)",
+        )
+    )
+
+    assert bench.column("t", "state") == "failed"
+    assert "ran longer than its execution_timeout and did not react" in str(bench.column("t", "reason"))
+    assert "did not react" in bench.last_line("t")
+
+
+def test_an_undefined_name_in_a_template_fails_that_task_with_the_name(bench: Any) -> None:
+    bench.worker()
+
+    bench.run("""
+        with DAG("d", schedule=None):
+            BashOperator(task_id="t", bash_command="echo {{ nonsense }}")
+            BashOperator(task_id="other", bash_command="echo {{ run_id }} >&2; pwd")
+    """)
+
+    assert bench.scenario.states() == {"t": "failed", "other": "success"}
+    assert "nonsense" in bench.last_line("t")
+    assert "r1\n" in bench.log("other")
+
+
+def test_an_empty_task_succeeds_without_its_dag_file_and_without_a_log(bench: Any) -> None:
+    bench.worker()
+    bench.dag("""
+        with DAG("d", schedule=None):
+            EmptyOperator(task_id="t")
+    """)
+    (bench.settings.dags_folder / "example.py").unlink()
+
+    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert not bench.log_path("t").exists()
+
+
+def test_a_dag_file_that_no_longer_loads_fails_its_tasks_and_nothing_else(bench: Any) -> None:
+    bench.worker()
+    bench.dag(one_task("return 1"))
+    (bench.settings.dags_folder / "example.py").write_text("import sys; sys.exit(1)")
+
+    bench.wait(bench.scenario.trigger("d", run_id="r1"))
+
+    assert bench.scenario.states() == {"t": "failed"}
+    assert "example.py cannot be loaded: SystemExit" in bench.last_line("t")
+
+
+def test_a_message_delivered_twice_runs_once(bench: Any) -> None:
+    bench.dag(one_task(f"open({str(bench.folder / 'ran')!r}, 'a').write('x')"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    for _ in range(3):
+        bench.scenario.turn()
+    dispatch = bench.scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'")
+    again = Message(ti_id=dispatch[0][0], dispatch_id=dispatch[0][1], queue="default", dag_id="d", run_id="r1", task_id="t")
+    publisher = Publisher(bench.settings)
+    publisher.publish([again, again])
+    publisher.close()
+
+    worker = bench.worker()
+    bench.wait(run)
+
+    eventually(lambda: worker.output.count("dropped dispatch") == 2)
+    assert (bench.folder / "ran").read_text() == "x"
+
+
+def test_a_report_that_comes_too_late_is_refused_and_logged(bench: Any) -> None:
+    bench.worker(PACELINE_WORKER_HEARTBEAT_SEC="30", PACELINE_WORKER_HEARTBEAT_TIMEOUT="60")
+    bench.dag(one_task(wait_for(bench.folder / "go")))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t="running")
+    bench.scenario.sql("update task_instance set state = 'failed', ended_at = now(), reason = 'by hand', dispatch_id = null")
+
+    (bench.folder / "go").touch()
+
+    # The state is `running` a moment before the worker makes the log.
+    eventually(lambda: bench.log_path("t").exists() and "the report was refused" in bench.log("t"))
+    assert bench.column("t", "reason") == "by hand"
+
+
+def test_a_task_that_lost_its_try_is_stopped_and_its_child_continues(bench: Any) -> None:
+    bench.worker()
+    bench.dag(one_task(f"time.sleep(60 if not os.path.exists({str(bench.folder / 'go')!r}) else 0)"))
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run, t="running")
+    (bench.folder / "go").touch()
+
+    bench.scenario.sql(
+        "update task_instance set state = null, dispatch_id = null, worker = null, started_at = null, queued_at = null,"
+        " queued_by = null, dispatched_at = null, scheduled_at = null"
+    )
+    bench.wait(run)
+
+    assert bench.scenario.states() == {"t": "success"}
+    assert "this try is no longer the current one" in bench.log("t", 1)
+
+
+def test_templates_and_functions_have_the_last_successful_run(bench: Any) -> None:
+    bench.worker()
+    bench.dag("""
+        def name_it(prev_start_date_success):
+            print("started", prev_start_date_success.year if prev_start_date_success else "never")
+
+        with DAG("d", schedule=None):
+            BashOperator(
+                task_id="a",
+                bash_command="echo {{ prev_data_interval_start_success | ds if prev_data_interval_start_success else 'none' }}",
+            )
+            PythonOperator(task_id="b", python_callable=name_it)
+    """)
+    for run_id, day in (("r1", 1), ("r2", 2)):
+        bench.wait(bench.scenario.trigger("d", run_id=run_id, logical_date=datetime(2026, 1, day, tzinfo=UTC)))
+
+    assert "\nnone\n" in bench.log("a") and "started never" in bench.log("b")
+    assert "\n2026-01-01\n" in bench.log("a", run_id="r2")
+    assert f"started {datetime.now(UTC).year}" in bench.log("b", run_id="r2")

@@ -1,0 +1,214 @@
+"""When an application has ended, and how it is ended, with a stand-in for the cluster that gives prepared answers."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler.exceptions import TaskStopped
+from scheduler.settings.sections import Spark
+from scheduler.store.worker.external_jobs import ExternalJob
+from workers.spark.applications.jobs import NoJobs
+from workers.spark.applications.tracking import Followed, end_for
+from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
+
+QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
+#: Time for an application that is found in the end, on the slowest machine.
+PATIENT = Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=60)
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+DRIVER = Ids("driver-1")
+
+
+class Cluster:
+    """Answers in the given order, the last of them forever; an exception is raised."""
+
+    def __init__(self, answers: Iterable[Any] = (), *, found: Any = DRIVER, dies: bool | None = True) -> None:
+        self.answers = list(answers)
+        self.found = found if isinstance(found, list) else [found]
+        self.dies = dies
+        self.killed: list[Ids] = []
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, Status) else Status(answer, "said", ids)
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def gone(self, ids: Ids, tag: str) -> bool | None:
+        return self.dies and bool(self.killed)
+
+    def kill(self, ids: Ids) -> None:
+        self.killed.append(ids)
+
+    def output(self, ids: Ids, seen: dict[str, int]) -> str:
+        return ""
+
+    def driver_host(self, ids: Ids) -> None:
+        return None
+
+
+class Jobs(NoJobs):
+    """Records the noted statuses."""
+
+    def __init__(self, *, mine: bool = True) -> None:
+        super().__init__(NOW)
+        self.noted: list[Status] = []
+        self.mine = mine
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        self.noted.append(status)
+        return True
+
+    def may_end(self, job: ExternalJob, ids: Ids) -> bool:
+        return self.mine
+
+
+def followed(
+    cluster: Cluster,
+    jobs: Jobs | None = None,
+    *,
+    driver: str | None = "driver-1",
+    deploy_mode: str = "cluster",
+    settings: Spark = QUICK,
+) -> Followed:
+    job = ExternalJob(
+        id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag="paceline-0-7-1", kind="standalone", deploy_mode=deploy_mode,
+        master="spark://m:1", reach={}, driver_id=driver, application_id=None, ui_url=None,
+        submitted_at=NOW,
+    )  # fmt: skip
+    return Followed(cluster, job, jobs or Jobs(), settings, say=lambda _: None)  # type: ignore[arg-type]
+
+
+def test_an_unknown_status_and_no_response_are_queried_again() -> None:
+    answers = [Phase.RUNNING, Phase.UNKNOWN, ClusterUnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
+    jobs = Jobs()
+
+    assert followed(Cluster(answers), jobs, settings=PATIENT).to_the_end().phase is Phase.FINISHED
+    assert [one.phase for one in jobs.noted] == [Phase.RUNNING, Phase.FINISHED]
+
+
+@pytest.mark.parametrize("answer", [Phase.UNKNOWN, ClusterUnreachableError("the master does not answer")])
+def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> None:
+    jobs = Jobs()
+
+    with pytest.raises(StatusUnknownError, match=r"no status of driver driver-1 for 0.5 s .*It may still run"):
+        followed(Cluster([answer]), jobs).to_the_end()
+
+    assert jobs.noted == []
+
+
+def test_an_application_without_a_stored_id_is_found_by_its_tag() -> None:
+    lost, none = followed(Cluster(), driver=None), followed(Cluster(found=None), driver=None)
+
+    lost.ids = Ids(ui_url="http://h:4040")  # which no cluster can find
+
+    assert (lost.look_up(), lost.ids.driver_id) == (True, "driver-1")
+    assert none.look_up() is False
+
+
+def test_an_application_is_killed_until_it_is_gone() -> None:
+    cluster, jobs = Cluster(), Jobs()
+
+    followed(cluster, jobs).end()
+
+    assert cluster.killed == [DRIVER]
+    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+
+
+def test_an_application_that_keeps_running_is_named_in_the_reason_of_the_task_and_its_row_stays_open() -> None:
+    jobs, stopped = Jobs(), TaskStopped("cleared")
+    one = followed(Cluster(dies=False), jobs)
+
+    with pytest.raises(ApplicationLivesError, match=r"driver driver-1 at spark://m:1 has not ended 0.1 s after the request"):
+        one.end(0.1)
+    end_for(stopped, one, 0.1)
+
+    assert str(stopped).startswith("cleared driver driver-1 at spark://m:1 has not ended")
+    assert jobs.noted == []
+
+
+def test_an_application_that_another_try_has_taken_over_is_left_alone() -> None:
+    cluster = Cluster()
+
+    followed(cluster, Jobs(mine=False)).end()
+
+    assert cluster.killed == []
+
+
+AWAY = ClusterUnreachableError("the master does not answer")
+
+
+@pytest.mark.parametrize("found", [[None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])
+def test_an_application_that_is_not_listed_yet_is_looked_for_again(found: Any) -> None:
+    lost = followed(Cluster(found=found), driver=None, settings=PATIENT)
+
+    assert (lost.look_up(), lost.ids) == (True, DRIVER)
+
+
+def test_one_that_is_never_listed_is_absent_only_after_not_found_patience() -> None:
+    started = time.monotonic()
+
+    assert followed(Cluster(found=None), driver=None).look_up() is False
+
+    assert time.monotonic() - started >= QUICK.not_found_patience
+
+
+def test_a_driver_in_client_mode_died_with_its_worker_so_one_look_is_enough() -> None:
+    cluster, jobs = Cluster(found=[None, DRIVER]), Jobs()
+
+    followed(cluster, jobs, driver=None, deploy_mode="client").end()
+
+    assert cluster.killed == []
+    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+
+
+def test_an_application_that_a_cluster_does_not_find_for_a_while_has_failed() -> None:
+    comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]), settings=PATIENT)
+    forgotten, jobs = Cluster([Phase.RUNNING, Phase.NOT_FOUND]), Jobs()
+
+    assert comes_back.to_the_end().phase is Phase.FINISHED
+    assert followed(forgotten, jobs).to_the_end().phase is Phase.FAILED
+    assert jobs.noted[-1].detail == "said, for 0.7 s"
+
+
+def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
+    cluster, jobs = Cluster(found=[None, None, DRIVER]), Jobs()
+
+    followed(cluster, jobs, driver=None, settings=PATIENT).end()
+
+    assert cluster.killed == [DRIVER]
+    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+
+
+def test_without_time_for_it_one_that_is_not_listed_is_not_taken_for_absent() -> None:
+    jobs = Jobs()
+
+    with pytest.raises(ApplicationLivesError, match="the submission may still be on its way"):
+        followed(Cluster(found=None), jobs, driver=None).end(0.05)
+
+    assert jobs.noted == []
+
+
+def test_an_application_that_a_later_try_takes_over_during_the_search_is_not_killed() -> None:
+    jobs = Jobs()
+
+    class TakenOver(Cluster):
+        def find(self, tag: str, since: datetime) -> Ids | None:
+            found = super().find(tag, since)
+            jobs.mine = found is None
+            return found
+
+    cluster = TakenOver(found=[None, DRIVER])
+
+    followed(cluster, jobs, driver=None, settings=PATIENT).end()
+
+    assert cluster.killed == []
+    assert jobs.noted == []

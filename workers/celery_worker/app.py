@@ -1,0 +1,297 @@
+"""The Celery worker. Its pool processes run tasks with workers/task/execute.py."""
+
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+from billiard.process import current_process
+from celery import Celery, signals
+from celery.apps.worker import Worker as CeleryWorker
+from celery.concurrency.prefork import TaskPool
+from celery.worker import control
+from celery.worker import state as celery_state
+from sqlalchemy import Engine
+
+from scheduler.dagfiles import load
+from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.process import hardening, role, stop_signals
+from scheduler.process.health import Complaint, Health
+from scheduler.process.parent_death import die_with_parent
+from scheduler.process.pidfile import Pidfile
+from scheduler.settings import Settings
+from scheduler.store.upkeep.registration import Registration
+from scheduler.store.worker.hot_path import HotPath
+from workers.celery_worker import message_filter, remote_control, strategy
+from workers.process import log_copies, logs, secrets_backend, startup
+from workers.process.guard import Guard
+from workers.process.logs import worker_log
+from workers.spark.applications.reaper import Reaper
+from workers.supervision.heartbeat import HeartbeatThread
+from workers.supervision.orphans import Orphans
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.task_killer import TaskKiller
+from workers.supervision.task_stopper import TaskStopper
+from workers.supervision.watchdog import Watchdog
+from workers.task import runtimes
+from workers.task.database_store import DatabaseStore
+from workers.task.execute import TryRunner
+from workers.task.follow import Follower
+from workers.task.in_place import Continuing
+from workers.task.in_place_events import InPlaceEvents
+from workers.task.outcome import Fail, Retry, TryFailed
+from workers.task.report_lock import ReportLock
+
+TICK_S = 0.2
+#: Seconds without a tick of the event loop, while the broker answers, until it is unhealthy. Reconnecting takes some of them.
+LOOP_SILENT_S = 15.0
+
+
+def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str | None = None) -> int:
+    """Run a worker until it is stopped, and return the exit code. CredentialsError and SchemaError if it cannot start.
+
+    The default name consists of the host name and the process ID.
+    """
+    settings = startup.as_worker(settings)
+    role.prepare(settings.database_url)
+    logs.to_stderr(settings.logs.format, role="worker")
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    environment = os.environ.copy()
+    # The heartbeat has its own connection, and little else needs one.
+    engine = startup.ready(settings, application="paceline worker", keep=0)
+    with role.running("worker", settings.run_folder) as process:
+        ending = process.ending
+        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)
+        worker.stopped_early = process.stop.is_set
+        killer = worker.killer
+        killer.start()
+        ending.callback(killer.end)
+        worker_id = worker.heartbeat.registration.enter()
+        worker.heartbeat.start()
+        ending.callback(worker.heartbeat.finish)
+        process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
+        worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
+        worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.restarts else None)
+        reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
+        reaper.start()
+        ending.callback(reaper.end)
+        worker.stopper.start()
+        ending.callback(worker.stopper.end)
+        copies = log_copies.started(settings, lambda: [task.log for task in worker.running_tasks.running()])
+        if copies is not None:
+            ending.callback(copies.end)
+        worker.start()
+    worker_log.info("worker %s has stopped", worker_id)
+    if worker.watchdog.restarts:
+        _start_again(environment)
+    return int(worker.exitcode or 0)
+
+
+def _leave(killer: TaskKiller, environment: Mapping[str, str] | None) -> NoReturn:
+    """End the process at once, or restart it if there is an environment."""
+    killer.end()
+    if environment is not None:
+        _start_again(environment)
+    os._exit(1)
+
+
+def _start_again(environment: Mapping[str, str]) -> NoReturn:
+    """Execute the same command in the same process."""
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
+
+
+def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine, pidfile: Pidfile) -> "Worker":
+    """Create a worker that is not started or registered yet. Removes secrets from os.environ, so that user code cannot read
+    them.
+    """
+    load.preload()
+    load.configure(settings.core.default_timezone, airflow_imports=settings.core.airflow_imports)
+    os.environ["PACELINE_HOME"] = str(settings.home)
+    secrets_backend.take_environment()
+    hardening.forget()
+    app = celery_app(settings)
+    message_filter.guard(app)
+    app.conf.update(
+        task_queues=consumed_queues(queues),
+        # A prefetched message would wait here behind a long task while another worker is free.
+        worker_disable_prefetch=True,
+        worker_disable_rate_limits=True,
+    )
+    running_tasks = RunningTasks(concurrency)
+    host = socket.gethostname()
+    registration = Registration(
+        engine, settings, kind="worker", name=f"{name}@{host}", silent_s=settings.worker.heartbeat_timeout, log=worker_log,
+        pidfile=pidfile, queues=queues, concurrency=concurrency,
+    )  # fmt: skip
+    heartbeat = HeartbeatThread(engine, running_tasks, registration, settings)
+    watchdog = Watchdog(settings, tuple(queues), concurrency)
+    events = InPlaceEvents()
+    _add_task(app, settings, running_tasks, heartbeat, events)
+    with warnings.catch_warnings():
+        # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.
+        warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
+        worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
+                        events=events, hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
+    heartbeat.watch(stopper=worker.stopper, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids)
+    return worker
+
+
+class Pool(TaskPool):  # type: ignore[misc]
+    """Celery's prefork pool. A pool process that dies during its start is replaced like any other."""
+
+    def on_start(self) -> None:
+        """Fork the pool processes.
+
+        Their garbage collections do not touch the memory that they share with this process, so it stays shared.
+        """
+        gc.collect()
+        gc.freeze()
+        super().on_start()
+
+    def did_start_ok(self) -> bool:
+        """Replace dead pool processes. Celery would end the worker if one died before the event loop started."""
+        self.maintain_pool()
+        return True
+
+
+class Worker(CeleryWorker):  # type: ignore[misc]
+    """Celery's worker with Paceline's signal handlers and shutdown. It does not change the logging configuration."""
+
+    def __init__(
+        self, *, running_tasks: RunningTasks, heartbeat: HeartbeatThread, watchdog: Watchdog, settings: Settings,
+        events: InPlaceEvents, **options: Any,
+    ) -> None:  # fmt: skip
+        self.heartbeat = heartbeat
+        self.watchdog = watchdog
+        self.running_tasks = running_tasks
+        self.in_place_events = events
+        self.killer = TaskKiller(running_tasks)
+        self.stopper = TaskStopper(
+            running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heartbeat.abandon
+        )
+        self._draining, wake = os.pipe()
+        self.stopper.on_drain = lambda: os.write(wake, b"x")
+        #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
+        self.stopped_early: Callable[[], bool] = lambda: False
+        signals.setup_logging.connect(_leave_logging_alone, weak=False)
+        # Heartbeats to Flower stay on: without them Flower could not enable task events.
+        control.Panel.data = remote_control.commands(self.stopper.drain)
+        super().__init__(pool_cls=Pool, quiet=True, without_gossip=True, without_mingle=True, **options)
+
+    def install_platform_tweaks(self, worker: Any) -> None:
+        """Install signal handlers: SIGTERM and SIGINT drain the worker. A second one, or SIGQUIT, ends it at once."""
+        for number in stop_signals.NUMBERS:
+            signal.signal(number, lambda *_: self.stopper.drain())
+        signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
+        if self.stopped_early():
+            self.stopper.drain()
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        super().register_with_event_loop(hub)
+        hub.call_repeatedly(TICK_S, self._tick)
+        hub.add_reader(self.in_place_events.reader, lambda: strategy.send_in_place(self.in_place_events.read()))
+        hub.add_reader(self._draining, self._drain)
+
+    @property
+    def health(self) -> Health:
+        """The health of the worker. A missing broker only degrades it: running tasks continue, and the worker reconnects."""
+        vital: dict[str, Complaint] = {
+            "heartbeat": self.heartbeat.health,
+            "database": self.heartbeat.database,
+            "task_stopper": self.stopper.health,
+            "event_loop": self._loop_complaint,
+            "messages": self.watchdog.complaint,
+        }
+        other: dict[str, Complaint] = {"broker": self.watchdog.broker, "settings": self.heartbeat.registration.settings_drift}
+        return Health("worker", lambda: self.heartbeat.worker_id, vital, other)
+
+    def _loop_complaint(self, now: float) -> str | None:
+        silent_s = now - self.stopper.loop_seen_at
+        # While the broker is unreachable, the loop only waits for it.
+        if silent_s <= LOOP_SILENT_S or self.watchdog.broker.since is not None:
+            return None
+        return f"Its event loop has not run for {silent_s:.0f} s."
+
+    def pool_pids(self) -> Collection[int]:
+        """Return the process IDs of the pool processes."""
+        pool = getattr(self.pool, "_pool", None)
+        return [child.pid for child in list(pool._pool)] if pool is not None else []
+
+    def own_pids(self) -> Collection[int]:
+        """Return the process IDs of the worker's own children, which belong to no task."""
+        return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
+
+    def _drain(self) -> None:
+        """Take no more messages, without waiting for the next tick."""
+        os.read(self._draining, 1)
+        self._tick()
+
+    def _tick(self) -> None:
+        self.stopper.loop_seen_at = time.monotonic()
+        # The pool detects the end of a process when its files close, which can be before the process can be reaped. It would
+        # check again only seconds later.
+        self.pool.maintain_pool()
+        self.running_tasks.events = strategy.sends_task_events(self.consumer.event_dispatcher)
+        if self.stopper.draining:
+            if self.consumer.task_consumer is not None:
+                self.consumer.task_consumer.cancel()
+            if not celery_state.reserved_requests:
+                celery_state.should_stop = 0
+
+
+def _add_task(
+    app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, events: InPlaceEvents
+) -> None:
+    lock, worker = ReportLock(), os.getpid()
+
+    def prepare(**_: Any) -> None:
+        # Celery has the kernel end this process with its worker, which may have ended before that.
+        die_with_parent(worker)
+        runner = _try_runner(settings, running_tasks, events, lock)
+
+        def execute(ti_id: int, dispatch_id: str) -> None:
+            result = runner.run(ti_id, dispatch_id)
+            if isinstance(result, Fail | Retry):
+                raise TryFailed(result.reason)
+
+        strategy.executes_with(execute, lambda: runner.continuing.must_be_replaced)
+
+    signals.worker_process_init.connect(prepare, weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: runtimes.close(), weak=False)
+    request = strategy.request_class(heartbeat.child_died, events.read, running_tasks.step)
+    strategy_path = f"{strategy.__name__}:strategy"
+    app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(strategy.run)
+
+
+def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> TryRunner:
+    place = current_process().index
+    slot = running_tasks.slot(place)
+    slot.clear()
+    hot = HotPath(settings, slot.worker_id, place)
+    enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
+    follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
+    return TryRunner(
+        settings=settings,
+        logs_folder=settings.logs_folder,
+        store=DatabaseStore(settings, hot, follower, lock=lock),
+        files=load.LoadedFiles(settings.dags_folder),
+        slot=slot,
+        guard=Guard(),
+        log=logs.TryLog(
+            json_lines=settings.logs.format == "json",
+            closed=None if settings.logs.url is None else log_copies.Notes(settings, os.getppid()).add,
+        ),
+        continuing=Continuing(
+            slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events
+        ),
+    )
+
+
+def _leave_logging_alone(**_: Any) -> None:
+    """Do nothing: Celery configures logging only if this signal has no receiver."""

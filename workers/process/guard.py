@@ -1,0 +1,186 @@
+"""The guard around user code: it interrupts user code and restores the state of the process afterwards."""
+
+import _signal  # type: ignore[import-not-found]
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from scheduler.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
+from workers.process.logs import worker_log
+
+R = TypeVar("R")
+
+#: The signals whose handlers a task may change. The others cannot be caught.
+SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+#: The timers that send a signal when they expire.
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+#: The working folder of tasks if that of the worker was deleted.
+FALLBACK_FOLDER = "/"
+#: The functions of the module signal convert each result to an enum member, which takes ten times as long.
+handler_of: Callable[[int], Any] = _signal.getsignal
+set_handler: Callable[[int, Any], Any] = _signal.signal
+set_mask: Callable[[int, Collection[int]], set[int]] = _signal.pthread_sigmask
+
+
+class Guard:
+    """Runs user code in the main thread of a pool process. Each pool process creates one before its first task."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._interruption: BaseException | None = None
+        self._timeout_s: float | None = None
+        self._why_stop: Callable[[], str | None] = lambda: None
+        self._environment = os.environ.copy()
+        self._variables = dict(_variables())
+        self._handlers: dict[int, Any] = {}
+        self._blocked: set[int] = set()
+        self._logging = Logging()
+        self._folder = _working_folder()
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+
+    def run(self, work: Callable[[], R], *, timeout_s: float | None, why_stop: Callable[[], str | None]) -> R:
+        """Return `work()`. TaskTimeout is raised inside it after `timeout_s` seconds, TaskStopped on SIGTERM.
+
+        `why_stop()` returns the reason for a SIGTERM, or None to ignore it.
+        """
+        pid = os.getpid()
+        self._timeout_s, self._why_stop = timeout_s, why_stop
+        try:
+            with self._restored():
+                set_handler(signal.SIGTERM, self._on_term)
+                if timeout_s is not None:
+                    set_handler(signal.SIGALRM, self._on_alarm)
+                    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+                self._interruption, self._inside = None, True
+                try:
+                    return work()
+                except (SkipTask, FailTask):
+                    raise
+                except BaseException as error:
+                    # Libraries such as py4j wrap the interruption, but it is what ended the task.
+                    if self._interruption is None or error is self._interruption:
+                        raise
+                    raise self._interruption from error
+                finally:
+                    # A signal before this line still raises an exception, which the caller handles. Later signals do not.
+                    self._inside = False
+        finally:
+            if os.getpid() != pid:  # a process that user code forked must not report for its parent
+                _leave()
+
+    def _on_alarm(self, _signum: int, _frame: FrameType | None) -> None:
+        if self._inside:
+            self._interrupt(TaskTimeout(f"It ran longer than its execution_timeout of {self._timeout_s:g} s."))
+
+    def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        reason = self._why_stop()
+        if self._inside and reason is not None:
+            self._interrupt(TaskStopped(reason))
+
+    def _interrupt(self, interruption: BaseException) -> None:
+        """Interrupt user code only once, so that its cleanup is not interrupted again."""
+        self._inside, self._interruption = False, interruption
+        raise interruption
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Restore the working folder, environment, umask, timers, signals and logging after the block."""
+        if not self._handlers:
+            # Not earlier, because the pool changes the handlers of its processes after the fork.
+            self._handlers = {number: handler_of(number) for number in SIGNALS}
+            self._blocked = set_mask(signal.SIG_BLOCK, ())
+        # Those of the process itself, such as one in which a person tests a DAG, stay.
+        timers = [timer for timer in TIMERS if not signal.getitimer(timer)[0]]
+        self._logging.note_new()
+        self._go_home()
+        try:
+            yield
+        finally:
+            for timer in timers:
+                signal.setitimer(timer, 0)
+            if set_mask(signal.SIG_BLOCK, ()) != self._blocked:
+                # A blocked SIGTERM arrives now. It was for this task, and must not end the process.
+                set_handler(signal.SIGTERM, self._on_term)
+                set_mask(signal.SIG_SETMASK, self._blocked)
+            for number, handler in self._handlers.items():
+                if handler_of(number) is not handler and handler is not None:
+                    set_handler(number, handler)
+            self._logging.restore()
+            if _variables() != self._variables:
+                self._restore_environment()
+            os.umask(self._umask)
+            self._go_home()
+
+    def _go_home(self) -> None:
+        """Change to the working folder. If it was deleted, use a fallback: os.getcwd() and Java would not work in it."""
+        try:
+            os.chdir(self._folder)
+        except OSError as error:
+            worker_log.warning(
+                "The working folder of this worker was deleted or cannot be entered (%s): its tasks start in %s from now on.",
+                error.strerror, FALLBACK_FOLDER,
+            )  # fmt: skip
+            self._folder = FALLBACK_FOLDER
+            os.chdir(self._folder)
+
+    def _restore_environment(self) -> None:
+        zone = os.environ.get("TZ")
+        for name in set(os.environ) - set(self._environment):
+            del os.environ[name]
+        os.environ.update(self._environment)
+        if zone != self._environment.get("TZ"):
+            time.tzset()
+
+
+class Logging:
+    """The state of this process's loggers before user code could change it."""
+
+    def __init__(self) -> None:
+        self._disabled = logging.root.manager.disable
+        self._known: dict[logging.Logger, tuple[int, list[logging.Handler], bool, bool]] = {}
+
+    def note_new(self) -> None:
+        """Save the state of loggers that are new since the last call."""
+        # list(): another thread may create a logger in the meantime. Placeholders have no state.
+        for logger in (logging.root, *list(logging.root.manager.loggerDict.values())):
+            if logger not in self._known and isinstance(logger, logging.Logger):
+                self._known[logger] = (logger.level, list(logger.handlers), logger.propagate, logger.disabled)
+
+    def restore(self) -> None:
+        """Restore the saved state of all known loggers."""
+        if logging.root.manager.disable != self._disabled:
+            logging.disable(self._disabled)
+        for logger, (level, handlers, propagate, off) in self._known.items():
+            if logger.level != level:
+                logger.setLevel(level)
+            if logger.handlers != handlers:
+                logger.handlers = list(handlers)
+            logger.propagate, logger.disabled = propagate, off
+
+
+def _working_folder() -> str:
+    """Return the working folder of this process, or an invalid path if it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return ""
+
+
+def _variables() -> dict[bytes, bytes]:
+    """Return the encoded data of os.environ. Comparing it is a hundred times as fast as comparing decoded values."""
+    data: dict[bytes, bytes] = vars(os.environ)["_data"]
+    return data
+
+
+def _leave() -> None:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)

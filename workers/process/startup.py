@@ -1,0 +1,32 @@
+"""The start of a worker or waiter: waits for a database with the right schema, and for the broker."""
+
+import functools
+
+from sqlalchemy import Engine
+
+from scheduler.exceptions import CredentialsError
+from scheduler.messaging import wakeups
+from scheduler.process import retries
+from scheduler.settings import Settings
+from scheduler.store.db import database, migrate
+from workers.process.logs import worker_log
+
+
+def as_worker(settings: Settings) -> Settings:
+    """Return the settings with the database role of workers instead of that of schedulers."""
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
+
+
+def ready(settings: Settings, *, application: str, keep: int = 2) -> Engine:
+    """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait.
+
+    The engine keeps `keep` connections open. PostgreSQL lists them under the name `application`.
+    """
+    engine = database.create(settings, pool_size=keep, application=application)
+    try:
+        migrate.wait(engine, worker_log.warning)
+    except CredentialsError as error:
+        own = " Workers and waiters have PACELINE_WORKER_DATABASE_URL." if settings.worker.database_url else ""
+        raise CredentialsError(f"{error}{own}") from None
+    retries.await_server(functools.partial(wakeups.check, settings), worker_log.warning)
+    return engine

@@ -1,0 +1,189 @@
+"""The store of tries in PostgreSQL. Each call is repeated until the database answers."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg2
+from tenacity import wait_random_exponential
+
+from scheduler.authoring.asset import Asset
+from scheduler.authoring.asset_events import AssetEvent
+from scheduler.authoring.external import Counts, Target
+from scheduler.process import fault_points, retries
+from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Settings
+from scheduler.store.dags import assets
+from scheduler.store.db import sqlstates
+from scheduler.store.worker import dispatches, external_runs, xcoms
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.hot_path import HotPath
+from workers.process.logs import worker_log
+from workers.process.secrets_backend import StoreBackend
+from workers.task import triggered_runs
+from workers.task.follow import Follower
+from workers.task.report_lock import ReportLock
+from workers.task.state_backend import StoredStates
+
+if TYPE_CHECKING:
+    from workers.spark.applications.jobs import Jobs
+
+R = TypeVar("R")
+
+#: Pauses of 0.05 to 0.1 s, then up to twice as long each time, and at most 5 s.
+AGAIN = retries.repeated(sqlstates.is_passing, pause_s=wait_random_exponential(0.1, max=5, min=0.05))
+
+
+@dataclass(slots=True)
+class DatabaseStore:
+    """The reads and writes of one pool process, over its own connection. See workers/task/store.py."""
+
+    settings: Settings
+    hot: HotPath
+    follower: Follower
+    over: xcoms.MappedOver = field(default_factory=xcoms.MappedOver)
+    lock: ReportLock = field(default_factory=ReportLock)
+
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+        self.hot.worker_id = worker_id
+        return self.patient(lambda: self._claim(ti_id, dispatch_id))
+
+    def _claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
+        """Claim, in turn only in a burst of reports and after a failed attempt: turns would delay the start of quick tasks."""
+        if self.hot.is_open or not (self.hot.is_contended or self.lock.others_wait()):
+            return self.hot.claim(ti_id, dispatch_id)
+        with self._turn():
+            claim = self.hot.claim(ti_id, dispatch_id)
+            if claim is None and self.lock.others_wait():
+                self.hot.close_for_others()
+            return claim
+
+    def dag(self, version_id: int) -> SerializedDag:
+        return self.patient(lambda: self.hot.dag(version_id))
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        """Store the ending. If the report is refused because the task was cleared or marked, store the requested state."""
+        fault_points.point("report.before")
+        accepted = self.patient(lambda: self._report(claim, ending, continuation))
+        if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
+            # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
+            worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
+            accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
+        if not accepted and self.patient(lambda: self.follower.end_as_requested(claim)):
+            worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
+        elif not accepted:
+            worker_log.warning(
+                "report %s of %s.%s (run %s, try %d) refused: dispatch %s is no longer the current one",
+                ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
+            )  # fmt: skip
+        return accepted
+
+    def _report(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
+        """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same.
+
+        An attempt after an error opens it again, so it gets here too.
+        """
+        if self.hot.is_open:
+            return self.follower.report(claim, ending, continuation)
+        with self._turn():
+            if continuation is not None:
+                continuation.withdrawn = not continuation.is_allowed()
+            accepted = self.follower.report(claim, ending, continuation)
+            if (continuation is None or continuation.claim is None) and self.lock.others_wait():
+                # Each of them would keep its connection for a while.
+                self.hot.close_for_others()
+            return accepted
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The turn of this pool process to open a connection. If others wait for theirs, it stays open only briefly."""
+        with self.lock.turn():
+            self.hot.is_contended = self.hot.is_contended or self.lock.others_wait()
+            yield
+
+    def clear_xcoms(self, claim: Claim) -> None:
+        self.patient(lambda: xcoms.clear(self.hot, claim))
+
+    def push_xcom(self, claim: Claim, key: str, json_text: str) -> None:
+        self.patient(lambda: xcoms.push(self.hot, claim, key, json_text))
+
+    def pull_xcom(self, claim: Claim, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        return self.patient(lambda: xcoms.pull(self.hot, claim.dag_run_id, task_id, key, map_index, default=default))
+
+    def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
+        return self.patient(lambda: xcoms.of_instances(self.hot, claim.dag_run_id, task_no, key))
+
+    def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+        return self.patient(lambda: xcoms.length(self.hot, claim.dag_run_id, task_no, key, is_mapped=is_mapped, over=self.over))
+
+    def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
+        run = claim.dag_run_id
+        return self.patient(lambda: xcoms.entry(self.hot, run, task_no, key, place, is_mapped=is_mapped, over=self.over))
+
+    def label(self, claim: Claim, text: str) -> None:
+        self.patient(lambda: dispatches.label(self.hot, claim, text))
+
+    def count_instances(self, claim: Claim) -> int:
+        place = ([0], [claim.dag_run_id], [claim.task_no])
+        return sum(count for _, _, count in self.patient(lambda: self.hot.read(external_runs.INSTANCES, place)))
+
+    def now(self) -> datetime:
+        return self.patient(self.hot.now)
+
+    def count_states(self, targets: Sequence[Target]) -> list[Counts]:
+        return self.patient(lambda: external_runs.states(self.hot, self.hot.dag, targets))
+
+    def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
+        return self.patient(lambda: external_runs.describe(self.hot, self.hot.dag, dag_id))
+
+    def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
+        return triggered_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
+
+    def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
+        date = claim.logical_date
+        return None if date is None else self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_id, date))
+
+    def secrets(self, claim: Claim) -> StoreBackend:
+        return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)
+
+    def events(self, claim: Claim) -> "StoredEvents":
+        return StoredEvents(claim, self)
+
+    def state_backend(self, claim: Claim) -> StoredStates:
+        return StoredStates(self.settings.core, claim, self.hot, self.patient)
+
+    def jobs(self, claim: Claim) -> "Jobs":
+        from workers.spark.applications.jobs import StoredJobs
+
+        return StoredJobs(self.settings, claim, self.hot, self.patient)
+
+    def patient(self, ask: Callable[[], R]) -> R:
+        """Return `ask()`. It is called again over a new connection while the database is away, or accepts no writes."""
+        try:
+            return ask()  # not by AGAIN, which would add 3 % to the time of a short task
+        except psycopg2.Error as error:
+            if not sqlstates.is_passing(error):
+                raise
+            worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
+        return AGAIN.copy(before=lambda _: self.hot.close())(ask)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """Asset events, which are read when user code accesses them."""
+
+    claim: Claim
+    store: DatabaseStore
+
+    def of_run(self) -> list[AssetEvent]:
+        if self.claim.run_type != "asset_triggered":
+            return []
+        return self.store.patient(lambda: assets.events_of_run(self.store.hot, self.claim.dag_run_id))
+
+    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
+        return self.store.patient(lambda: assets.events_of_assets(self.store.hot, uris))
+
+    def named(self, name: str) -> Asset:
+        return self.store.patient(lambda: assets.named(self.store.hot, name))

@@ -1,0 +1,255 @@
+"""The life of a task inside a pool child: claim -> run -> classify -> report and follow."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scheduler.authoring import xcom
+from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.xcom_arg import RETURN_KEY
+from scheduler.dagfiles.load import LoadedFiles
+from scheduler.process import fault_points
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.tasks import SerializedTask
+from scheduler.settings import Settings, log_paths
+from scheduler.states import TaskState
+from scheduler.store.worker.claims import Claim, Ending
+from workers.process import logs, trace_properties
+from workers.process.guard import Guard
+from workers.process.logs import worker_log
+from workers.supervision.running_tasks import Running, Slot
+from workers.task import context, outcome, runtimes
+from workers.task.in_place import Continuing
+from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
+from workers.task.runtimes import Runtime
+from workers.task.store import Store
+
+#: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
+LEASE_WAIT_S = 10.0
+REFUSED = "the report was refused: this try is no longer the current one, or a stop was requested"
+EMPTY = Ending(TaskState.SUCCESS)
+
+
+@dataclass(slots=True)
+class TryRunner:
+    """All that one pool child keeps between tasks."""
+
+    settings: Settings
+    logs_folder: Path
+    store: Store
+    files: LoadedFiles
+    slot: Slot
+    guard: Guard
+    log: logs.Log
+    continuing: Continuing
+
+    def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
+        """Run one dispatch to its report, then the tasks with which the report continues in place. The outcome of the last one.
+
+        None for a dispatch that cannot be claimed (a duplicate) and is dropped.
+        """
+        self.slot.take(dispatch_id)
+        try:
+            worker_id = self.slot.worker_id
+            claim = self._claim(ti_id, dispatch_id, worker_id)
+            if claim is None:
+                return None
+            while True:
+                self.slot.take(claim.dispatch_id, claim.id)
+                result, following = self._run_claimed(claim, worker_id)
+                if following is None:
+                    return result
+                claim = following
+                self.continuing.go_on(claim)
+                fault_points.point("continue.after")
+        finally:
+            self.slot.put_down()
+
+    def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+        self.continuing.begin(dispatch_id)
+        fault_points.point("claim.before")
+        claim = self.store.claim(ti_id, dispatch_id, worker_id)
+        if claim is None:
+            # Or not yet: one queued before a crash of PostgreSQL is sent again in a while, see HotPath.claim.
+            worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)
+            return None
+        fault_points.point("claim.after")
+        return claim
+
+    def _run_claimed(self, claim: Claim, worker_id: str) -> tuple[Outcome, Claim | None]:
+        """Run the claimed task instance to its report. Also returns the claim of the next one in place."""
+        dag = self.store.dag(claim.version_id)
+        if claim.task_no >= len(dag.tasks):
+            reason = f"the version of DAG {claim.dag_id} with which this run continues has no task {claim.task_id}"
+            self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
+            return Fail(reason), None
+        task = dag.tasks[claim.task_no]
+        runtime = runtimes.of(task.runtime)
+        if not runtime.traits.has_code:
+            return Success(), self._report(claim, dag, EMPTY)[1]
+        return self._run_logged(claim, dag, task, runtime, worker_id)
+
+    def _run_logged(
+        self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, worker_id: str
+    ) -> tuple[Outcome, Claim | None]:
+        path = log_paths.try_path(
+            self.logs_folder,
+            dag_id=claim.dag_id,
+            run_id=claim.run_id,
+            task_id=claim.task_id,
+            map_index=claim.map_index,
+            try_number=claim.try_number,
+        )
+        started = time.monotonic()
+        self.log.open(path, _header(claim, worker_id), claim)
+        try:
+            deadline = None if task.execution_timeout_s is None else started + task.execution_timeout_s
+            if task.exclusive:
+                # A worker that has just registered gets its lease with its first heartbeat.
+                self.slot.await_lease(worker_id, LEASE_WAIT_S)
+            self.slot.enter(Running(
+                ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline,
+                exclusive=task.exclusive, worker=worker_id,
+            ))  # fmt: skip
+            try:
+                fault_points.point("code.before")
+                with self._exclusively(task, runtime, worker_id):
+                    result = self._try(claim, dag, task, runtime, path)
+                fault_points.point("code.after")
+            finally:
+                self.slot.leave()
+            # Before the report, so that the reason is in the log when the state is visible.
+            self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
+            accepted, following = self._report(claim, dag, self._complete(_ending(result)))
+            if not accepted:
+                self.log.line(REFUSED, "WARNING")
+            if not (accepted and isinstance(result, Success)):
+                runtime.discard(claim, self.settings)
+            return result, following
+        finally:
+            self.log.close()
+
+    def _complete(self, ending: Ending) -> Ending:
+        """`ending`, with a note in its reason if lines are missing in the log, which may have no space for the note itself."""
+        lost = self.log.lost
+        if lost is None:
+            return ending
+        return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
+
+    @contextlib.contextmanager
+    def _exclusively(self, task: SerializedTask, runtime: Runtime, worker_id: str) -> Iterator[None]:
+        """Begin with a lease, and leave nothing running that the task started."""
+        if not task.exclusive:
+            yield
+            return
+        from workers.supervision import descendants
+
+        # This fails only without a lease; then the worker ends this process.
+        self.slot.await_lease(worker_id)
+        with contextlib.nullcontext() if runtime.traits.keeps_processes else descendants.ended_after():
+            yield
+
+    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, path: str) -> Outcome:
+        """Run user code, and turn its result or error into one value."""
+        result: Outcome
+        try:
+            result = self.guard.run(
+                lambda: self._user_code(claim, dag, runtime, path),
+                timeout_s=task.execution_timeout_s,
+                why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
+            )
+        except BaseException as error:
+            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), runtime.explain(error))
+            if isinstance(result, Fail | Retry):
+                self.log.error(error)
+        return result
+
+    def _user_code(self, claim: Claim, dag: SerializedDag, runtime: Runtime, path: str) -> Success:
+        """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
+        if claim.try_number > 1 and claim.resume is None:
+            self.store.clear_xcoms(claim)
+        operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
+        values = context.build(claim, dag, operator, self.store, self.settings.core)
+        ti = values["ti"]
+        ti.log_url = path
+        if self.settings.tracing.otlp_endpoint:
+            trace_properties.enter(self.settings, ti)
+        operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
+        try:
+            value = runtime.run(operator, values, self.settings, lambda: self.store.jobs(claim))
+        finally:
+            if ti.rendered_fields:
+                logs.keep_rendered(path, ti.rendered_fields)
+        if operator.outlets and (events := values["outlet_events"].to_xcom()):
+            ti.xcom_push("outlet_events", events)
+        # As in Airflow, a task that skips others has no result, unless it is an instance of a mapped task.
+        skips = ti.skipped and claim.map_index < 0
+        return Success(None if skips else self._stored(claim, dag, operator, value), ti.skipped)
+
+    def _stored(self, claim: Claim, dag: SerializedDag, operator: AbstractOperator, value: object) -> str | None:
+        """The JSON text of a return value; with multiple_outputs its parts are stored at once."""
+        value = value if operator.do_xcom_push else None
+        pushed = {} if value is None else xcom.outputs(value, multiple_outputs=operator.multiple_outputs)
+        if claim.task_no in dag.above_mapped:
+            context.check_mapped_over(dag, claim.task_no, {RETURN_KEY: None, **pushed}, self.settings.core.max_map_length)
+        if not pushed:
+            return None
+        limit = self.settings.core.max_xcom_bytes
+        texts = {
+            key: xcom.encode(item, limit, name=f"value of XCom {key!r}" if key != RETURN_KEY else "return value")
+            for key, item in pushed.items()
+        }
+        result = texts.pop(RETURN_KEY)
+        for key, text in texts.items():
+            self.store.push_xcom(claim, key, text)
+        return result
+
+    def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> tuple[bool, Claim | None]:
+        """Whether the ending was stored, and the claim of the next task in place.
+
+        A process whose files user code has closed is about to die. The next task must not die with it.
+        """
+        continuation = self.continuing.after(claim, dag, ending) if self.log.can_close else None
+        accepted = self.store.report(claim, ending, continuation)
+        return accepted, None if continuation is None else continuation.claim
+
+
+def _ending(result: Outcome) -> Ending:
+    match result:
+        case Success(text, skip):
+            return Ending(TaskState.SUCCESS, result=text, skip=skip)
+        case Skip(reason):
+            return Ending(TaskState.SKIPPED, reason=reason)
+        case Retry(reason, delay_s):
+            return Ending(TaskState.UP_FOR_RETRY, reason=reason, delay_s=delay_s)
+        case Fail(reason):
+            return Ending(TaskState.FAILED, reason=reason)
+        case Reschedule(delay_s, resume):
+            return Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=delay_s, resume=resume)
+        case Defer(deferral, resume, timeout_s):
+            return Ending(TaskState.DEFERRED, delay_s=timeout_s, resume=resume, deferral=deferral)
+
+
+def _header(claim: Claim, worker_id: str) -> str:
+    mapped = f"[{claim.map_index}]" if claim.map_index >= 0 else ""
+    tries = f"try {claim.try_number} of {max(claim.max_tries + 1, claim.try_number)}"
+    return f"{claim.dag_id}.{claim.task_id}{mapped}, run {claim.run_id}, {tries}, worker {worker_id}, dispatch {claim.dispatch_id}"
+
+
+def _footer(result: Outcome, seconds: float) -> str:
+    match result:
+        case Success():
+            return f"success after {seconds:.2f} s"
+        case Skip(reason):
+            return f"skipped: {reason}"
+        case Retry(reason, delay_s):
+            return f"up for retry in {delay_s:g} s: {reason}"
+        case Fail(reason):
+            return f"failed: {reason}"
+        case Reschedule(delay_s):
+            return f"not yet: up for reschedule in {delay_s:g} s"
+        case Defer(deferral):
+            return f"deferred to {deferral.classpath}"

@@ -1,0 +1,83 @@
+"""In-place follow: when a pool process continues with the next task itself, without a message (docs/adr/0030).
+
+The report decides with which task, see deciding/following.py and store/worker/hot_statements.REPORT. Only the process has these
+facts: how long it has continued, and whether its worker allows it.
+"""
+
+import math
+import time
+import uuid
+
+from scheduler.process import fault_points
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import PASSED
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+from workers.supervision.running_tasks import InPlace, Slot, Step
+from workers.task.in_place_events import InPlaceEvents
+
+#: After a failed try, the next task starts from a message, in a process that may have been replaced.
+ENDINGS = PASSED
+
+
+class Continuing:
+    """The work of one pool process: the task instance of a message, and the next ones in place for `seconds`."""
+
+    def __init__(self, slot: Slot, *, seconds: float = 0.0, max_tasks: int = 0, events: InPlaceEvents | None = None) -> None:
+        self._seconds = seconds
+        self._slot = slot
+        self._events = events
+        #: Task instances that this process may still run.
+        self._left: float = max_tasks or math.inf
+        self._message = ""
+        self._until = self._began = 0.0
+
+    @property
+    def must_be_replaced(self) -> bool:
+        """Whether this process has run worker.max_tasks_per_child tasks, and has to be replaced."""
+        return self._left <= 0
+
+    def begin(self, dispatch_id: str) -> None:
+        """A message arrived, with this dispatch."""
+        self._message, self._began = dispatch_id, time.monotonic()
+        self._until = self._began + self._seconds
+        self._left -= 1
+
+    def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Continuation | None:
+        """The task instances with which the report of this ending may continue; None if the next task must go by message."""
+        if ending.state not in ENDINGS or claim.task_no not in dag.in_place or self.must_be_replaced or not self._is_allowed():
+            return None
+        continuation = Continuation(str(uuid.uuid4()), self._is_allowed)
+        # Before the report: from its commit on, this process runs that task, and may die.
+        self._slot.continues(
+            InPlace(
+                message=self._message,
+                ti_id=claim.id,
+                dispatch_id=claim.dispatch_id,
+                next_dispatch_id=continuation.dispatch_id,
+            )
+        )
+        fault_points.point("continue.before")
+        return continuation
+
+    def _is_allowed(self) -> bool:
+        """Whether its time is not over, and its worker is not stopping."""
+        return time.monotonic() < self._until and not self._slot.draining
+
+    def go_on(self, following: Claim) -> None:
+        """This process continues with this task instance, which its last report has moved to running."""
+        self._left -= 1
+        now = time.monotonic()
+        index = "" if following.map_index < 0 else f" [{following.map_index}]"
+        step = Step(
+            message=self._message,
+            seconds=now - self._began,
+            ti_id=following.id,
+            dispatch_id=following.dispatch_id,
+            name=f"{following.dag_id}.{following.task_id}",
+            arguments=f"{following.run_id}{index}",
+            started_at=following.started_at.timestamp(),
+        )
+        self._began = now
+        self._slot.continued(step)
+        if self._events is not None and self._slot.events:
+            self._events.write(step)

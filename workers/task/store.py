@@ -1,0 +1,95 @@
+"""The store port: the reads and writes of a try.
+
+`database_store.py` implements it in PostgreSQL, and `scheduler/testing/in_memory/store.py` in memory.
+tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scheduler.authoring.asset_events import EventReads
+from scheduler.authoring.context import SecretsBackend
+from scheduler.authoring.external import Counts, Target
+from scheduler.authoring.state_store import StateBackend
+from scheduler.serialized.dag import SerializedDag
+from scheduler.store.worker.claims import Claim, Continuation, Ending
+
+if TYPE_CHECKING:
+    from workers.spark.applications.jobs import Jobs
+
+
+class Store(Protocol):
+    """Writes of a try that is no longer the current one change nothing and raise StaleTryError."""
+
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+        """Move queued to running for this dispatch. None if the task instance is not queued under it."""
+
+    def dag(self, version_id: int) -> SerializedDag: ...
+
+    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+        """Move running to the state of the ending, and decide the tasks below. False if the try is no longer the current one.
+
+        With a continuation, this process may continue with a task instance that is then running too: its claim is put there.
+        """
+
+    def clear_xcoms(self, claim: Claim) -> None:
+        """Delete the XComs of earlier tries."""
+
+    def push_xcom(self, claim: Claim, key: str, json_text: str) -> None: ...
+
+    def pull_xcom(self, claim: Claim, task_id: str, key: str, map_index: int, default: Any) -> Any:
+        """Return the XCom of one task instance of the run, or `default`."""
+
+    def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
+        """Return the XComs of the instances of a mapped task, in map order, without instances that pushed none."""
+
+    def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
+        """Return the length of a list or dict, or the number of XComs of a mapped task. None if there is no list or dict."""
+
+    def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
+        """Return the entry at `place` of the list or dict that `count_entries` counts, alone in a list. Empty if there is none.
+
+        An entry of a dict is the pair [key, value].
+        """
+
+    def label(self, claim: Claim, text: str) -> None:
+        """Set the display name of an instance of a mapped task."""
+
+    def count_instances(self, claim: Claim) -> int:
+        """Return the number of instances of the claimed mapped task."""
+
+    def now(self) -> datetime: ...
+
+    def count_states(self, targets: Sequence[Target]) -> list[Counts]:
+        """Return the number of task instances (or runs) in each state, for each target."""
+
+    def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
+        """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
+
+    def trigger_run(
+        self,
+        claim: Claim,
+        dag_id: str,
+        *,
+        run_id: str | None,
+        logical_date: datetime | None,
+        conf: Mapping[str, Any],
+        reset: bool,
+    ) -> str:
+        """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID."""
+
+    def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
+        """Return data interval, start and end of the last successful run of an earlier logical date. None if there is none."""
+
+    def secrets(self, claim: Claim) -> SecretsBackend:
+        """Return the variables and connections of the try."""
+
+    def events(self, claim: Claim) -> EventReads:
+        """Return the asset events that the try can read."""
+
+    def state_backend(self, claim: Claim) -> StateBackend:
+        """Return the state of the task instance and of assets."""
+
+    def jobs(self, claim: Claim) -> "Jobs":
+        """Return the Spark applications and the progress of the try."""

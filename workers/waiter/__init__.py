@@ -1,0 +1,1 @@
+"""The waiter: it awaits the triggers of deferred tasks."""

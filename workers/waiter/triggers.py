@@ -1,0 +1,176 @@
+"""Runs triggers inside a waiter: creates each from its row, awaits it, and returns its event or error as one value."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.authoring import deferral, xcom
+from scheduler.authoring.external import Counts, Target
+from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles
+from scheduler.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.store.worker.deferrals import Awaited, Fired
+from workers.task import outcome
+
+log = logging.getLogger("paceline.waiter")
+
+#: Seconds that `on_kill` of a trigger may take.
+ON_KILL_S = 30.0
+#: Reads the states of other runs, for all targets in one query.
+AskStates = Callable[[Sequence[Target]], Awaitable[Sequence[Counts]]]
+
+
+class OtherRuns:
+    """The access of triggers to other runs. Their requests are collected and answered together once a second."""
+
+    def __init__(self, ask: AskStates, now: datetime) -> None:
+        self._ask = ask
+        self.set_clock(now)
+        self._waiting: list[tuple[Sequence[Target], asyncio.Future[Sequence[Counts]]]] = []
+
+    async def states(self, targets: Sequence[Target]) -> Sequence[Counts]:
+        """Return the states of the targets from the next shared query."""
+        answer: asyncio.Future[Sequence[Counts]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((targets, answer))
+        return await answer
+
+    def now(self) -> datetime:
+        """Return the time of PostgreSQL's clock. Between two readings, the monotonic clock is added."""
+        return self._clock + timedelta(seconds=time.monotonic() - self._clock_read_at)
+
+    def set_clock(self, now: datetime) -> None:
+        """Set the time of PostgreSQL's clock."""
+        self._clock, self._clock_read_at = now, time.monotonic()
+
+    async def answer(self) -> None:
+        """Answer all waiting requests with one query. After an error they keep waiting."""
+        waiting = [request for request in self._waiting if not request[1].done()]
+        self._waiting = waiting
+        if not waiting:
+            return
+        distinct = list(dict.fromkeys(target for targets, _ in waiting for target in targets))
+        counts = dict(zip(distinct, await self._ask(distinct), strict=True))
+        for targets, answer in waiting:
+            if not answer.done():
+                answer.set_result([counts[target] for target in targets])
+        self._waiting = [request for request in self._waiting if not request[1].done()]
+
+
+class Triggers:
+    """Creates and awaits triggers. Their classes are loaded in a separate thread, because DAG files may take long."""
+
+    def __init__(self, settings: Settings, other_runs: OtherRuns) -> None:
+        self._settings = settings
+        self._other_runs = other_runs
+        self._files = LoadedFiles(settings.dags_folder)
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        #: The dispatches for which `kill` was called, until their triggers are cancelled.
+        self._stopped: set[str] = set()
+        if str(settings.dags_folder) not in sys.path:
+            sys.path.append(str(settings.dags_folder))
+
+    def kill(self, dispatch_id: str) -> None:
+        """Call `on_kill` of a trigger as soon as it is cancelled, because its task was cleared, marked or stopped with its run."""
+        self._stopped.add(dispatch_id)
+
+    async def run(self, row: Awaited) -> Fired:
+        """Await a trigger. An exception of the trigger becomes the error of its task. Only the waiter can cancel it."""
+        try:
+            payload = await self._event(row)
+            event = deferral.encode(payload, "contents of the event")
+            xcom.encode(event, self._settings.core.max_xcom_bytes, name="event")
+            result: dict[str, Any] = {"event": event}
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            result = {"error": outcome.clean(_described(error, row.classpath))}
+        return Fired(ti_id=row.ti_id, dispatch_id=row.dispatch_id, outcome=result)
+
+    async def _event(self, row: Awaited) -> Any:
+        kind = await self._class(row)
+        trigger = kind(**deferral.decode(row.kwargs))
+        if isinstance(trigger, deferral.BaseTrigger):
+            trigger.other_runs = self._other_runs
+        try:
+            return await deferral.first_event(trigger)
+        except asyncio.CancelledError:
+            if row.dispatch_id in self._stopped:
+                await _stop(trigger, row)
+            raise
+        finally:
+            self._stopped.discard(row.dispatch_id)
+            cleanup = getattr(trigger, "cleanup", None)
+            if callable(cleanup):
+                with contextlib.suppress(Exception):
+                    await cleanup()
+
+    async def _class(self, row: Awaited) -> Any:
+        if row.file is None and (known := _known(row.classpath)) is not None:
+            return known
+        limit_s = self._settings.scheduler.dag_file_processor_timeout
+        loading = asyncio.get_running_loop().run_in_executor(self._loader, self._load, row.classpath, row.file)
+        try:
+            return await asyncio.wait_for(loading, limit_s)
+        except TimeoutError:
+            # The file blocks the thread, so the next class needs a new one.
+            self._loader.shutdown(wait=False)
+            self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+            raise PacelineError(f"Its class could not be loaded from {row.file} within {limit_s:g} s.") from None
+
+    def _load(self, classpath: str, file: str | None) -> Any:
+        dag_file = None if file is None else self._files.module(file)
+        if dag_file is not None and classpath.startswith(MODULE_PREFIX):
+            return _attribute(dag_file, classpath.partition(".")[2])
+        parts = classpath.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            name = ".".join(parts[:length])
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                    raise
+                continue
+            return _attribute(module, ".".join(parts[length:]))
+        raise PacelineError(f"There is no module of the trigger class {classpath} on the waiter's machine.")
+
+
+async def _stop(trigger: Any, row: Awaited) -> None:
+    """Call `on_kill` of the trigger, which ends the external work of its task. An error is only logged."""
+    on_kill = getattr(trigger, "on_kill", None)
+    if not callable(on_kill):
+        return
+    try:
+        await asyncio.wait_for(on_kill(), ON_KILL_S)
+    except Exception as error:
+        log.warning("on_kill() of the trigger %s of %s.%s failed: %r", row.classpath, row.dag_id, row.task_id, error)
+
+
+def _known(classpath: str) -> Any:
+    """Return a class of a module that is already imported, or None."""
+    module, _, name = classpath.rpartition(".")
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _attribute(module: Any, path: str) -> Any:
+    value = module
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    if value is None:
+        raise PacelineError(f"{getattr(module, '__file__', module)} has no trigger class {path} any more.")
+    return value
+
+
+def _described(error: BaseException, classpath: str) -> str:
+    """Describe an error of a trigger for the log of its task. The last frames are those of the trigger."""
+    text = "".join(traceback.format_exception(error)).strip()
+    longest = outcome.MAX_REASON_CHARACTERS - len(classpath) - 10
+    return f"{classpath}: {type(error).__name__}: {error}\n{text[-longest // 2 :]}"
