@@ -12,7 +12,7 @@ from scheduler.process import trace_context
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
-from workers.progress import Progress, of_jobs
+from workers.process.progress import Progress, of_jobs
 
 from .conftest import observed_by
 
