@@ -26,11 +26,12 @@ RISES_TO = 1.25
 
 
 class Autoscaler:
-    """The desired number of workers of some queues.
+    """The number of workers of some queues, over time.
 
-    It falls only after it was a tenth lower for `cooldown_s`, and then rises a little only after that time again: it does not flap.
-    While the tasks that run or wait fill all workers, it does not fall at all, even if fewer would do.
-    Its only state is the numbers of that time. After a restart, the number may fall once too early.
+    The number falls after it was at least a tenth lower for `cooldown_s` seconds. After a fall, it rises by a small amount only
+    when `cooldown_s` seconds are over, so that it does not go up and down. It does not fall while the tasks that run or wait fill
+    all workers, even if fewer workers would be enough. The decisions of the last `cooldown_s` seconds are kept in memory, so the
+    number may fall too early after a restart.
     """
 
     def __init__(
