@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from scheduler.store.actions import backfills, clear, delete, mark, pools
     from scheduler.store.dags import assets, dags, schedules
     from scheduler.store.db import database, migrate, roles
-    from scheduler.store.queries import history, overview, reads
+    from scheduler.store.lists import overview
+    from scheduler.store.queries import history, reads
     from scheduler.store.runs import manual_runs, selection
     from scheduler.store.secrets import connections, variables
     from scheduler.store.upkeep import notices, retention
@@ -33,7 +34,8 @@ _NAMES = {
     "scheduler.store.actions": ["backfills", "clear", "delete", "mark", "pools"],
     "scheduler.store.dags": ["assets", "dags", "schedules"],
     "scheduler.store.db": ["database", "migrate", "roles"],
-    "scheduler.store.queries": ["history", "overview", "reads"],
+    "scheduler.store.lists": ["overview"],
+    "scheduler.store.queries": ["history", "reads"],
     "scheduler.store.runs": ["manual_runs", "selection"],
     "scheduler.store.secrets": ["connections", "variables"],
     "scheduler.store.upkeep": ["notices", "retention"],

@@ -14,7 +14,7 @@ MODULES = (
     "scheduler.cli.assets", "scheduler.cli.backfill", "scheduler.cli.dags", "scheduler.cli.doctor", "scheduler.cli.notices",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",
     "scheduler.store.actions.clear", "scheduler.store.actions.pools", "scheduler.store.dags.schedules",
-    "scheduler.store.queries.overview", "scheduler.store.queries.reads", "scheduler.store.upkeep.notices",
+    "scheduler.store.lists.overview", "scheduler.store.queries.reads", "scheduler.store.upkeep.notices",
     "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip
 

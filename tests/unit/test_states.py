@@ -42,7 +42,7 @@ NO_SETS = {
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
     ("scheduler/dagfiles/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
     ("scheduler/store/lists/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",
-    ("scheduler/store/queries/overview.py", "queue scheduled queued running concurrency"): "columns",
+    ("scheduler/store/lists/overview.py", "queue scheduled queued running concurrency"): "columns",
 }
 COMPARED = re.compile(r"\bstate(?:, '')?\)?\s*(?:=|<>|is distinct from|is not distinct from)\s*'(\w*)'")
 

@@ -12,8 +12,8 @@ from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
 from scheduler.exceptions import UnreachableError
 from scheduler.store.db import clock
-from scheduler.store.lists import home, instances, records, workers
-from scheduler.store.queries import history, overview, why
+from scheduler.store.lists import home, instances, overview, records, workers
+from scheduler.store.queries import history, why
 
 router = new_router(tags=["Paceline"])
 

@@ -23,8 +23,8 @@ from scheduler.process import retries
 from scheduler.settings import Settings
 from scheduler.store.db import concurrent_indexes, database, roles
 from scheduler.store.db.database import patiently
+from scheduler.store.db.liveness import ALIVE
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
-from scheduler.store.queueing.limits import ALIVE
 
 if TYPE_CHECKING:
     from alembic.config import Config

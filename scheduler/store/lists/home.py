@@ -11,8 +11,8 @@ from scheduler.settings import Settings
 from scheduler.states import OPEN, RUN_UNFINISHED
 from scheduler.store.actions import pools
 from scheduler.store.db import rows
+from scheduler.store.lists import overview
 from scheduler.store.lists.listing import Filters
-from scheduler.store.queries import overview
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 
 Row = dict[str, Any]

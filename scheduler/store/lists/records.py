@@ -12,8 +12,9 @@ from sqlalchemy.exc import DataError
 from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows, sqlstates
+from scheduler.store.db.liveness import ALIVE, SILENT, alive
 from scheduler.store.lists.listing import Filters, Listing, Row
-from scheduler.store.queueing.limits import ALIVE, DEFERRED_SLOTS, SILENT, USED_SLOTS, WAITING_SLOTS, alive
+from scheduler.store.queueing.limits import DEFERRED_SLOTS, USED_SLOTS, WAITING_SLOTS
 
 
 def key(column: str) -> str:

@@ -6,7 +6,8 @@ from sqlalchemy import Connection
 
 from scheduler.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import DEFERRED, IN_POOL, TIMEOUT_OF_KIND, WAITS, alive
+from scheduler.store.db.liveness import TIMEOUT_OF_KIND, alive
+from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
 
 
 @dataclass(frozen=True, slots=True)

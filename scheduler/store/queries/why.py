@@ -18,10 +18,11 @@ from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED,
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
+from scheduler.store.db.liveness import ALIVE, LIVE_WORKER
 from scheduler.store.lists import dags
 from scheduler.store.queries import reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
-from scheduler.store.queueing.limits import ALIVE, HOLDS, IN_POOL, LIVE_WORKER, MOST_RUNS, SHARES_RUNS, towards
+from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]

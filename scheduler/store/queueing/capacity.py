@@ -11,7 +11,8 @@ from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, 
 from scheduler.states import Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
-from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, LIVE_WORKER, WAITS, outside
+from scheduler.store.db.liveness import LIVE_WORKER
+from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, WAITS, outside
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
 PENDING = "exists (select from task_instance where state = 'scheduled')"

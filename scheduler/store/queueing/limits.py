@@ -38,30 +38,6 @@ OPEN_RUNS_OF_BACKFILL = f"({_OF_BACKFILL} in {RUN_UNFINISHED.sql})"
 #: For a run `r` with its backfill `b` and the newest version `v` of its DAG: the runs `o` that share its max_active_runs, and this.
 SHARES_RUNS = "o.dag_id = r.dag_id and o.backfill_id is not distinct from r.backfill_id"
 MOST_RUNS = "coalesce(b.max_active_runs, v.max_active_runs)"
-
-
-def alive(seconds: str) -> str:
-    """SQL: a process `p` has not stopped, and its heartbeat is at most so many seconds old."""
-    return f"p.stopped_at is null and p.heartbeat_at >= clock_timestamp() - make_interval(secs => {seconds})"
-
-
-def silent(seconds: str) -> str:
-    """SQL: a process `p` has neither stopped nor sent a heartbeat for so many seconds."""
-    return f"p.stopped_at is null and p.heartbeat_at < clock_timestamp() - make_interval(secs => {seconds})"
-
-
-def lost(seconds: str, *, at: str = "clock_timestamp()") -> str:
-    """SQL: a process `p` is silent and can be declared lost. After a restart or crash of PostgreSQL, its timeout starts again."""
-    beat = "greatest(p.heartbeat_at, pg_postmaster_start_time(), (select since from crash_free))"
-    return f"p.stopped_at is null and {beat} < {at} - make_interval(secs => {seconds})"
-
-
-#: The timeout of a process `p` by its kind.
-TIMEOUT_OF_KIND = "case p.kind when 'worker' then %(worker)s when 'waiter' then %(waiter)s else %(scheduler)s end"
-ALIVE = alive("%(silent)s")
-SILENT = silent("%(silent)s")
-#: A queue has the places of its live workers.
-LIVE_WORKER = f"p.kind = 'worker' and {ALIVE}"
 #: A task instance with its run `r`, its version `v` and its pool `p`.
 INSTANCES = """task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
           left join pool p on p.name = t.pool"""

@@ -14,7 +14,8 @@ from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN,
 from scheduler.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
-from scheduler.store.queueing.limits import RUNNING_RUNS, lost, over
+from scheduler.store.db.liveness import lost
+from scheduler.store.queueing.limits import RUNNING_RUNS, over
 
 LONGEST_S = 300.0
 #: Seconds after which an expired lease should have been renewed or taken over.

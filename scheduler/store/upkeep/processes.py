@@ -10,7 +10,7 @@ from scheduler.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, commit_point, transact
-from scheduler.store.queueing.limits import TIMEOUT_OF_KIND, lost, silent
+from scheduler.store.db.liveness import TIMEOUT_OF_KIND, lost, silent
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.queueing.limits import ALIVE
+from scheduler.store.db.liveness import ALIVE
 
 #: Seconds between two comparisons.
 LOOK_S = 30.0

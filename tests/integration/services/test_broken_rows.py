@@ -10,7 +10,8 @@ from support.scenario import Scenario, chain
 from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.queries import overview, reads, why
+from scheduler.store.lists import overview
+from scheduler.store.queries import reads, why
 from scheduler.store.upkeep import processes
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
-from scheduler.store.queueing.limits import LIVE_WORKER, SILENT
+from scheduler.store.db.liveness import LIVE_WORKER, SILENT
 
 Row = dict[str, Any]
 #: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
