@@ -66,14 +66,14 @@ ALL_SUCCESS, RUNS = (
 )
 CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
-HOLD_POOLS = '    found = connection.exec_driver_sql(\n        """\n        with wanted as materialized ('
+HOLD_POOLS = '    found = connection.exec_driver_sql(\n        f"""\n        with wanted as materialized ('
 #: Takes its time from one to the next.
 LOCK_ALL = (
     "select pg_sleep(0.2) from"
     " (select id from process where kind = 'scheduler' and stopped_at is null order by random() for update) p"
 )
 #: Now and then a worker that is well counts as silent.
-HASTY = Change(PROCESSES, "case kind when 'worker' then %(worker)s", "case kind when 'worker' then %(worker)s * random()")
+HASTY = Change(PROCESSES, "lost(TIMEOUT_OF_KIND)", 'lost(TIMEOUT_OF_KIND.replace("%(worker)s", "%(worker)s * random()"))')
 
 
 def _mutant(name: str, counter: str, file: str, old: str, new: str, *faults: Fault) -> Mutant:
