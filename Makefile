@@ -90,7 +90,7 @@ release: setup ## Set the version, close the changelog, commit, tag, and build w
 	@.venv/bin/python deploy/release $(VERSION)
 
 docs: setup ## Build the documentation site into build/docs; a broken link is an error
-	@docs/build
+	@docs/make
 
 test-compose: ## Build the image, run the stack of docker-compose.yml, check a flights run, and scale and kill workers; ARGS="autoscale"
 	@python3 tests/compose/run.py $(ARGS)

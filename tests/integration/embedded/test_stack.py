@@ -117,6 +117,7 @@ def test_a_signal_ends_all_in_order_and_leaves_nothing(short_folder, number):
     assert list((short_folder / "home" / "run").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_run_completes_after_the_parent_was_killed_with_sigkill(short_folder):
     home = short_folder / "home"
     environment = environment_of(home, short_folder / "dags")

@@ -113,6 +113,7 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
     assert allowed.isdisjoint({words.split()[0].lower() for words in FORBIDDEN} - {"publish", "psubscribe", "set", "get", "del"})
 
 
+@pytest.mark.long
 @pytest.mark.stack
 def test_everything_works_under_the_roles(settings: Settings, server: RedisServer) -> None:
     port = free_port()

@@ -65,6 +65,7 @@ def scenario(settings: Settings, engine: Any, role: str) -> Iterator[Scenario]:
     scenario.close()
 
 
+@pytest.mark.long
 def test_after_hostile_writes_of_a_worker_processes_start_runs_continue_and_commands_print_one_sentence(
     scenario: Scenario, role: str, settings: Settings
 ) -> None:

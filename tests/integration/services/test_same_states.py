@@ -125,7 +125,7 @@ def engines(make_scenario: Callable[..., Scenario]) -> tuple[Scenario, Scenario]
 numbers = iter(range(10**9))
 
 
-@pytest.mark.parametrize("limits", [False, True])
+@pytest.mark.parametrize("limits", [False, pytest.param(True, marks=pytest.mark.long)])
 @ENGINES
 @given(size=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_follow_on_follow_off_and_memory_agree(engines: tuple[Scenario, Scenario], limits: bool, size: int, seed: int) -> None:
