@@ -1,4 +1,4 @@
-# `make` without a target lists the targets. Longer scripts are in .make/.
+# `make` without a target lists the targets. Longer scripts are in .make/, deploy/ and docs/.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
