@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
@@ -17,7 +18,7 @@ from scheduler.authoring.graph import Graph, Node, link, owner_of
 from scheduler.authoring.operator_link import BaseOperatorLink
 from scheduler.authoring.retry_policy import RetryPolicy
 from scheduler.authoring.setup_teardown import Block, Markable
-from scheduler.authoring.signatures import construct, parameters, required, with_defaults
+from scheduler.authoring.signatures import completed, construct, is_authored, parameters, required, with_defaults
 from scheduler.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
 from scheduler.authoring.templates import Literal, Templated
 from scheduler.authoring.xcom_arg import XComArg, results_in
@@ -31,6 +32,11 @@ class OperatorMeta(type):
     """Creates operators: applies default_args, rejects unknown arguments, and adds the task to its DAG."""
 
     if not TYPE_CHECKING:  # type checkers and editors then see the arguments of each __init__
+
+        def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **others: Any) -> None:
+            super().__init__(name, bases, members, **others)
+            if "__init__" in members and bases != (Markable, Node, Templated):
+                cls.__init__ = completed(members["__init__"])
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             at = source.here()
@@ -46,13 +52,15 @@ class OperatorMeta(type):
         checks = Arguments(owner_of(kwargs.get("task_id"), dag), at)
         if args:
             raise checks.refuse(f"{cls.__name__} takes keyword arguments only; write task_id={args[0]!r}.")
-        kwargs = with_defaults(cls, kwargs, dag=dag, group=group, checks=checks)
-        unknown = {name: value for name, value in kwargs.items() if name not in parameters(cls)}
-        checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
-        missing = [name for name in required(cls) if name not in kwargs]
+        given, defaults = with_defaults(cls, kwargs, dag=dag, group=group, checks=checks)
+        missing = [name for name in required(cls) if name not in given and name not in defaults]
+        if missing or not is_authored(cls):
+            unknown = {name: value for name, value in given.items() if name not in parameters(cls)}
+            checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
+            given = {name: value for name, value in given.items() if name not in unknown}
         if missing:
             raise checks.refuse(f"{cls.__name__} needs the argument {missing[0]!r}.")
-        task = construct(cls, at, {name: value for name, value in kwargs.items() if name not in unknown})
+        task = construct(cls, at, given, defaults)
         if dag is not None:
             dag.add_task(task)
         task.link_results()
@@ -78,6 +86,8 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
 
     #: The part of a worker that runs it: python, bash, empty or pyspark.
     runtime: ClassVar[str] = "python"
+    #: The default_args that apply to this task.
+    _default_args: Mapping[str, Any] = MappingProxyType({})
     #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
     #: Links to other systems: after a try, each is an XCom and a line of the log.
@@ -131,7 +141,10 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     retry_policy: RetryPolicy | None
     logger_name: str | None
 
-    def __init__(self, **given: Unpack[TaskArguments]) -> None:
+    def __init__(self, **explicit: Unpack[TaskArguments]) -> None:
+        given: dict[str, Any] = {
+            **{name: value for name, value in self._default_args.items() if name in self.declared.__annotations__}, **explicit
+        }  # fmt: skip
         task_id = given.get("task_id")
         dag, self.task_group = scope.place(given)
         checks = Arguments(owner_of(task_id, dag), self.at)

@@ -9,7 +9,7 @@ from scheduler.authoring.abstract_operator import AbstractOperator, stand_in
 from scheduler.authoring.arguments import LATER_FOR_TASKS, NO_LOOPS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import link, owner_of
-from scheduler.authoring.signatures import construct, parameters, required, with_defaults
+from scheduler.authoring.signatures import construct, parameters, required, taken_from_kwargs, with_defaults
 from scheduler.authoring.xcom_arg import XComArg, results_in
 from scheduler.exceptions import DagError
 
@@ -42,7 +42,8 @@ class OperatorPartial(Generic[K_co]):
         self._dag, self._group = scope.place(given)
         self._checks = Arguments(owner_of(given.get("task_id"), self._dag), self._at)
         self._refuse = self._checks.refuse
-        self._given = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
+        explicit, defaults = with_defaults(kind, given, dag=self._dag, group=self._group, checks=self._checks)
+        self._given = {name: value for name, value in defaults.items() if name in parameters(kind)} | explicit
         self._explicit = set(given)
         self._expanded = False
         self._check_given()
@@ -110,7 +111,8 @@ class OperatorPartial(Generic[K_co]):
         return task
 
     def _check_given(self) -> None:
-        unknown = {name: value for name, value in self._given.items() if name not in parameters(self._kind)}
+        known = {*parameters(self._kind), *taken_from_kwargs(self._kind)}
+        unknown = {name: value for name, value in self._given.items() if name not in known}
         self._checks.others(unknown, known=parameters(self._kind), later=LATER_FOR_TASKS)
         if self._into is not None:
             self._check_names(self._given.get(self._into) or {})
@@ -126,7 +128,7 @@ class OperatorPartial(Generic[K_co]):
         for name in names:
             if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS:
                 raise self._refuse(f"the argument {name!r} {_FOR_ALL}.")
-            if name not in known:
+            if name not in known and name not in taken_from_kwargs(self._kind):
                 raise self._refuse(f"unknown argument {name!r} in expand(){near(name, known)}")
 
     def _check_names(self, names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from scheduler.exceptions import DagError
 
@@ -35,6 +35,11 @@ def _is_ours(frame: FrameType) -> bool:
     """Whether the code is that of this package. The `__init__` of a dataclass has no file."""
     file = frame.f_code.co_filename
     return file.startswith(PACKAGE) or (file == "<string>" and frame.f_globals.get("__name__", "").startswith("scheduler."))
+
+
+def is_ours(code: CodeType) -> bool:
+    """Whether this is code of a file of this package."""
+    return code.co_filename.startswith(PACKAGE)
 
 
 def is_called_from_outside() -> bool:
