@@ -3,14 +3,19 @@
 A branch groups by its key first, so that only distinct keys are shuffled. The union of all branches is one job: broadcasts
 and adaptive plans are off, because each would start a job of its own. A second job of the same form reads sample rows,
 only for the checks that rows break.
+
+If Spark cannot compute a check, each check is a job of its own, so that the others have a result.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +30,11 @@ _ONE_JOB = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinT
 
 #: The index of a suite, the number of a check in it, the DataFrame, the check.
 Numbered = tuple[int, int, DataFrame, Check]
+_STAGE = re.compile(r"^Job aborted due to stage failure: .*? \(TID \d+\) \(.*?\): ")
+#: The first two of these.
+Key = tuple[int, int]
+#: The errors of Spark, without those of the connection to the JVM, as after an interruption.
+ERRORS = (PySparkException, Py4JJavaError)
 
 
 def column(name: str) -> Column:
@@ -36,17 +46,53 @@ def condition(text: str) -> Column:
     return F.expr(text)
 
 
-def count(checks: Sequence[Numbered]) -> dict[tuple[int, int], int]:
-    """The number of rows that break each check; for a check of kind "rows", the number of all rows."""
-    return {key: value or 0 for key, value in _collected(checks, sampled=False).items()}
+def count(checks: Sequence[Numbered]) -> tuple[dict[Key, int], dict[Key, str]]:
+    """The number of rows that break each check; for a check of kind "rows", the number of all rows.
+
+    Also the errors of checks that Spark cannot compute. An error of the DataFrame itself is raised.
+    """
+    if not checks:
+        return {}, {}
+    try:
+        return {key: value or 0 for key, value in _collected(checks, sampled=False).items()}, {}
+    except ERRORS as error:
+        return _alone(checks, error)
 
 
-def sample(checks: Sequence[Numbered]) -> dict[tuple[int, int], list[Any]]:
+def _alone(checks: Sequence[Numbered], error: Exception) -> tuple[dict[Key, int], dict[Key, str]]:
+    """The same with a job for each check, after `error` of the job of all checks."""
+    for frame in {place: frame for place, _, frame, _ in checks}.values():
+        try:
+            frame.write.format("noop").mode("overwrite").save()
+        except ERRORS:
+            raise error from None
+    counted: dict[Key, int] = {}
+    impossible: dict[Key, str] = {}
+    for numbered in checks:
+        try:
+            counted |= {key: value or 0 for key, value in _collected([numbered], sampled=False).items()}
+        except ERRORS as reason:
+            impossible[numbered[:2]] = f"Spark cannot check it: {_first_line(reason)}"
+    if not impossible:  # only together they fail, for example for lack of memory
+        raise error
+    return counted, impossible
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error of Spark, without the names of the call, the stage and the task."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage() or error.java_exception.toString())
+    line = text.strip().partition("\n")[0].strip()
+    return _STAGE.sub("", line) or type(error).__name__
+
+
+def sample(checks: Sequence[Numbered]) -> dict[Key, list[Any]]:
     """Some of the rows that break each check."""
     return {key: [_parsed(text) for text in value or ()] for key, value in _collected(checks, sampled=True).items()}
 
 
-def _collected(checks: Sequence[Numbered], *, sampled: bool) -> dict[tuple[int, int], Any]:
+def _collected(checks: Sequence[Numbered], *, sampled: bool) -> dict[Key, Any]:
     with _settings(checks[0][2].sparkSession, _ONE_JOB):
         rows = reduce(DataFrame.unionByName, _branches(checks, sampled)).collect()
     return {(row["place"], row["number"]): row["value"] for row in rows}

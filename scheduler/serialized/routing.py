@@ -1,4 +1,4 @@
-"""The default queue of a Spark task: that of heavy tasks if it is `heavy` or has large executors, else that of Spark."""
+"""The default queue of a Spark task: that of heavy tasks if it is `heavy` or needs a large machine, else that of Spark."""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ from scheduler.settings import Core
 
 #: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
 _UNITS = {"b": 1 / 2**20, "k": 1 / 2**10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
+#: A local master with its number of threads.
+_LOCAL = re.compile(r"local\[(\d+)[],]")
 _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
 
 
@@ -30,13 +32,17 @@ def cluster(task: AbstractOperator) -> str | None:
 
 
 def is_heavy(given: Mapping[str, Any], core: Core) -> bool:
-    """Whether these arguments of a Spark operator have `heavy`, or executors at or above a limit of the settings."""
+    """Whether these arguments of a Spark operator have `heavy`, or a driver or executors at or above a limit of the settings."""
     if given.get("heavy"):
         return True
     conf = given.get("conf")
     conf = conf if isinstance(conf, Mapping) else {}
-    memory = megabytes(given.get("executor_memory") or conf.get("spark.executor.memory"))
-    cores = _whole(given.get("executor_cores") or conf.get("spark.executor.cores"))
+    memory, cores = (
+        max(measure(given.get(f"{part}_{size}") or conf.get(f"spark.{part}.{size}")) for part in ("driver", "executor"))
+        for size, measure in (("memory", megabytes), ("cores", _whole))
+    )
+    threads = _LOCAL.match(str(given.get("master") or conf.get("spark.master")))
+    cores = max(cores, int(threads[1]) if threads else 0)
     return (0 < core.heavy_spark_memory_mb <= memory) or (0 < core.heavy_spark_cores <= cores)
 
 
@@ -50,7 +56,7 @@ def arguments(task: AbstractOperator) -> dict[str, Any]:
     """The arguments of a Spark task; for a mapped task, the arguments that all instances share."""
     if isinstance(task, MappedOperator):
         return task.given
-    names = ("heavy", "executor_memory", "executor_cores", "conn_id")
+    names = ("heavy", "driver_memory", "executor_memory", "executor_cores", "master", "conn_id")
     values = {name: getattr(task, name, None) for name in names}
     return values | {"conf": getattr(task, "spark_conf", None) or getattr(task, "conf", None)}
 

@@ -55,9 +55,9 @@ class Core(Section):
     heavy_spark_queue: str = "spark-heavy"
     """Queue of a heavy Spark task that sets no queue. heavy=True or one of the next two settings makes a task heavy."""
     heavy_spark_memory_mb: Annotated[int, Field(ge=0)] = 8192
-    """Executor memory, in MiB, at or above which a Spark task is heavy. 0 turns this rule off."""
+    """Memory of a driver or executor, in MiB, at or above which a Spark task is heavy. 0 turns this rule off."""
     heavy_spark_cores: Annotated[int, Field(ge=0)] = 8
-    """Executor cores at or above which a Spark task is heavy. 0 turns this rule off."""
+    """Cores of a driver, an executor or a local master at or above which a Spark task is heavy. 0 turns this rule off."""
     default_pool_task_slot_count: Count = 128
     """Slots of default_pool when the database is created."""
     max_active_tasks_per_dag: Count = 16

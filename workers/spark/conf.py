@@ -36,6 +36,10 @@ VALUES: Mapping[str, str] = {
     **dict.fromkeys(("spark.dynamicAllocation.enabled", "spark.eventLog.enabled", "spark.shuffle.service.enabled",
                      "spark.sql.adaptive.enabled", "spark.ui.enabled", "spark.speculation"), "boolean"),
 }  # fmt: skip
+#: The keys with comma-separated files for the driver and executors.
+FILES = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+#: Paths and URLs of files on this machine.
+_HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
 #: For a driver on this machine, so that it works without a resolvable host name, as in many containers.
 LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -80,6 +84,20 @@ def _check_key(key: str) -> None:
     nearest = difflib.get_close_matches(key, alike, 1, cutoff=0.93)
     if nearest:
         raise FailTask(f"Spark has no conf key {key!r}; did you mean {nearest[0]!r}?")
+
+
+def check_files(what: str, names: str) -> None:
+    """FailTask if one of these comma-separated files on this machine does not exist. Spark starts without a missing jar."""
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        path = re.sub(r"^file:/*(?=/)", "", name).partition("#")[0]
+        if not _HERE.match(name) or "*" in path:
+            continue
+        if not path.startswith("/"):
+            raise FailTask(
+                f"The {what} {path} of this task is a relative path, and drivers start in any folder: write an absolute path."
+            )
+        if not Path(path).exists():
+            raise FailTask(f"The {what} {path} of this task is not a file on this worker: create it, or correct the path.")
 
 
 @functools.cache

@@ -163,3 +163,70 @@ def test_a_failure_names_its_checks_with_rows_and_is_kept_with_the_task(
     assert ti.pushed["expectations"][1]["sample"] == [{"id": 2, "copies": 2}]
     assert "people: (name) is never null - broken by 1 row" in caplog.text
     assert "is unique" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        lambda suite: suite.not_null(),
+        lambda suite: suite.not_null(["id"]),
+        lambda suite: suite.unique(),
+        lambda suite: suite.unique(["id"]),
+        lambda suite: suite.columns([]),
+        lambda suite: suite.columns("id"),
+        lambda suite: suite.rows(),
+        lambda suite: suite.rows(5, 3),
+        lambda suite: suite.between("id", None, None),
+        lambda suite: suite.accepted_values("country", [None]),
+        lambda suite: suite.accepted_values("country", []),
+        lambda suite: suite.accepted_values("country", "DE"),
+        lambda suite: suite.foreign_key((), suite.frame),
+        *(
+            lambda suite, wrong=wrong: suite.not_null("id", tolerate=wrong) for wrong in (0.5, -1, True, "1", None)
+        ),
+    ],
+)  # fmt: skip
+def test_a_check_that_could_find_no_broken_row_is_refused_when_it_is_defined(people: "DataFrame", define: Any) -> None:
+    suite = expect(people)
+
+    with pytest.raises(ValueError, match=r"needs|takes|compares|number of rows"):
+        define(suite)
+
+    assert suite.checks == []
+
+
+def test_none_among_arguments_lets_no_wrong_value_pass(people: "DataFrame") -> None:
+    suite = expect(people).accepted_values("country", ["DE", None]).between("age.years", 0, None).between("age.years", None, 100)
+
+    report = suite.check(fail=False)
+
+    assert by_promise(report) == {
+        "country is one of DE": ("failed", 2, ""),
+        "age.years is at least 0": ("failed", 1, ""),
+        "age.years is at most 100": ("failed", 1, ""),
+    }
+
+
+def test_a_check_that_spark_cannot_compute_hides_no_other(people: "DataFrame") -> None:
+    numbers = people.sparkSession.createDataFrame([(1,), (9,)], "code int")
+    suite = (
+        expect(people).unique("id").between("name", 0, 10).matches("age.years", "[").satisfies("nope > 1").satisfies("id / 0 > 1")
+        .foreign_key("country", numbers, "code").not_null("name", warn=True).rows(1)
+    )  # fmt: skip
+
+    report = suite.check(fail=False)
+
+    assert [result.status for result in report.results] == [
+        "failed", "failed", "failed", "failed", "failed", "failed", "warned", "passed",
+    ]  # fmt: skip
+    assert [bool(result.note) for result in report.results] == [False, True, True, True, True, True, False, False]
+    notes = [result.note for result in report.results if result.note]
+    assert all(note.startswith("Spark cannot check it: ") and "\n" not in note and "aborted" not in note for note in notes), notes
+    assert (report.results[0].failing, report.results[0].sample) == (1, ({"id": 2, "copies": 2},))
+
+
+def test_an_error_of_the_dataframe_itself_is_no_result_of_a_check(people: "DataFrame") -> None:
+    broken = people.selectExpr("1 / (id - 2) as share")
+
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        expect(broken).not_null("share").rows(1).check(fail=False)

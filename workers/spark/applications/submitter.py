@@ -1,8 +1,6 @@
 """Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
 
-import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from scheduler.authoring import context
@@ -14,7 +12,7 @@ from scheduler.process import secrets_masker
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
-from workers.spark import java, reachable
+from workers.spark import conf, java, reachable
 from workers.spark.applications import driver
 from workers.spark.applications.jobs import Jobs
 from workers.spark.applications.tracking import Followed, end_for, say
@@ -23,8 +21,6 @@ from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster
 from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
-#: Paths and URLs of files on this machine.
-_HERE = re.compile(r"(file:/*)?/|(?![a-zA-Z][\w+.-]*:)")
 #: Seconds for each request to the UI of an application.
 UI_TIMEOUT_S = 2.0
 
@@ -103,15 +99,9 @@ class Submitter:
         in_cluster = submission.target.is_cluster_mode and not cluster.uploads_files
         values = {"application": submission.application, **submission.options}
         for field in ("keytab",) if in_cluster else ("application", "files", "py_files", "archives", "jars", "keytab"):
-            for name in filter(None, (part.strip() for part in values.get(field, "").split(","))):
-                path = name.removeprefix("file://").partition("#")[0]
-                if _HERE.match(name) and not path.startswith("/"):
-                    raise FailTask(
-                        f"The {field} {path} of this task is a relative path, and drivers start in any folder: "
-                        "write an absolute path."
-                    )
-                if _HERE.match(name) and not Path(path).is_file() and "*" not in path:
-                    raise FailTask(f"The {field} {path} of this task is not a file on this worker: create it, or correct the path.")
+            conf.check_files(field, values.get(field, ""))
+        for key in () if in_cluster else conf.FILES:
+            conf.check_files(f"conf {key}", submission.conf.get(key, ""))
         if cluster.needs_java:
             java.check_java()
         if any(secrets_masker.redact(argument) != argument for argument in submission.arguments):

@@ -23,6 +23,8 @@ R = TypeVar("R")
 #: Seconds between two checks whether an application has ended, and between two requests to kill it.
 LOOK_S, ASK_AGAIN_S = 0.2, 2.0
 KEPT_LINES = 2000
+#: Seconds for the rest of the output of a driver after its end, and requests without an answer before that is given up.
+OUTPUT_S, OUTPUT_TRIES = 60.0, 3
 NOT_FOUND = "the cluster does not know it, but the submission may still be on its way"
 
 
@@ -83,7 +85,11 @@ class Followed:
         while True:
             status = self.status()
             # Before the end is stored, so that the last output is in the log, and its IDs in the row.
-            self._pass_output()
+            if status.phase.is_end:
+                self._pass_rest()
+            else:
+                with contextlib.suppress(ClusterUnreachableError):  # the next request reads the same part
+                    self._pass_output()
             self.note(status)
             if status.phase.is_end:
                 return status
@@ -219,14 +225,28 @@ class Followed:
         alone = lines.error(text)
         return causes.of_text(text) or (causes.sentence(alone) if alone else "its output is above.")
 
-    def _pass_output(self) -> None:
-        try:
-            text = self.cluster.output(self.ids, self._seen)
-        except ClusterUnreachableError:
-            return  # the next request reads the same part
+    def _pass_output(self) -> bool:
+        """Write the new output of its driver to the log. Returns whether there was any."""
+        text = self.cluster.output(self.ids, self._seen)
         if text:
             self.read_output(text, self.cluster.driver_host(self.ids))
             print(text, end="" if text.endswith("\n") else "\n", flush=True)  # noqa: T201
+        return bool(text)
+
+    def _pass_rest(self) -> None:
+        """Write all output that is left after its end, in which the cause of a failure is searched."""
+        deadline, errors, why = time.monotonic() + OUTPUT_S, 0, f"it is longer than could be read in {OUTPUT_S:g} s"
+        while time.monotonic() < deadline:
+            try:
+                if not self._pass_output():
+                    return
+                errors = 0
+            except ClusterUnreachableError as error:
+                errors, why = errors + 1, str(error)
+                if errors == OUTPUT_TRIES:
+                    break
+                time.sleep(LOOK_S)
+        say(f"the end of the output of {self.ids} is not in this log: {why}", level="WARNING")
 
 
 def end_for(interruption: BaseException, followed: Followed, within_s: float) -> None:

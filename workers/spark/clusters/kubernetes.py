@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from workers.spark.clusters import calls
@@ -65,9 +65,9 @@ class Kubernetes(Cluster):
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
         if ids.driver_id is None:
             return ""
-        text = self._run("logs", ids.driver_id, "-c", DRIVER_CONTAINER)
-        new, seen["log"] = text[seen.get("log", 0) :], len(text)
-        return new
+        since = seen.get("second")
+        limits = () if since is None else (f"--since-time={datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}",)
+        return new_lines(self._run("logs", ids.driver_id, "-c", DRIVER_CONTAINER, "--timestamps", *limits), seen)
 
     def _call(self, *arguments: str) -> Mapping[str, Any]:
         output = self._run(*arguments)
@@ -124,6 +124,41 @@ def found(listed: Mapping[str, Any]) -> Ids | None:
         return None
     labels = newest["metadata"].get("labels", {})
     return Ids(driver_id=newest["metadata"]["name"], application_id=labels.get("spark-app-selector"))
+
+
+def new_lines(text: str, seen: dict[str, int]) -> str:
+    """The new part of a log with timestamps, without these, and update `seen`.
+
+    A request starts at a whole second, so lines of the last second come again: `seen` has that second, how many of its lines
+    were read, and how much of the last one, which may not have been complete.
+    """
+    at, count, part = (seen.get(name, 0) for name in ("second", "lines", "part"))
+    new: list[str] = []
+    passed = 0
+    for line in text.splitlines(keepends=True):
+        stamp, space, rest = line.partition(" ")
+        second = _second(stamp)
+        if not space or second is None:
+            continue
+        if second > at:
+            at, count, passed = second, 0, 0
+        passed += 1
+        if passed > count:
+            new.append(rest)
+            count, part = passed, len(rest)
+        elif passed == count:
+            new.append(rest[part:])
+            part = max(part, len(rest))
+    seen |= {"second": at, "lines": count, "part": part}
+    return "".join(new)
+
+
+def _second(stamp: str) -> int | None:
+    """The second of a timestamp such as 2026-01-01T00:00:00.123456789Z."""
+    try:
+        return int(datetime.fromisoformat(stamp[:19]).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
 
 
 def _ended(state: Mapping[str, Any]) -> Mapping[str, Any] | None:

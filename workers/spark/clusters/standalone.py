@@ -30,7 +30,8 @@ LISTS = ("workers", "activeapps", "completedapps", "activedrivers", "completeddr
 #: The line that ends the command line at the start of a driver's log.
 COMMAND_END = "\n" + "=" * 40
 _LOG_HEAD = re.compile(r"\A==== Bytes (\d+)-(\d+) of (\d+) of [^\n]* ====\n")
-CHUNK_BYTES = 200_000
+#: Bytes of a driver's output in one request, and the requests for it between two of the status.
+CHUNK_BYTES, MOST_CHUNKS = 200_000, 50
 HEAD_BYTES = 20_000
 CLOCKS_DIFFER_S = 120.0
 
@@ -101,22 +102,25 @@ class Standalone(Cluster):
         if page is None:
             return ""
         self._host = urlsplit(page).hostname
+        # The cause of a failure is at the end of stderr.
         return "".join(_new_output(page, ids.driver_id, kind, seen) for kind in ("stdout", "stderr"))
 
     def _driver_of(self, page: Mapping[str, Any], tag: str, since: datetime) -> str | None:
         """The driver with the tag in its command line, at the start of its log, because a master lists drivers without names."""
-        active = {listed["id"] for listed in page["activedrivers"]}
+        # A driver that failed without a log never ran, or its worker is gone. One that succeeded may be ours.
+        undecided = {listed["id"] for listed in page["activedrivers"]} | {
+            listed["id"] for listed in page["completeddrivers"] if DRIVER_STATES.get(str(listed.get("state"))) is Phase.FINISHED
+        }
         without_log: str | None = None
         for driver in young_drivers(page, since):
             where = worker_page(page, driver)
             command_line = None if where is None else _command_line(where, driver)
             if command_line is not None and tag in command_line:
                 return driver
-            if command_line is None and driver in active:
+            if command_line is None and driver in undecided:
                 without_log = driver
-            # An ended driver without a log never ran, or its worker is gone: it is not running.
         if without_log is not None:
-            raise ClusterUnreachableError(f"{without_log} has no log yet, so it is unknown whether it is {tag}")
+            raise ClusterUnreachableError(f"{without_log} has no log that can be read, so it is unknown whether it is {tag}")
         return None
 
     def _page(self) -> dict[str, Any]:
@@ -240,7 +244,10 @@ def agreed(driver: Status, application: Status, ids: Ids) -> Status:
         return Status(driver.phase, driver.detail, ids)
     if application.phase in {Phase.SUBMITTED, Phase.RUNNING}:
         return Status(Phase.RUNNING, f"{driver.detail}, but {application.detail}", ids)
-    detail = driver.detail if application.phase in {Phase.UNKNOWN, Phase.NOT_FOUND} else f"{driver.detail}, {application.detail}"
+    if application.phase is Phase.UNKNOWN:
+        return Status(Phase.UNKNOWN, f"{driver.detail}, but {application.detail}", ids)
+    # A driver that ended early has no application.
+    detail = driver.detail if application.phase is Phase.NOT_FOUND else f"{driver.detail}, {application.detail}"
     if driver.phase is Phase.FINISHED and application.phase in {Phase.FAILED, Phase.KILLED}:
         return Status(application.phase, detail, ids)
     return Status(driver.phase, detail, ids)
@@ -288,9 +295,15 @@ def _command_line(page: str, driver_id: str) -> str | None:
 
 
 def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> str:
-    offset = seen.get(kind, 0)
-    url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
-    return new_text(rest.text(url), kind, seen)
+    """All new output, in as many requests as it needs; at most MOST_CHUNKS, so that the status is read in between."""
+    parts = []
+    for _ in range(MOST_CHUNKS):
+        offset = seen.get(kind, 0)
+        url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
+        parts.append(new_text(rest.text(url), kind, seen))
+        if seen.get(kind, 0) - offset < CHUNK_BYTES:
+            break
+    return "".join(parts)
 
 
 def _is_standby(message: str) -> bool:

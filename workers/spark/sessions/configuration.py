@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from scheduler.exceptions import FailTask
 from scheduler.settings import Settings
 from workers.spark import conf
 
@@ -26,6 +27,19 @@ STATIC = frozenset({
     "spark.sql.subquery.maxThreadThreshold", "spark.sql.ui.retainedExecutions", "spark.sql.warehouse.dir",
 })  # fmt: skip
 STATIC_PREFIXES = ("spark.sql.hive.metastore.", "spark.sql.hive.version")
+
+
+def check(own: Mapping[str, str]) -> None:
+    """FailTask if a task with this conf cannot have a driver of its own, or if one of its files does not exist."""
+    master = own.get("spark.master", "")
+    for key, url in (("spark.remote", own.get("spark.remote")), ("spark.master", master if master.startswith("sc:") else None)):
+        if url is not None:
+            raise FailTask(
+                f"The conf {key} cannot be {url!r}: a PySpark task has a driver of its own, and a Connect server has another one. "
+                "Use SparkSubmitOperator with this master, or SparkSession.builder.remote() in a plain task."
+            )
+    for key in conf.FILES:
+        conf.check_files(f"conf {key}", own.get(key, ""))
 
 
 def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:

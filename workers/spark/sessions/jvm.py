@@ -17,6 +17,7 @@ from typing import Any
 from celery.platforms import set_pdeathsig
 
 from scheduler.exceptions import PacelineError
+from workers.process.logs import Losses
 from workers.spark import causes, conf
 from workers.spark.java import check_java, environment
 from workers.spark.sessions.scratch import Scratch
@@ -144,12 +145,15 @@ class Jvm:
             return read_int(file), UTF8Deserializer().loads(file)
 
     def _pump(self) -> None:
-        """Copy the output to the current file descriptor 2: the log of the running task, else the worker's stderr."""
+        """Copy the output to the current file descriptor 2: the log of the running task, else the worker's stderr.
+
+        Output that cannot be written is dropped, because the JVM would block on a full pipe.
+        """
+        losses = Losses()
         while self._has_output() and (data := os.read(self._output, CHUNK_BYTES)):
             self._recent += data
             del self._recent[:-KEPT_BYTES]
-            while data:
-                data = data[os.write(2, data) :]
+            losses.write(2, data)
         if self._has_output():
             os.close(self._output)
 

@@ -43,6 +43,7 @@ def run(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _output[:] = [""]
     own = conf.checked(getattr(operator, "spark_conf", None) or {})
+    configuration.check(own)
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)

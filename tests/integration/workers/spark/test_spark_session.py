@@ -253,6 +253,23 @@ def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
     json.dumps(found.as_json())
 
 
+def test_a_full_disk_of_logs_does_not_block_the_jvm(jvm: WarmJvm) -> None:
+    stderr, full = os.dup(2), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, 2)
+    try:
+        with session.opened(jvm, {}, name="verbose") as spark:
+            for _ in range(10):
+                jvm.classes.java.lang.System.out.println("x" * 100_000)  # more than a pipe holds
+            assert spark.range(5).count() == 5
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(full)
+
+    assert jvm.unfit is None
+    assert jvm.jvm.alive
+
+
 def small_task(jvm: WarmJvm, number: int) -> Any:
     """Work for every pool of threads that Spark SQL has: stages, a broadcast, a subquery. A weak reference to its session."""
     with session.opened(jvm, {"spark.sql.shuffle.partitions": str(3 + number % 5)}, name="small") as spark:

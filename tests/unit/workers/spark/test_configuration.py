@@ -77,3 +77,33 @@ def test_properties_keep_characters_that_java_would_change() -> None:
     text = conf.as_properties({"spark.a": "x=1:2 #", "spark.b": "C:\\new\nline", "spark.c": " begins", "spark.é": "ü"})
 
     assert text == "spark.a=x=1:2 #\nspark.b=C:\\\\new\\nline\nspark.c=\\ begins\nspark.é=ü\n"
+
+
+@pytest.mark.parametrize("key", conf.FILES)
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("/nowhere/x.jar", "/nowhere/x.jar of this task is not a file on this worker"),
+        ("{there},file:///nowhere/x.jar#alias", "/nowhere/x.jar of this task is not a file on this worker"),
+        ("{there}, x.jar", "x.jar of this task is a relative path"),
+        ("{there},file:{there}#alias,hdfs://h/x.jar,/nowhere/*.jar", None),
+        ("", None),
+    ],
+)
+def test_a_file_in_a_conf_that_does_not_exist_is_one_sentence(tmp_path: Path, key: str, names: str, words: str | None) -> None:
+    (tmp_path / "there.jar").touch()
+    own = {key: names.format(there=tmp_path / "there.jar")}
+
+    if words is None:
+        configuration.check(own)
+    else:
+        with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
+            configuration.check(own)
+        assert f"The conf {key} " in str(caught.value)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("own", [{"spark.master": "sc://h:15002"}, {"spark.remote": "sc://h:15002"}])
+def test_a_connect_server_is_no_master_of_a_task_with_a_driver_of_its_own(own: dict[str, str]) -> None:
+    with pytest.raises(FailTask, match=r"cannot be 'sc://h:15002': .*Use SparkSubmitOperator"):
+        configuration.check(own)

@@ -1,7 +1,13 @@
 """The answers of a standalone master, as those of Spark 4.3.0, and their meaning."""
 
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -11,6 +17,7 @@ from workers.spark.clusters import standalone
 from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
 
 TAG = "paceline-0123abcd-7-2"
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def page(state: str = "RUNNING", **lists: Any) -> dict[str, Any]:
@@ -40,12 +47,13 @@ def page(state: str = "RUNNING", **lists: Any) -> dict[str, Any]:
         ("KILLED", "FINISHED", Phase.KILLED),
         ("UNKNOWN", "FINISHED", Phase.UNKNOWN),
         ("A_NEW_WORD", "RUNNING", Phase.UNKNOWN),
+        *((end, "A_NEW_WORD", Phase.UNKNOWN) for end in ("FINISHED", "FAILED", "KILLED", "ERROR")),
     ],
 )
 def test_driver_and_application_have_to_agree_on_an_end(driver: str, application: str, phase: Phase) -> None:
     answer = standalone.of_driver({"success": True, "driverState": driver})
     listed = (
-        standalone.of_application(page(application), Ids("driver-1", "app-1")) if application != "none" else Status(Phase.UNKNOWN)
+        standalone.of_application(page(application), Ids("driver-1", "app-1")) if application != "none" else Status(Phase.NOT_FOUND)
     )
 
     assert standalone.agreed(answer, listed, Ids("driver-1", "app-1")).phase is phase
@@ -137,3 +145,64 @@ def test_the_output_goes_on_where_it_was_left() -> None:
     cut = "==== Bytes 6-90 of 90 of /work/driver-1/stdout ====\nhalf a line"
     assert (standalone.new_text(cut, "stdout", seen), seen) == ("", {"stdout": 6})
     assert standalone.new_text("Error: Log type must be one of stdout, stderr", "stdout", seen) == ""
+
+
+@contextmanager
+def served(answer: Callable[[str], str]) -> Iterator[int]:
+    """A server on a port whose bodies are `answer(path)`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = answer(self.path).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+def test_output_that_is_longer_than_one_answer_is_read_to_its_end() -> None:
+    log = "".join(f"line {number}\n" for number in range(100_000))
+
+    def part(path: str) -> str:
+        query = parse_qs(urlsplit(path).query)
+        start = int(query["offset"][0])
+        text = log[start : start + int(query["byteLength"][0])]
+        return f"==== Bytes {start}-{start + len(text)} of {len(log)} of /work/log ====\n{text}"
+
+    seen: dict[str, int] = {}
+    with served(part) as port:
+        assert standalone._new_output(f"http://127.0.0.1:{port}", "driver-1", "stderr", seen) == log
+        assert standalone._new_output(f"http://127.0.0.1:{port}", "driver-1", "stderr", seen) == ""
+    assert len(log) > 5 * standalone.CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("listed", "state", "absent"),
+    [
+        ("activedrivers", "RUNNING", False),
+        ("completeddrivers", "FINISHED", False),
+        ("completeddrivers", "FAILED", True),
+        ("completeddrivers", "KILLED", True),
+    ],
+)
+def test_a_driver_without_a_readable_log_that_may_have_succeeded_is_not_absent(listed: str, state: str, absent: bool) -> None:
+    driver = {"id": "driver-1", "state": state, "starttime": str(int(NOW.timestamp() * 1000)), "worker": "gone"}
+    master = json.dumps(page("RUNNING", activeapps=[], **{listed: [driver]}))
+    with served(lambda _: master) as port:
+        cluster = standalone.Standalone("spark://127.0.0.1:7077", {"ui_port": str(port)}, "cluster", lambda _: None)
+
+        if absent:
+            assert cluster.find(TAG, NOW) is None
+        else:
+            with pytest.raises(ClusterUnreachableError, match="unknown whether it is"):
+                cluster.find(TAG, NOW)

@@ -48,8 +48,15 @@ class Cluster:
     def kill(self, ids: Ids) -> None:
         self.killed.append(ids)
 
+    #: The parts of the output of the driver; an exception is raised.
+    parts: Iterable[Any] = ()
+
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
-        return ""
+        self.parts = list(self.parts)
+        part = self.parts.pop(0) if self.parts else ""
+        if isinstance(part, Exception):
+            raise part
+        return str(part)
 
     def driver_host(self, ids: Ids) -> None:
         return None
@@ -212,3 +219,24 @@ def test_an_application_that_a_later_try_takes_over_during_the_search_is_not_kil
 
     assert cluster.killed == []
     assert jobs.noted == []
+
+
+def test_all_output_is_read_after_the_end_although_requests_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster([Phase.FAILED])
+    away = ClusterUnreachableError("away")
+    cluster.parts = ["first\n", away, away, "second\n", "java.lang.OutOfMemoryError: Java heap space\n"]
+    one = followed(cluster)
+
+    assert one.to_the_end().phase is Phase.FAILED
+
+    assert capfd.readouterr().out == "first\nsecond\njava.lang.OutOfMemoryError: Java heap space\n"
+    assert "ran out of memory" in one.cause
+
+
+def test_output_that_cannot_be_read_is_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster([Phase.FINISHED])
+    cluster.parts = ["first\n", *[ClusterUnreachableError("its pod is gone")] * 10]
+
+    assert followed(cluster).to_the_end().phase is Phase.FINISHED
+
+    assert "the end of the output of driver driver-1 is not in this log: its pod is gone" in capfd.readouterr().out

@@ -1,5 +1,7 @@
 """The output of spark-submit, YARN and Kubernetes, quoted from the named sources; no such cluster ran here."""
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +199,39 @@ def test_the_pod_of_a_tag() -> None:
 
     assert kubernetes.found({"items": items}) == Ids("new", "spark-1")
     assert kubernetes.found({"items": []}) is None
+
+
+def test_the_log_of_a_pod_goes_on_where_it_was_left() -> None:
+    stamps = [f"2026-01-01T00:00:0{second}.{part:09}Z" for second, part in ((1, 5), (1, 5), (2, 1), (2, 2), (3, 0))]
+    lines = [f"{stamp} line {number}\n" for number, stamp in enumerate(stamps)]
+    seen: dict[str, int] = {}
+
+    parts = [
+        kubernetes.new_lines("".join(lines[:1]), seen),
+        kubernetes.new_lines("".join(lines[:3]), seen),  # from second 1
+        kubernetes.new_lines("".join(lines[2:4]), seen),  # from second 2
+        kubernetes.new_lines("".join(lines[2:4]), seen),
+        kubernetes.new_lines("".join([*lines[2:4], lines[4][:-4]]), seen),  # a line that is not complete
+        kubernetes.new_lines(lines[4], seen),
+        kubernetes.new_lines("", seen),
+    ]
+
+    assert parts == ["line 0\n", "line 1\nline 2\n", "line 3\n", "", "lin", "e 4\n", ""]
+    assert seen["second"] == int(datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC).timestamp())
+
+
+def test_the_log_of_a_pod_is_requested_from_the_last_second_that_was_read(tmp_path: Path) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\necho "2026-01-01T00:00:01.000000001Z first"\n'
+        'case "$*" in *--since-time*) echo "2026-01-01T00:00:02.000000001Z second";; esac\n'
+    )
+    kubectl.chmod(0o755)
+    cluster = kubernetes.Kubernetes("k8s://https://h", {"kubectl": str(kubectl)}, "cluster", lambda _: None)
+    seen: dict[str, int] = {}
+
+    assert [cluster.output(Ids("p"), seen), cluster.output(Ids("p"), seen)] == ["first\n", "second\n"]
+
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert "--since-time" not in calls[0]
+    assert calls[1].endswith("--timestamps --since-time=2026-01-01T00:00:01Z")
