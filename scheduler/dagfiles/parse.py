@@ -43,10 +43,10 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
     try:
         parent_death.die_with_parent(parent)
         _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
-        has_side_effects = side_effects.watch()
-        reading = parse(file, work)
+        with side_effects.recorded() as inputs:
+            reading = parse(file, work)
         if "dags" in reading:
-            reading |= {"modules": load.modules_of(work.folder), "settled": not has_side_effects()}
+            reading |= {"modules": load.modules_of(work.folder), "settled": not inputs}
         result = json.dumps(reading).encode()
         faulthandler.cancel_dump_traceback_later()
         _write(RESULT_MARK + result)

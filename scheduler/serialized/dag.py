@@ -110,6 +110,11 @@ class SerializedDag(Stored):
         return {task.task_id: no for no, task in enumerate(self.tasks)}
 
     @cached_property
+    def edges(self) -> dict[str, set[str]]:
+        """task_id -> the IDs of its direct upstream tasks."""
+        return {task.task_id: set(task.upstream) for task in self.tasks}
+
+    @cached_property
     def upstream(self) -> tuple[tuple[int, ...], ...]:
         """By task_no: the numbers of its direct upstream tasks, ascending."""
         return tuple(tuple(sorted(self.number[name] for name in task.upstream)) for task in self.tasks)

@@ -171,7 +171,7 @@ class TryRunner:
         """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
-        operator = self.files.task(dag.file, claim.dag_id, claim.task_id)
+        operator = self.files.task(dag.file, claim.dag_id, claim.task_id, (claim.version_id, dag.edges))
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
         ti.log_url = path

@@ -14,7 +14,7 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.xcom_arg import RETURN_KEY
-from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dagfiles.load import Loaded, LoadedFiles
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, RunState, TaskState
@@ -165,9 +165,9 @@ class LoadedDag(LoadedFiles):
 
     def __init__(self, settings: Settings, dag: DAG) -> None:
         super().__init__(settings.dags_folder)
-        self._dag = dag
+        self._dag = Loaded({dag.dag_id: dag}, {}, read_elsewhere=False, at=0.0)
 
-    def dag(self, file: str, dag_id: str) -> DAG:
+    def _loaded(self, file: str) -> Loaded:
         return self._dag
 
 

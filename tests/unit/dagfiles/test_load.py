@@ -3,7 +3,7 @@
 import os
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -198,3 +198,89 @@ def test_loaded_files_lets_the_timeout_of_a_task_through(write: Write, tmp_path:
 
     with pytest.raises(TaskTimeout):
         LoadedFiles(tmp_path).task("d.py", "d", "t")
+
+
+#: A DAG whose tasks are `names`, an expression.
+FACTORY = """
+import json, os, pathlib, sys
+from scheduler import DAG
+from scheduler.operators import EmptyOperator
+here = pathlib.Path(__file__).parent
+with DAG("d"):
+    for name in NAMES:
+        EmptyOperator(task_id=name)
+"""
+READS: Mapping[str, tuple[str, Callable[[Path], object]]] = {
+    "a data file": (
+        "json.loads((here / 'names.json').read_text())",
+        lambda folder: folder.joinpath("names.json").write_text('["b"]'),
+    ),
+    "a folder": ("sorted(p.stem for p in here.glob('*.sql'))", lambda folder: folder.joinpath("a.sql").rename(folder / "b.sql")),
+    "a file that was not there": (
+        "['b'] if os.path.exists(here / 'marker') else ['a']", lambda folder: folder.joinpath("marker").touch(),
+    ),
+    "the environment": ("[os.environ.get('OF_A_DAG_FILE', 'a')]", lambda folder: os.environ.update(OF_A_DAG_FILE="b")),
+    "a module outside of the folder": (
+        "(sys.path.append(str(here.parent / 'lib')), __import__('names_of_tasks').NAMES)[1]",
+        lambda folder: folder.parent.joinpath("lib/names_of_tasks.py").write_text("NAMES = ['b', ]"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_task_is_found_that_an_input_beside_the_dag_file_has_added(
+    read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_A_DAG_FILE", "a")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder, library = tmp_path / "dags", tmp_path / "lib"
+    for made in (folder, library):
+        made.mkdir()
+    expression, change = READS[read]
+    (folder / "names.json").write_text('["a"]')
+    (folder / "a.sql").touch()
+    (library / "names_of_tasks.py").write_text("NAMES = ['a']")
+    (folder / "d.py").write_text(FACTORY.replace("NAMES:", f"{expression}:"))
+    loaded = LoadedFiles(folder)
+    assert loaded.task("d.py", "d", "a", (1, {"a": set()})).task_id == "a"
+
+    change(folder)
+
+    assert loaded.task("d.py", "d", "b", (2, {"b": set()})).task_id == "b"
+
+
+def test_a_run_of_an_older_version_does_not_load_the_file_for_each_task(tmp_path: Path, write: Write) -> None:
+    write(
+        "d.py",
+        "from scheduler import DAG\nfrom scheduler.operators import EmptyOperator\nwith DAG('d'):\n    EmptyOperator(task_id='t')",
+    )
+    loaded = LoadedFiles(tmp_path)
+    versions = [(1, {"t": set[str]()}), (2, {"t": set[str](), "u": set[str]()})]
+
+    tasks = {id(loaded.task("d.py", "d", "t", version)) for version in versions * 5}
+
+    assert len(tasks) == 2
+
+
+def test_a_module_that_a_task_imports_counts_too(tmp_path: Path, write: Write) -> None:
+    write("imported_late.py", "VALUE = 1")
+    write("d.py", one_task(value="__import__('imported_late').VALUE"))
+    loaded = LoadedFiles(tmp_path)
+    assert loaded.task("d.py", "d", "t").python_callable() == 1
+    assert loaded.task("d.py", "d", "t").python_callable() == 1
+    write("imported_late.py", "VALUE = 22")
+
+    assert loaded.task("d.py", "d", "t").python_callable() == 22
+
+
+def test_a_file_that_reads_from_elsewhere_is_loaded_again_after_a_while(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("d.py", "import subprocess\nsubprocess.run(['true'])\n" + one_task())
+    loaded = LoadedFiles(tmp_path)
+    first = loaded.task("d.py", "d", "t")
+    assert loaded.task("d.py", "d", "t") is first
+
+    monkeypatch.setattr("scheduler.dagfiles.load.REREAD_S", 0.0)
+
+    assert loaded.task("d.py", "d", "t") is not first
