@@ -72,6 +72,9 @@ class Triggers:
         self._other_runs = other_runs
         self._files = LoadedFiles(settings.dags_folder)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        #: The classes that are being loaded, by class path and file, and the turn of the one that the thread loads.
+        self._loading: dict[tuple[str, str | None], asyncio.Task[Any]] = {}
+        self._turn = asyncio.Lock()
         #: The dispatches for which `kill` was called, until their triggers are cancelled.
         self._stopped: set[str] = set()
         if str(settings.dags_folder) not in sys.path:
@@ -116,15 +119,27 @@ class Triggers:
     async def _class(self, row: Awaited) -> Any:
         if row.file is None and (known := _known(row.classpath)) is not None:
             return known
-        limit_s = self._settings.scheduler.dag_file_processor_timeout
-        loading = asyncio.get_running_loop().run_in_executor(self._loader, self._load, row.classpath, row.file)
-        try:
-            return await asyncio.wait_for(loading, limit_s)
-        except TimeoutError:
+        place = row.classpath, row.file
+        loading = self._loading.get(place)
+        if loading is None:
+            loading = self._loading[place] = asyncio.create_task(self._load_in_turn(*place), name=f"load {row.classpath}")
+            loading.add_done_callback(lambda done: (self._loading.pop(place), done.cancelled() or done.exception()))
+        # Another trigger may wait for the same class, so a trigger that is cancelled must not cancel the loading.
+        return await asyncio.shield(loading)
+
+    async def _load_in_turn(self, classpath: str, file: str | None) -> Any:
+        """Load one class at a time. The time limit starts with its turn: it does not include the files before it."""
+        async with self._turn:
+            limit_s = self._settings.scheduler.dag_file_processor_timeout
+            loading = asyncio.get_running_loop().run_in_executor(self._loader, self._load, classpath, file)
+            await asyncio.wait({loading}, timeout=limit_s)
+            if loading.done():
+                return loading.result()
             # The file blocks the thread, so the next class needs a new one.
+            loading.add_done_callback(lambda late: late.cancelled() or late.exception())
             self._loader.shutdown(wait=False)
             self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
-            raise PacelineError(f"Its class could not be loaded from {row.file} within {limit_s:g} s.") from None
+            raise PacelineError(f"Its class could not be loaded from {file or classpath} within {limit_s:g} s.")
 
     def _load(self, classpath: str, file: str | None) -> Any:
         dag_file = None if file is None else self._files.module(file)

@@ -111,6 +111,8 @@ class Waiter:
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}
         self._fired: list[Fired] = []
         self._something_fired = asyncio.Event()
+        #: Whether the answer to the last claim was lost: this process may have claimed triggers that it does not run.
+        self._is_claim_unknown = False
         self._wakeups, self._own_wakeups = Wakeups(settings), Wakeups(settings, WAITERS_KEY)
         self._database = ThreadPoolExecutor(2, thread_name_prefix="database")
         self._wakeup_thread = ThreadPoolExecutor(1, thread_name_prefix="wakeups")
@@ -170,7 +172,12 @@ class Waiter:
         capacity = min(self._settings.waiter.capacity - len(self._running), BATCH)
         if capacity > 0:
             waiter = self.waiter_id
+            if self._is_claim_unknown:
+                known = [*self._running, *(trigger.dispatch_id for trigger in self._fired)]
+                await self._transact(deferrals.release, waiter, known=known)
+            self._is_claim_unknown = True
             claimed = await self._transact(deferrals.claim, waiter, limit=capacity)
+            self._is_claim_unknown = False
             if waiter == self.waiter_id:  # otherwise it was declared lost in the meantime, and they are free again
                 for trigger in claimed:
                     self._start(trigger)
@@ -257,9 +264,8 @@ class Waiter:
             if self._fired:
                 await self._transact(deferrals.fire, self._fired)
                 self._wakeups.wake("queue")
-            if await self._transact(deferrals.release, self.waiter_id):
+            if await self._in_thread(self._registration.leave):
                 self._wakeups.wake_waiters()
-            await self._in_thread(self._registration.leave)
         except DBAPIError as error:
             log.warning("PostgreSQL does not answer (%s); others take over once it does", str(error.orig).strip())
 

@@ -50,11 +50,20 @@ def heartbeat(connection: Connection, process_id: str) -> bool:
     return renewed.rowcount == 1
 
 
-def stop(connection: Connection, process_id: str) -> None:
-    """Record that the process has shut down cleanly."""
+def stop(connection: Connection, process_id: str) -> int:
+    """Record that the process has shut down cleanly, and release the triggers of a waiter. Returns their number.
+
+    The lock waits for a claim of this process that is being stored (deferrals.claim). So its triggers are released too, and no
+    later claim of this process finds it alive.
+    """
     connection.exec_driver_sql(
-        "update process set stopped_at = clock_timestamp() where id = %s and stopped_at is null", (process_id,)
+        """
+        with ending as (select id from process where id = %s and stopped_at is null for update)
+        update process p set stopped_at = clock_timestamp() from ending where p.id = ending.id
+        """,
+        (process_id,),
     )
+    return deferrals.release(connection, process_id)
 
 
 def record_events(connection: Connection, wanted: bool) -> None:

@@ -59,6 +59,9 @@ class Registration:
         ended = self._pidfile.take_ended() if self._pidfile is not None else []
         return transact(self._engine, processes.expire, ended, why="is gone from its machine") if ended else []
 
-    def leave(self) -> None:
-        """Record that the process has shut down, so that no other process waits for its heartbeat to expire."""
-        transact(self._engine, processes.stop, self.id)
+    def leave(self) -> int:
+        """Record that the process has shut down, so that no other process waits for its heartbeat to expire.
+
+        Returns the number of triggers that it released.
+        """
+        return transact(self._engine, processes.stop, self.id)

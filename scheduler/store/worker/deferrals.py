@@ -3,7 +3,7 @@
 A row of `deferral` belongs to one dispatch. It counts only if the task instance is still deferred with that dispatch ID.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -42,9 +42,9 @@ class Fired:
 
 @commit_point("await")
 def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
-    """Claim triggers that no waiter awaits, oldest first; none for a waiter that was declared lost."""
-    # Holds its row against processes.expire, so that a trigger is taken either before (and freed by it) or not at all. A stronger
-    # lock would make the heartbeat, which updates this row, wait for whatever the claim waits for.
+    """Claim triggers that no waiter awaits, oldest first; none for a waiter that was declared lost or has stopped."""
+    # Holds its row against processes.expire and processes.stop, so that a trigger is taken either before (and released by them)
+    # or not at all. A stronger lock would make the heartbeat, which updates this row, wait for whatever the claim waits for.
     alive = connection.exec_driver_sql("select 1 from process where id = %s and stopped_at is null for key share", (waiter,))
     if alive.first() is None:
         return []
@@ -155,15 +155,16 @@ def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
     )
 
 
-def release(connection: Connection, waiter: str) -> int:
-    """Release all triggers of a waiter, and return their number."""
+def release(connection: Connection, waiter: str, *, known: Collection[str] = ()) -> int:
+    """Release the triggers of a waiter, except for these dispatches, and return their number."""
     freed = connection.exec_driver_sql(
         """
         with mine as (
-            select task_instance_id from deferral where waiter = %s order by task_instance_id for no key update
+            select task_instance_id from deferral where waiter = %s and dispatch_id <> all(%s::uuid[])
+             order by task_instance_id for no key update
         )
         update deferral d set waiter = null from mine where d.task_instance_id = mine.task_instance_id
         """,
-        (waiter,),
+        (waiter, list(known)),
     )
     return freed.rowcount

@@ -1,7 +1,9 @@
 """Deferred task instances and the waiters that await their triggers, without worker processes."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
 from scheduler.authoring import deferral
+from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.states import TaskState
 from scheduler.store.db.database import transact
@@ -22,6 +25,7 @@ from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 
 MANY = 500
+WAITS_FOR_LOCK = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 def deferred(trigger: Any, *, timeout_s: float | None = None, file: str | None = None) -> Ending:
@@ -399,3 +403,42 @@ def _event(scenario: Scenario, wanted: int = 1) -> dict[str, str]:
 
     eventually(there, timeout=20)
     return found
+
+
+def test_a_waiter_that_stops_releases_a_claim_that_is_being_stored(scenario: Scenario) -> None:
+    defer_one(scenario, never())
+    stopping = processes.register(scenario.engine, kind="waiter", name="stopping", host="h", pid=1)
+    with ThreadPoolExecutor(1) as pool, scenario.engine.connect() as claiming:
+        assert len(deferrals.claim(claiming, stopping, limit=10)) == 1
+        stopped = pool.submit(transact, scenario.engine, processes.stop, stopping)
+        eventually(lambda: scenario.rows(WAITS_FOR_LOCK) == [(1,)])
+        claiming.commit()
+        assert stopped.result(timeout=20) == 1
+
+    assert scenario.rows("select waiter from deferral") == [(None,)]
+
+
+def test_a_waiter_claims_nothing_while_its_end_is_being_stored(scenario: Scenario) -> None:
+    defer_one(scenario, never())
+    stopping = processes.register(scenario.engine, kind="waiter", name="stopping", host="h", pid=1)
+    with ThreadPoolExecutor(1) as pool, scenario.engine.connect() as ending:
+        processes.stop(ending, stopping)
+        claimed = pool.submit(transact, scenario.engine, deferrals.claim, stopping, limit=10)
+        eventually(lambda: scenario.rows(WAITS_FOR_LOCK) == [(1,)])
+        ending.commit()
+        assert claimed.result(timeout=20) == []
+
+    assert scenario.rows("select waiter from deferral") == [(None,)]
+
+
+def test_triggers_of_a_claim_whose_answer_was_lost_are_awaited(scenario: Scenario, tmp_path: Path) -> None:
+    defer_one(scenario, at_once())
+    faults = {fault_points.FAULTS: "await.committed=raise@1", fault_points.FOLDER: str(tmp_path)}
+    fault_points.arm(faults, scenario.settings.database_url)
+    try:
+        with running_waiter(scenario.settings):
+            assert resumed(scenario).resume is not None
+    finally:
+        fault_points.arm({}, scenario.settings.database_url)
+
+    assert "await.committed raise" in (tmp_path / "struck").read_text()
