@@ -56,7 +56,7 @@ def rendered(settings: Settings, ti: Mapping[str, Any]) -> dict[str, str]:
         log = path(settings, ti, ti["try_number"])
         with opened(Path(log_paths.rendered_path(str(log)))) as stream:
             found = json.load(stream)
-    except (OSError, ValueError, NotFoundError):
+    except (OSError, ValueError, RecursionError, NotFoundError):
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 

@@ -69,7 +69,7 @@ class AirflowConf:
         value = self.get(section, key, **others)
         try:
             return json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SettingsError(f"The option [{section}] {key} is not JSON: {error}.") from None
 
     def getlist(self, section: str, key: str, delimiter: str = ",", **others: Any) -> Any:

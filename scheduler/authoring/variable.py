@@ -95,7 +95,7 @@ def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> A
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         # The message must not contain the value: it may be a secret.
         raise PacelineError(f"Variable {key!r} is not JSON: read it as a string, or set it to JSON.") from None
 
@@ -114,6 +114,6 @@ def _read(backend: VariableBackend, key: str) -> str:
 
 
 def _json_or_none(text: str) -> Any:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return json.loads(text) if text.lstrip().startswith(("{", "[")) else None
     return None

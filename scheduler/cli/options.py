@@ -142,7 +142,7 @@ def read_object(file: Path) -> dict[str, Any]:
         value = json.loads(standard_input() if str(file) == "-" else file.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise click.UsageError(f"{file} is not JSON.") from None
     if not isinstance(value, dict):
         raise click.UsageError(f"{file} must hold a JSON object.")

@@ -26,6 +26,7 @@ from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import ServerHealth, StepHealth
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags import files
 from scheduler.store.db import sqlstates
@@ -150,7 +151,7 @@ class DagFileManager:
         self._stopping.clear()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._stop_fd)
-        self._thread = threading.Thread(target=self._run, name="dag-files", daemon=True)
+        self._thread = VitalThread(target=self._run, name="dag-files", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -71,7 +71,7 @@ class Pidfile:
     def _expire(self, path: Path, descriptor: int) -> None:
         try:
             owner = json.loads(os.pread(descriptor, 4096, 0) or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             owner = {}
         # Machines may share the folder without sharing its locks.
         if owner.get("host") == self._host:

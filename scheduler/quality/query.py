@@ -162,7 +162,7 @@ def _some(texts: Column) -> Column:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:  # a truncated row
+    except (ValueError, RecursionError):  # a truncated row
         return text
 
 

@@ -1,7 +1,7 @@
 """assets: stores updates of assets for the DAGs that wait for them, and creates a run of each DAG whose condition is met."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ from scheduler.authoring.timetables.base import Partition
 from scheduler.authoring.timetables.partitioned import WhenPartitioned
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.services.service import AT_ONCE, Result, TimedService, each
+from scheduler.services.service import AT_ONCE, Result, TimedService, each, is_away
 from scheduler.settings import Settings
 from scheduler.store.dags import assets, partitions
 from scheduler.store.dags.assets import SucceededTask, Update
@@ -31,11 +31,21 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """The created runs, the failed DAGs with their reasons, and whether more updates are waiting."""
+    """The created runs, the failed DAGs and updates with their reasons, and whether more updates are waiting."""
 
     runs: list[runs.CreatedRun]
     broken: dict[str, str]
+    broken_updates: list[tuple[str, str]]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The number of notices taken and of updates stored, and the task instances whose updates could not be, with the reason."""
+
+    taken: int
+    updates: int
+    broken: list[tuple[str, str]]
 
 
 class Assets(TimedService):
@@ -55,13 +65,16 @@ class Assets(TimedService):
         return Result(
             runs=[run.id for run in triggered.runs],
             again_in_s=AT_ONCE if triggered.more else None,
-            log=[(logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in triggered.broken.items()],
+            log=[
+                *((logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in triggered.broken.items()),
+                *((logging.ERROR, f"The updates of assets by {of} wait: {why}") for of, why in triggered.broken_updates),
+            ],
         )
 
     def trigger(self, now: datetime) -> Triggered:
-        taken, updates = transact(self._engine, _store_updates, self._versions)
-        if updates:
-            measures.count("asset.updates", updates)
+        stored = transact(self._engine, _store_updates, self._versions)
+        if stored.updates:
+            measures.count("asset.updates", stored.updates)
         self._set_aside = {dag_id: until for dag_id, until in self._set_aside.items() if until > now}
         dag_ids, unreadable = transact(self._engine, _candidates, self._versions, list(self._set_aside))
         created, failed = each(dag_ids, lambda dag_id: transact(self._engine, _create_run, dag_id, self._versions, self._settings))
@@ -70,7 +83,7 @@ class Assets(TimedService):
         broken |= failed
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
         runs_ = [run for run in [*created.values(), *partitioned] if run is not None]
-        return Triggered(runs_, broken, more=taken == BATCH)
+        return Triggered(runs_, broken, stored.broken, more=stored.taken == BATCH)
 
     def _trigger_partitions(self, without: Collection[str]) -> tuple[list[runs.CreatedRun | None], dict[str, str]]:
         """Create the runs of partitions of which all updates that they wait for have arrived."""
@@ -81,14 +94,34 @@ class Assets(TimedService):
         return list(created.values()), {dag_id: why for (dag_id, _), why in (unreadable | failed).items()}
 
 
-@commit_point("update", lambda stored: stored[0])
-def _store_updates(connection: Connection, versions: Versions) -> tuple[int, int]:
-    """Turn the notices of successful tasks into updates of their outlets; returns the numbers of notices and updates."""
-    successes = assets.take_successes(connection, limit=BATCH)
-    dags = {success.version_id: versions.dag(connection, success.version_id) for success in successes}
-    updates = [update for success in successes for update in _updates(dags[success.version_id], success)]
-    assets.store(connection, updates, {uri: name for dag in dags.values() for uri, name in dag.asset_names.items()})
-    return len(successes), len(updates)
+@commit_point("update", lambda stored: stored.taken)
+def _store_updates(connection: Connection, versions: Versions) -> _Stored:
+    """Turn the notices of successful tasks into updates of their outlets. One that cannot be stored is set aside."""
+    successes = {success.notice_id: success for success in assets.take_successes(connection, limit=BATCH)}
+    found, broken = each(successes, lambda notice: _updates(connection, versions, successes[notice]), in_transaction=True)
+    try:
+        _store(connection, *found.values())
+    except DBAPIError as error:
+        if is_away(error):
+            raise
+        # PostgreSQL accepts one of them not: which one is known after each is stored alone.
+        stored, unstorable = each(found, lambda notice: _store(connection, found[notice]))
+        found, broken = {notice: found[notice] for notice in stored}, broken | unstorable
+    if broken:
+        assets.set_aside(connection, broken)
+    updates = sum(len(updates) for updates, _ in found.values())
+    return _Stored(len(successes), updates, [(_name(successes[notice]), why) for notice, why in broken.items()])
+
+
+def _store(connection: Connection, *of_tasks: tuple[list[Update], Mapping[str, str]]) -> None:
+    """Store the updates of tasks, with the names of their assets, or none of them."""
+    with connection.begin_nested():
+        names = {uri: name for _, names in of_tasks for uri, name in names.items()}
+        assets.store(connection, [update for updates, _ in of_tasks for update in updates], names)
+
+
+def _name(success: SucceededTask) -> str:
+    return f"{success.dag_id}.{success.task_id} (run {success.run_id})"
 
 
 def _candidates(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -102,7 +135,7 @@ def _candidates(connection: Connection, versions: Versions, without: list[str]) 
         uris, dag = collected[dag_id].uris, versions.dag(connection, collected[dag_id].version_id)
         return _is_met(dag, uris) or not uris.issubset(_named(dag))
 
-    examined, broken = each(collected, is_needed, stops=DBAPIError)
+    examined, broken = each(collected, is_needed, in_transaction=True)
     return [dag_id for dag_id, is_needed in examined.items() if is_needed], broken
 
 
@@ -112,7 +145,7 @@ def _ready_partitions(
     """The DAG and key of partitions to create a run of; and those of unreadable DAGs, with the reason. It locks nothing."""
     pending = {(row.dag_id, row.key): row for row in partitions.pending(connection, without=without)}
     examined, broken = each(
-        pending, lambda place: _is_due(versions.dag(connection, pending[place].version_id), pending[place]), stops=DBAPIError
+        pending, lambda place: _is_due(versions.dag(connection, pending[place].version_id), pending[place]), in_transaction=True
     )
     return [place for place, is_due in examined.items() if is_due], broken
 
@@ -145,11 +178,13 @@ def _create_partition_run(
     return created
 
 
-def _updates(dag: SerializedDag, success: SucceededTask) -> list[Update]:
+def _updates(connection: Connection, versions: Versions, success: SucceededTask) -> tuple[list[Update], Mapping[str, str]]:
+    """The updates of a task, and the names of the assets of its DAG by URI."""
+    dag = versions.dag(connection, success.version_id)
     # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
     no = dag.number.get(success.task_id)
     outlets = () if no is None else dag.tasks[no].outlets
-    return [update for uri in outlets for update in _of_outlet(uri, success)]
+    return [update for uri in outlets for update in _of_outlet(uri, success)], dag.asset_names
 
 
 def _of_outlet(uri: str, success: SucceededTask) -> list[Update]:

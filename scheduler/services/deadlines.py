@@ -3,9 +3,11 @@
 import logging
 
 from scheduler.process import measures
-from scheduler.services.service import Result, Service
+from scheduler.services.service import Result, Service, each
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
+
+log = logging.getLogger("paceline.scheduler")
 
 #: Runs checked in one pass.
 BATCH = 100
@@ -26,8 +28,10 @@ class Deadlines(Service):
     def settle(self) -> int:
         """Record the missed SLAs and deadlines, and return their number."""
         due = transact(self._engine, deadlines.runs_due, limit=BATCH)
-        settled = [transact(self._engine, deadlines.settle, run) for run in due]
-        met, missed = sum(met for met, _ in settled), sum(missed for _, missed in settled)
+        settled, broken = each(due, lambda run: transact(self._engine, deadlines.settle, run))
+        for run, why in broken.items():
+            log.error("The deadlines of DAG run %s cannot be checked: %s", run, why)
+        met, missed = sum(met for met, _ in settled.values()), sum(missed for _, missed in settled.values())
         if met:
             measures.count("deadline_alerts.deadline_not_missed", met)
         if missed:

@@ -7,19 +7,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
-from scheduler.exceptions import PacelineError, UnreadableVersionError
+from scheduler.exceptions import UnreadableVersionError
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.closed_runs import after_closing
-from scheduler.services.service import LogLine
+from scheduler.services.service import LogLine, is_away, reason_of
 from scheduler.settings import Settings
 from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db import sqlstates
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
@@ -27,8 +26,6 @@ from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 MOST_MOVES = 2000
 #: Runs examined in one transaction. More would save little, and lock these runs for the queue services of other schedulers.
 MOST_RUNS = 20
-#: Characters of the stored reason for a run that cannot be decided.
-LONGEST_ERROR = 1000
 States = dict[int, dict[int, TaskState]]
 
 
@@ -93,7 +90,7 @@ class Examiner:
         try:
             results.examined |= transact(self._engine, _examine, batch, self._versions, self._settings, sweeps=sweeps)
         except Exception as error:
-            if isinstance(error, OperationalError) and not sqlstates.is_of_statement(error.orig):
+            if isinstance(error, DBAPIError) and is_away(error):
                 raise
             if len(batch) > 1:
                 for run in batch:
@@ -101,7 +98,7 @@ class Examiner:
                 return
             (run,) = batch
             results.undecided.add(run)
-            reason = _reason(error)
+            reason = reason_of(error)
             if transact(self._engine, runs.store_error, run, reason):
                 results.broken[run] = reason
 
@@ -130,15 +127,6 @@ class _Results:
     examined: dict[int, _ExaminedRun] = field(default_factory=dict)
     undecided: set[int] = field(default_factory=set)
     broken: dict[int, str] = field(default_factory=dict)
-
-
-def _reason(error: Exception) -> str:
-    """The reason to store: the message of an error, with the name of its class unless it is ours."""
-    if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
-        error = error.orig  # without the statement
-    text = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
-    # PostgreSQL cannot store NUL or half of a surrogate pair.
-    return text.replace("\0", "").encode(errors="replace").decode()[:LONGEST_ERROR].strip()
 
 
 @commit_point("due", lambda due: due[0])

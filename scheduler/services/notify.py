@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.dagfiles.callback_host import CallbackHost
+from scheduler.process.vital_thread import VitalThread
 from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
@@ -150,7 +151,7 @@ class _Worker:
             self._files.append(batch.file)
         self._batches.put(batch)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = VitalThread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def close(self) -> None:

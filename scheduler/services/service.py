@@ -14,12 +14,16 @@ from typing import ClassVar, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
+from scheduler.store.db import sqlstates
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 AT_ONCE = 0.0
+#: Characters of the reason why an item failed.
+LONGEST_REASON = 1000
 #: Seconds after which a service retries rows that another scheduler had locked.
 HELD_PAUSE_S = 0.02
 #: A logging level and a message.
@@ -95,21 +99,33 @@ class TimedService(BaseService, ABC):
         return self.run_once(now)
 
 
-def each(
-    items: Iterable[K], work: Callable[[K], R], *, stops: type[DBAPIError] = OperationalError
-) -> tuple[dict[K, R], dict[K, str]]:
+def each(items: Iterable[K], work: Callable[[K], R], *, in_transaction: bool = False) -> tuple[dict[K, R], dict[K, str]]:
     """Call `work` for each item. Returns the results, and the reasons of the items that failed.
 
-    An item that fails does not stop the others, except with an error of `stops`. That is a database that does not answer, or
-    within one transaction every error of the database.
+    An item that fails does not stop the others, unless the database does not answer. Items that share a transaction
+    (`in_transaction`) are also stopped by an error of the database, which ends their transaction.
     """
     results: dict[K, R] = {}
     broken: dict[K, str] = {}
     for item in items:
         try:
             results[item] = work(item)
-        except stops:
-            raise
         except Exception as error:
-            broken[item] = f"{type(error).__name__}: {error}"
+            if isinstance(error, DBAPIError) and (in_transaction or is_away(error)):
+                raise
+            broken[item] = reason_of(error)
     return results, broken
+
+
+def is_away(error: DBAPIError) -> bool:
+    """Whether the database does not answer: the error is not about the values of a statement."""
+    return isinstance(error, OperationalError) and not sqlstates.is_of_statement(error.orig)
+
+
+def reason_of(error: Exception) -> str:
+    """The reason to store and to log: the message of an error, with the name of its class unless it is ours."""
+    if isinstance(error, DBAPIError) and isinstance(error.orig, Exception):
+        error = error.orig  # without the statement
+    text = str(error) if isinstance(error, PacelineError) else f"{type(error).__name__}: {error}"
+    # PostgreSQL cannot store NUL or half of a surrogate pair.
+    return text.replace("\0", "").encode(errors="replace").decode()[:LONGEST_REASON].strip()

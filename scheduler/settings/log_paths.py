@@ -3,10 +3,12 @@
 INVARIANT: every ID has its own path, and no path is outside of the logs folder.
 """
 
+import errno
 import functools
 import hashlib
 import os
 import re
+import stat
 from pathlib import Path
 
 #: Maximum length of a path component, in bytes. File systems allow 255.
@@ -70,8 +72,11 @@ def component(name: str) -> str:
 
 
 def append(path: str) -> int:
-    """Open a log for appending and return its descriptor. Missing folders are created."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    """Open a log for appending and return its descriptor. Missing folders are created.
+
+    OSError also for a link, a FIFO or anything else that user code has put in its place: nothing is written through it, and
+    opening it never blocks.
+    """
     folder = os.path.dirname(path)  # noqa: PTH120 - creating a Path takes longer than creating the folder
     # Usually this is the first try: the folder is missing and its parent exists.
     try:
@@ -82,7 +87,12 @@ def append(path: str) -> int:
         # Path.mkdir(parents=True) would set the mode of the last folder only.
         for place in reversed((Path(folder), *Path(folder).parents)):
             place.mkdir(FOLDER_MODE, exist_ok=True)
-    return os.open(path, flags, FILE_MODE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags, FILE_MODE)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return file
 
 
 def _task_folder(folder: Path, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:

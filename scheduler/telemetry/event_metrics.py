@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection
 
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.queries import gauges
 from scheduler.store.queries.event_feed import Event
@@ -50,7 +51,7 @@ class EventMetrics(Observer):
         self._recorder.add(CATALOG["paceline.events_behind_seconds"], (), 0.0)
 
 
-class Flusher(threading.Thread):
+class Flusher(VitalThread):
     """Sends the metrics of a process without events to StatsD."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -63,7 +64,7 @@ class Flusher(threading.Thread):
         self._ended.set()
         self.join(STOP_S)
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._ended.wait(FLUSH_S):
             self._recorder.flush()
         self._recorder.flush()

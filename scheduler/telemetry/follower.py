@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.messaging import wakeups
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
@@ -35,7 +36,7 @@ STOP_S = 5.0
 VISIBLE_S = 2.0
 
 
-class Follower(threading.Thread):
+class Follower(VitalThread):
     """Reads events every `metrics.interval` while no other scheduler does."""
 
     def __init__(self, settings: Settings, observers: Sequence[Observer]) -> None:
@@ -59,7 +60,7 @@ class Follower(threading.Thread):
         self._ended.set()
         self.join(STOP_S)
 
-    def run(self) -> None:
+    def work(self) -> None:
         due = time.monotonic()
         while not self._ended.wait(min(FLUSH_S, max(due - time.monotonic(), 0.05))):
             if time.monotonic() >= due:
@@ -74,7 +75,10 @@ class Follower(threading.Thread):
 
     def _flush(self) -> None:
         for observer in self._observers:
-            observer.flush()
+            try:
+                observer.flush()
+            except Exception:  # the others must still send
+                log.exception("%s could not send its data", type(observer).__name__)
 
     def _iteration(self) -> float:
         """Read the new events. Returns the seconds until the next iteration."""
@@ -154,7 +158,7 @@ class Follower(threading.Thread):
 
     def _position(self) -> EventFeed:
         """The position of the last reader if Redis has it, else the present."""
-        with contextlib.suppress(redis.RedisError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(redis.RedisError, ValueError, RecursionError, TypeError, KeyError):
             text: object = self._broker.get(POSITION_KEY)
             if isinstance(text, bytes):
                 until = float(json.loads(text)["until"])

@@ -6,7 +6,6 @@ Events wait in a bounded queue for a thread that sends them, so a server that is
 import contextlib
 import logging
 import queue
-import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +26,7 @@ from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, H
 
 from scheduler.authoring.frames import DataFrameReference, revived
 from scheduler.process import measures, trace_context
+from scheduler.process.vital_thread import VitalThread
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.states import RunState as DagRunState
@@ -54,7 +54,7 @@ class Lineage(Observer):
         self._client = client or OpenLineageClient(transport=_transport(settings))
         self._waiting: queue.Queue[RunEvent | None] = queue.Queue(config.queue_size)
         self._failing = False
-        self._thread = threading.Thread(target=self._send_all, name="lineage", daemon=True)
+        self._thread = VitalThread(target=self._send_all, name="lineage", daemon=True)
         self._thread.start()
 
     def observe_batch(self, batch: Batch) -> None:

@@ -5,6 +5,7 @@ and copies. The next worker on this machine copies the logs that a killed worker
 """
 
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings, log_copies, log_paths
 from workers.process.logs import worker_log
 
@@ -40,7 +42,7 @@ class Notes:
             os.close(file)
 
 
-class LogCopies(threading.Thread):
+class LogCopies(VitalThread):
     """The thread of the worker process. `running` returns the logs of the tries that run now."""
 
     def __init__(self, settings: Settings, running: Callable[[], Collection[str]]) -> None:
@@ -63,14 +65,20 @@ class LogCopies(threading.Thread):
         self._ended.set()
         self.join(LAST_S)
 
-    def run(self) -> None:
+    def work(self) -> None:
         with ThreadPoolExecutor(COPIERS, thread_name_prefix="log-copy") as pool:
-            self._adopt()
+            self._attempt(self._adopt)
             while not self._ended.wait(self._settings.logs.copy_interval):
-                self.copy(pool)
+                self._attempt(functools.partial(self.copy, pool))
             # Twice, because a pool process may be adding to the part that is read first.
-            self.copy(pool)
-            self.copy(pool)
+            self._attempt(functools.partial(self.copy, pool))
+            self._attempt(functools.partial(self.copy, pool))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:  # such as a folder of the home that cannot be read at the moment
+            worker_log.exception("the logs to copy could not be found; the next attempt follows")
 
     def copy(self, pool: ThreadPoolExecutor) -> None:
         """One round: logs that have grown, and logs that have ended."""

@@ -229,7 +229,9 @@ def keep_rendered(log: str, fields: Mapping[str, Any]) -> None:
     }
     path = log_paths.rendered_path(log)
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, log_paths.FILE_MODE)
+        # The newest try replaces the file, whatever user code has put in its place.
+        Path(path).unlink(missing_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, log_paths.FILE_MODE)
         with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
             json.dump(shown, stream)
 
@@ -268,7 +270,7 @@ def _fields_of(path: str) -> dict[str, Any] | None:
         first = file.readline(LONGEST_HEADER_BYTES)
     try:
         fields = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return {name: fields[name] for name in FIELDS if name in fields} if isinstance(fields, dict) else None
 

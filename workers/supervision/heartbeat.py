@@ -1,5 +1,6 @@
 """The heartbeat thread of a worker. It writes heartbeats, reports dead pool processes and unregisters the worker."""
 
+import functools
 import queue
 import re
 import threading
@@ -12,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import ServerHealth, StepHealth
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
@@ -47,7 +49,7 @@ class Lost:
     exclusive: bool = False
 
 
-class HeartbeatThread(threading.Thread):
+class HeartbeatThread(VitalThread):
     """Writes a heartbeat every `interval_s` seconds and reports lost dispatches at once.
 
     While the database is unreachable, both wait. Reports are not lost.
@@ -140,7 +142,7 @@ class HeartbeatThread(threading.Thread):
         if self.is_alive():
             self.join(timeout_s)
 
-    def run(self) -> None:
+    def work(self) -> None:
         beat_at = time.monotonic()
         while not self._ended.is_set():
             self._collect(max(0.0, beat_at - time.monotonic()))
@@ -164,7 +166,7 @@ class HeartbeatThread(threading.Thread):
                 if lost is not None:
                     self._unsettled.append(lost)
                     if lost.log is not None:
-                        logs.append_reason(lost.log, f"failed: {lost.reason}")
+                        self._attempt(functools.partial(logs.append_reason, lost.log, f"failed: {lost.reason}"))
                 lost = self._lost.get_nowait()
         except queue.Empty:
             return

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from celery.worker import state as celery_state
 
 from scheduler.process.health import StepHealth
+from scheduler.process.vital_thread import VitalThread
 from workers.process.logs import worker_log
 from workers.supervision.orphans import kill_tree
 from workers.supervision.running_tasks import Running, RunningTasks
@@ -38,7 +39,7 @@ class _Request:
     kill_at: float
 
 
-class TaskStopper(threading.Thread):
+class TaskStopper(VitalThread):
     """The thread that stops tasks.
 
     `pool` returns the process IDs of the pool processes. `on_abort` receives the running tasks when the worker ends at once.
@@ -113,17 +114,24 @@ class TaskStopper(threading.Thread):
         """Return why the task stopper killed the process of a dispatch; None if it did not."""
         return self._killed.get(dispatch_id)
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._done.wait(self._pause_s()):
-            self.health.ran()
-            now = time.monotonic()
-            if self._abort.is_set():
-                self._end_now()
-            self._kill_unresponsive(now)
-            for task in self._running_tasks.unleased():
-                self._kill(task, LEASE_ENDED)
-            if self._drained_since is not None:
-                self._drain(now, self._drained_since)
+            try:
+                self._look()
+            except Exception:
+                worker_log.exception("the tasks to stop could not be looked at; the next attempt follows")
+            else:
+                self.health.ran()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._abort.is_set():
+            self._end_now()
+        self._kill_unresponsive(now)
+        for task in self._running_tasks.unleased():
+            self._kill(task, LEASE_ENDED)
+        if self._drained_since is not None:
+            self._drain(now, self._drained_since)
 
     def _pause_s(self) -> float:
         busy = self._requests or self.draining or self._abort.is_set() or self._running_tasks.running()

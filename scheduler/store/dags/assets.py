@@ -19,7 +19,11 @@ from scheduler.store.db import sqlstates
 from scheduler.store.db.rows import Reader
 
 #: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
-PENDING = "exists (select from notice where kind = 'asset' and ended_at is null) or exists (select from asset_waiting)"
+PENDING = """
+    exists (select from notice where kind = 'asset' and ended_at is null
+                                 and (claimed_until is null or claimed_until <= clock_timestamp()))
+    or exists (select from asset_waiting)
+"""
 #: The key of the XCom with the extras of a task's updates: {uri: {"extra": ...}}.
 XCOM_KEY = "outlet_events"
 #: The newest events of one inlet that a task can read.
@@ -69,6 +73,8 @@ class SucceededTask:
     partition: Partition | None = None
     #: Those that the task gave its updates, by URI.
     partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: The notice of its success.
+    notice_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +129,14 @@ def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]
     rows = connection.exec_driver_sql(
         """
         with taken as (
-            select id from notice where kind = 'asset' and ended_at is null order by id limit %(limit)s for update skip locked
+            select id from notice
+             where kind = 'asset' and ended_at is null and (claimed_until is null or claimed_until <= clock_timestamp())
+             order by id limit %(limit)s for update skip locked
         ), ended as (
             update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
             returning n.id, n.task_instance_id, n.created_at
         )
-        select r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
+        select e.id as notice_id, r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
                r.partition_key, r.partition_date
           from ended e
           join task_instance t on t.id = e.task_instance_id
@@ -139,6 +147,23 @@ def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]
         {"limit": limit, "key": XCOM_KEY},
     )
     return [_success(dict(row)) for row in rows.mappings()]
+
+
+def set_aside(connection: Connection, broken: Mapping[int, str]) -> None:
+    """Open these notices again, with the reasons why their updates could not be stored: a later release may be able to.
+
+    Each attempt waits a minute longer than the one before it, at most an hour.
+    """
+    connection.exec_driver_sql(
+        """
+        update notice n
+           set ended_at = null, error = failed.reason,
+               claimed_until = clock_timestamp() + make_interval(mins => least(n.attempts, 60))
+          from unnest(%s::bigint[], %s::text[]) failed (id, reason)
+         where n.id = failed.id
+        """,
+        (list(broken), list(broken.values())),
+    )
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:

@@ -17,6 +17,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from scheduler.process import fault_points
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import connect
 
@@ -122,7 +123,7 @@ class HeartbeatConnection:
             timer.cancel()
 
 
-class Renewal(threading.Thread):
+class Renewal(VitalThread):
     """The thread that renews the heartbeat.
 
     It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; then `drain` if a
@@ -168,7 +169,7 @@ class Renewal(threading.Thread):
         """Whether the last renewal found that this process had been declared lost."""
         return self._refused_id == process_id
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._ended.is_set():
             sent_at = boottime()
             answered = not self._wanted() or self._attempt(sent_at)

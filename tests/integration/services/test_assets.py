@@ -1,5 +1,8 @@
 """Assets: updates by tasks and people, and the runs that they create."""
 
+import json
+import random
+import string
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -9,14 +12,17 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.authoring import asset, timetable
 from scheduler.authoring.asset import Asset, Condition
+from scheduler.authoring.asset_events import ADDED
 from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
+from scheduler.states import TaskState
 from scheduler.store.dags import assets, dags
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
+from scheduler.store.worker.claims import Ending
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 A, B, C = Asset("a", "s3://a"), Asset("b", "s3://b"), Asset("c", "s3://c")
@@ -281,3 +287,64 @@ def test_a_condition_survives_its_spec() -> None:
     assert asset.from_spec(condition.to_spec()) == condition
     assert condition.uris == ["s3://a", "s3://b", "s3://c"]
     assert condition.summary == "(a and b) or c"
+
+
+def broken_version(scenario: Scenario) -> None:
+    scenario.sql("update dag_version set data = '{}' where dag_id = 'broken'")
+
+
+def no_such_content(scenario: Scenario) -> None:
+    """The XCom that a task can push by itself: added assets without an extra."""
+    stored = {A.uri: {"extra": {"x": 1}}, "alias:x": {"extra": {ADDED: [{"uri": 7}, "not an asset"]}}}
+    scenario.sql(
+        "update xcom x set value = %s::jsonb from task_instance t join dag_run r on r.id = t.dag_run_id"
+        " where x.task_instance_id = t.id and x.key = %s and r.dag_id = 'broken'",
+        json.dumps(stored), assets.XCOM_KEY,
+    )  # fmt: skip
+    scenario.sql(
+        "update dag_version set data = jsonb_set(data, '{tasks,0,outlets}', %s::jsonb) where dag_id = 'broken'",
+        json.dumps([A.uri, "alias:x"]),
+    )
+
+
+def too_long(scenario: Scenario) -> None:
+    """A URI that an index cannot hold."""
+    uri = "s3://" + "".join(random.Random(1).choices(string.ascii_letters, k=20_000))
+    scenario.sql(
+        "update dag_version set data = jsonb_set(data, '{tasks,0,outlets}', %s::jsonb) where dag_id = 'broken'", json.dumps([uri])
+    )
+
+
+@pytest.mark.parametrize("break_it", [broken_version, no_such_content, too_long])
+def test_an_update_that_cannot_be_stored_stops_no_other(scenario: Scenario, break_it: Callable[[Scenario], None]) -> None:
+    scenario.add(updates("broken", A))
+    scenario.add(updates("fine", B))
+    scenario.add(waits("d", B))
+    for dag_id in ("broken", "fine"):
+        scenario.trigger(dag_id, run_id="r")
+    scenario.turn()
+    for message in scenario.messages():
+        claim = scenario.claim(message)
+        assert claim is not None
+        xcoms.push(scenario.hot, claim, assets.XCOM_KEY, "{}")
+        assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    (version,) = scenario.rows("select data::text from dag_version where dag_id = 'broken'")
+    break_it(scenario)
+
+    first = service(scenario).run_once(NOW)
+
+    assert triggered(scenario, "d") == 1
+    assert ["broken.t000" in message for _, message in first.log] == [True]
+    # It waits, and is stored as soon as it can be.
+    assert not pending(scenario)
+    scenario.sql("update dag_version set data = %s::jsonb where dag_id = 'broken'", *version)
+    scenario.sql("update xcom set value = '{}' where key = %s", assets.XCOM_KEY)
+    scenario.sql("update notice set claimed_until = clock_timestamp() where claimed_until is not null")
+    assert pending(scenario)
+    service(scenario).run_once(NOW)
+    assert scenario.rows("select dag_id from asset_event where uri = %s", A.uri) == [("broken",)]
+
+
+def pending(scenario: Scenario) -> bool:
+    """Whether the service looks for updates."""
+    return bool(scenario.rows(f"select {assets.PENDING}")[0][0])

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
@@ -36,7 +37,7 @@ class ReaperJobs(Jobs):
         return external_jobs.held(self._ask, job)
 
 
-class Reaper(threading.Thread):
+class Reaper(VitalThread):
     """A thread of the worker process. It ends only applications of the worker's own queues, whose clusters it can reach."""
 
     def __init__(self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool]) -> None:
@@ -52,7 +53,7 @@ class Reaper(threading.Thread):
     def end(self) -> None:
         self._done.set()
 
-    def run(self) -> None:
+    def work(self) -> None:
         while not self._done.wait(self._settings.abandoned_check_interval):
             if self._stopping():
                 continue

@@ -73,7 +73,7 @@ class Kubernetes(Cluster):
         output = self._run(*arguments)
         try:
             answer: Mapping[str, Any] = json.loads(output) if output.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ClusterUnreachableError(f"kubectl {' '.join(arguments)} did not print JSON") from None
         return answer
 

@@ -19,7 +19,7 @@ def ask(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeo
     """The JSON answer of `url`, also for an error status with a JSON body; ClusterUnreachableError."""
     try:
         return json.loads(text(url, body=body, headers=headers, timeout_s=timeout_s))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ClusterUnreachableError(f"{url} did not answer with JSON") from None
 
 

@@ -1,4 +1,4 @@
-"""The loading of trigger classes from DAG files: one file that hangs or takes long delays others, and fails only its own triggers."""
+"""Loading trigger classes from DAG files: a file that hangs or takes long fails only its own triggers, and delays others."""
 
 import asyncio
 import time

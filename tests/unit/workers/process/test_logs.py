@@ -218,3 +218,41 @@ def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_w
     modules = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
     assert modules == ["header", "operators.hitl", "operators.sensors.base", "quality.report", "authoring.retry_policy"]
     assert done.stderr == ""
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.with_name("secret"))
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("leave", [fifo, link, folder])
+def test_what_a_task_leaves_in_place_of_a_log_is_neither_waited_for_nor_written_through(
+    tmp_path: Path, leave: Callable[[Path], None]
+) -> None:
+    secret, log = tmp_path / "secret", tmp_path / "try-1.log"
+    secret.write_text("untouched")
+    leave(log)
+    leave(Path(log_paths.rendered_path(str(log))))
+
+    logs.append_reason(str(log), "it was killed")
+    logs.keep_rendered(str(log), {"sql": "select 1"})
+    with pytest.raises(OSError, match=r"try-1\.log"):
+        log_paths.append(str(log))
+
+    assert secret.read_text() == "untouched"
+
+
+def test_a_first_line_that_nests_too_deep_is_text(tmp_path: Path) -> None:
+    log = tmp_path / "try-1.log"
+    log.write_text("[" * 50_000 + "\n")
+
+    logs.append_reason(str(log), "it was killed")
+
+    assert log.read_text().endswith(" ERROR it was killed\n")
