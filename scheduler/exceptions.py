@@ -31,6 +31,10 @@ class SensorTimeout(FailTask):
     """The condition of a sensor did not come true within its timeout."""
 
 
+class ExternalTaskFailedError(PacelineError):
+    """The run or task of another DAG for which a task waits has failed. A retry of the task looks again."""
+
+
 class TaskDeferralError(PacelineError):
     """The trigger that a deferred task waited for failed."""
 

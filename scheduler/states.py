@@ -4,7 +4,7 @@ The database constraints, the chart in docs/reference/states.md and the test of 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self, TypeVar
 
@@ -188,12 +188,12 @@ class Branched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The previous run of the DAG: the states of its task instances (every map index) by task_id."""
+    """The previous run of the DAG: the states of its task instances (every map index) by task_id. Removed ones do not count."""
 
     run_id: str
     states: Mapping[str, Collection[TaskState]]
-    #: Tasks that the previous run does not have, but an earlier run had.
-    ran_earlier: frozenset[str] = frozenset()
+    #: For a task without an instance in the previous run: the newest earlier run that has one.
+    earlier: Mapping[str, "Before"] = field(default_factory=dict)
 
 
 def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:

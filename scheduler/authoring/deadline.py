@@ -36,9 +36,9 @@ class DeadlineReference:
 
     @staticmethod
     def AVERAGE_RUNTIME(max_runs: int = 0, min_runs: int | None = None) -> Reference:
-        """When the run was queued, plus the mean duration of the last `max_runs` (0: 10) finished runs.
+        """When the run was queued, plus the mean duration of the last `max_runs` (0: 10) successful runs.
 
-        There is no deadline with fewer than `min_runs` finished runs; `min_runs` defaults to `max_runs`.
+        There is no deadline with fewer than `min_runs` successful runs; `min_runs` defaults to `max_runs`.
         """
         checks = _checks()
         most = checks.integer("max_runs", max_runs, least=0) or DEFAULT_MAX_RUNS

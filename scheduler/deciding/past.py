@@ -26,18 +26,18 @@ def waits(dag: SerializedDag, before: Before | None) -> dict[int, str]:
     for no, task in enumerate(dag.tasks):
         if not task.depends_on_past:
             continue
-        states = before.states.get(task.task_id)
-        if states is None and (task.task_id in before.ran_earlier or not task.ignore_first_depends_on_past):
-            reasons[no] = f"depends_on_past: the previous run, {before.run_id}, has no {task.task_id}"
-        elif states is not None and not PASSED.issuperset(states):
-            reasons[no] = f"depends_on_past: {task.task_id} of the previous run, {before.run_id}, is {_shown(states)}"
-        elif task.wait_for_downstream:
-            names = (dag.tasks[below].task_id for below in dag.downstream[no])
-            late = [name for name in names if not PASSED.issuperset(before.states.get(name, ()))]
-            if late:
-                reasons[no] = (
-                    f"wait_for_downstream: {late[0]} of the previous run, {before.run_id}, is {_shown(before.states[late[0]])}"
-                )
+        # A task may be in some runs only: it was removed for a while, or a start_date or end_date excludes it.
+        own = before if task.task_id in before.states else before.earlier.get(task.task_id)
+        if own is None:
+            if not task.ignore_first_depends_on_past:
+                reasons[no] = f"depends_on_past: no earlier run has {task.task_id}, and ignore_first_depends_on_past is False"
+            continue
+        names = [dag.tasks[below].task_id for below in dag.downstream[no]] if task.wait_for_downstream else []
+        late = next((name for name in (task.task_id, *names) if not PASSED.issuperset(own.states.get(name, ()))), None)
+        if late is not None:
+            rule = "depends_on_past" if late == task.task_id else "wait_for_downstream"
+            which = "the previous run" if own is before else "the earlier run"
+            reasons[no] = f"{rule}: {late} of {which}, {own.run_id}, is {_shown(own.states[late])}"
     return reasons
 
 

@@ -1,7 +1,7 @@
 """Trigger rules, which decide about a task from the states of its direct upstream tasks. Pure.
 
 They are those of Airflow (airflow/ti_deps/deps/trigger_rule_dep.py), with the same timing: a rule decides as soon as no further
-state can change its result.
+state can change its result. Beside other upstream tasks, a removed one does not count. In Airflow it meets only some of the rules.
 """
 
 import functools
@@ -54,6 +54,11 @@ class Upstream:
     @property
     def all_done(self) -> bool:
         return self.done >= self.total
+
+    @property
+    def all_skipped(self) -> bool:
+        """Whether all were skipped. Removed ones do not count, and only removed ones are not "all"."""
+        return 0 < self.skipped == self.total - self.removed
 
     @property
     def bad(self) -> int:
@@ -119,9 +124,9 @@ def decide_teardown(upstream: Upstream, scope: Upstream, setups: Upstream) -> Ve
     for waited in (upstream, scope, setups):
         if not waited.all_done:
             return _wait(waited)
-    if setups.total == 0 or setups.success:
+    if setups.total == setups.removed or setups.success:
         return _run()
-    return _skip("all its setups were skipped") if setups.skipped >= setups.total else _fail("none of its setups succeeded")
+    return _skip("all its setups were skipped") if setups.all_skipped else _fail("none of its setups succeeded")
 
 
 def _run() -> Verdict:
@@ -170,7 +175,7 @@ def _all_done(u: Upstream) -> Verdict:
 def _all_skipped(u: Upstream) -> Verdict:
     if u.success or u.bad:
         return _skip("an upstream task was not skipped")
-    return _run() if u.skipped >= u.total else _wait(u)
+    return _run() if u.all_done else _wait(u)
 
 
 def _one_success(u: Upstream) -> Verdict:
@@ -178,7 +183,7 @@ def _one_success(u: Upstream) -> Verdict:
         return _run()
     if not u.all_done:
         return _wait(u)
-    return _skip("every upstream task was skipped") if u.skipped == u.done else _fail("no upstream task succeeded")
+    return _skip("every upstream task was skipped") if u.all_skipped else _fail("no upstream task succeeded")
 
 
 def _one_failed(u: Upstream) -> Verdict:
@@ -206,7 +211,7 @@ def _none_failed_min_one_success(u: Upstream) -> Verdict:
         return _wait(u)
     if u.success:
         return _run()
-    return _skip("every upstream task was skipped") if u.skipped == u.total else _fail("no upstream task succeeded")
+    return _skip("every upstream task was skipped") if u.all_skipped else _fail("no upstream task succeeded")
 
 
 def _none_skipped(u: Upstream) -> Verdict:

@@ -273,8 +273,6 @@ def _upstream(facts: Situation) -> list[str]:
     if decide(facts.trigger_rule, Upstream.counted(counts)).state is not None:
         return []
     open_tasks = _open(facts.upstream)
-    if not open_tasks:
-        return [f"Its trigger rule {facts.trigger_rule} can never be met: upstream, {_names(facts.upstream)}."]
     return [f"It waits for upstream {_tasks(open_tasks)} {_names(open_tasks)}; its trigger rule is {facts.trigger_rule}."]
 
 

@@ -13,7 +13,7 @@ from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.triggers import ExternalTrigger
 from scheduler.authoring.xcom_arg import XComArg
-from scheduler.exceptions import ConflictError, FailTask, SkipTask
+from scheduler.exceptions import ConflictError, ExternalTaskFailedError, FailTask, SkipTask
 from scheduler.states import RunState
 
 
@@ -117,4 +117,6 @@ class TriggerDagRunOperator(Operator):
 
     def _conclude(self, verdict: ExternalResult, run_id: str) -> None:
         if verdict is ExternalResult.FAILED:
-            raise FailTask(f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}.")
+            raise ExternalTaskFailedError(
+                f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}."
+            )

@@ -24,3 +24,6 @@ class Difference(StrEnum):
     DATA_INTERVALS = "Data intervals with catchup and without `start_date`"
     MISSED_RUNS = "Missed runs without catchup"
     LATER_START = "A later `start_date`"
+    REMOVED = "Removed task instances"
+    NO_LOGICAL_DATE = "Runs without a logical date"
+    FAILED_IN_AVERAGE = "Failed runs in averages"

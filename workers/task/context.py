@@ -93,7 +93,7 @@ class TaskInstance:
     @property
     def logical_date(self) -> datetime | None:
         """The logical date of the run."""
-        date: datetime | None = self.get_template_context()["logical_date"]
+        date: datetime | None = self.get_template_context().get("logical_date")
         return date
 
     execution_date = logical_date

@@ -142,8 +142,7 @@ class DatabaseStore:
         return triggered_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
-        date = claim.logical_date
-        return None if date is None else self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_id, date))
+        return self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_run_id))
 
     def secrets(self, claim: Claim) -> StoreBackend:
         return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.triggers import ExternalTrigger
-from scheduler.exceptions import FailTask, SkipTask
+from scheduler.exceptions import ExternalTaskFailedError, FailTask, SkipTask
 from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
@@ -47,8 +47,9 @@ class ExternalTaskSensor(DeferrableSensor):
     `external_dag_id` is that DAG, with `external_task_id`, `external_task_ids` or `external_task_group_id`.
 
     The other run has the same logical date, or that minus `execution_delta` (a timedelta), or the dates that
-    `execution_date_fn(logical_date)` returns. The sensor is skipped or fails if one of them is in one of `skipped_states`
-    or `failed_states`. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
+    `execution_date_fn(logical_date)` returns. In a run without a logical date, the function gets `run_after`. The sensor is
+    skipped or fails if one of them is in one of `skipped_states` or `failed_states`, and a retry looks again. Removed task
+    instances do not count. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
     worker; `poll_interval` (seconds) is accepted as in Airflow, and a waiter checks once a second.
     """
 
@@ -115,15 +116,15 @@ class ExternalTaskSensor(DeferrableSensor):
         if verdict is ExternalResult.SKIPPED or (verdict is ExternalResult.FAILED and (self.soft_fail or self.never_fail)):
             raise SkipTask(f"{self._shown()} ended in a state that skips this task.")
         if verdict is ExternalResult.FAILED:
-            raise FailTask(f"{self._shown()} ended in one of the failed_states {', '.join(self.failed_states)}.")
+            raise ExternalTaskFailedError(f"{self._shown()} ended in one of the failed_states {', '.join(self.failed_states)}.")
 
     def _targets(self, context: Mapping[str, Any]) -> list[Target]:
-        tasks = self._task_ids(context)
-        return [
-            Target(dag_id=self.external_dag_id, logical_date=date, task_id=task)
-            for date in self._dates(context)
-            for task in tasks or (None,)
-        ]
+        dates, group = self._dates(context), self.external_task_group_id
+        if group is not None:
+            self._task_ids(context)
+            return [Target(dag_id=self.external_dag_id, logical_date=date, group_id=group) for date in dates]
+        tasks: Sequence[str | None] = self._task_ids(context) or [None]
+        return [Target(dag_id=self.external_dag_id, logical_date=date, task_id=task) for date in dates for task in tasks]
 
     def _task_ids(self, context: Mapping[str, Any]) -> list[str]:
         if self.external_task_group_id is None:
@@ -136,8 +137,11 @@ class ExternalTaskSensor(DeferrableSensor):
 
     def _dates(self, context: Mapping[str, Any]) -> list[datetime]:
         own = context.get("logical_date")
-        if own is None:
-            raise FailTask("ExternalTaskSensor waits for a run with the same logical date, but this run has none.")
+        if own is None and self.execution_date_fn is None:
+            raise FailTask(
+                "ExternalTaskSensor waits for a run with the same logical date, but this run has none: give it execution_date_fn."
+            )
+        own = own or context["dag_run"].run_after
         if self.execution_delta is not None:
             return [own - self.execution_delta]
         if self.execution_date_fn is None:

@@ -14,6 +14,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from scheduler.states import TaskState as S
+from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import rehearse, transact
@@ -146,7 +147,7 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
     )
     deadlines.replan(connection, run.id)
     past = [task.task_id for task in dag.tasks if task.depends_on_past]
-    if run.logical_date is not None and past:
+    if past:
         _make_way(connection, run, past)
 
 
@@ -218,20 +219,20 @@ def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
     connection.exec_driver_sql(
         f"""
         with place as (
-            select {MOST_RUNS} as places, r.dag_id, r.backfill_id, r.logical_date
+            select {MOST_RUNS} as places, r.dag_id, r.backfill_id, r.logical_date, r.run_after, r.id
               from dag_run r join dag d on d.dag_id = r.dag_id join dag_version v on v.id = d.version_id
               left join backfill b on b.id = r.backfill_id
              where r.id = %(run)s
         ), running as (
-            select o.id, o.logical_date, count(*) over () >= r.places as none_free, r.logical_date as cleared
+            select o.id, {ORDER.format("o")} as at, count(*) over () >= r.places as none_free, {AFTER.format("o", "r")} as is_later
               from dag_run o join place r on {SHARES_RUNS}
              where o.state = 'running'
         ), yielding as (
             select id from running
-             where none_free and logical_date > cleared
+             where none_free and is_later
                and exists (select 1 from task_instance t
                             where t.dag_run_id = running.id and t.state is null and t.task_id = any(%(past)s))
-             order by logical_date desc limit 1
+             order by at desc, id desc limit 1
         ), held as (
             select r.id from dag_run r join yielding using (id) for no key update of r
         )

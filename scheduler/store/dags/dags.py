@@ -7,6 +7,11 @@ from sqlalchemy import Connection
 from scheduler.exceptions import no_dag
 from scheduler.states import RUN_FINISHED
 
+#: The place in time of the run `{0}` among the runs of its DAG: runs without a logical date are placed by their run_after.
+ORDER = "coalesce({0}.logical_date, {0}.run_after)"
+#: The run `{0}` comes after the run `{1}` of the same DAG.
+AFTER = f"({ORDER}, {{0}}.id) > ({ORDER.replace('0', '1')}, {{1}}.id)"
+
 
 def pause(connection: Connection, dag_id: str) -> bool:
     """Create no more runs of the DAG, and start no more of its task instances; False if it was paused already."""
@@ -37,7 +42,7 @@ def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
 
 
 def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[str, int]:
-    """Pause the DAGs of these runs whose last max_consecutive_failed_dag_runs ended runs, by logical date, all failed.
+    """Pause the DAGs of these runs whose last max_consecutive_failed_dag_runs ended runs, in their order, all failed.
 
     Returns that number for each paused DAG. This is not in the transaction that closes the run, because a dag_schedule row
     must be locked before a dag_run row.
@@ -52,15 +57,8 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
             select l.dag_id, l.most from limited l
              cross join lateral (
                    select count(*) filter (where state = 'failed') as failed
-                     from (select state from (
-                              (select state, logical_date as at, id from dag_run
-                                where dag_id = l.dag_id and logical_date is not null and state in {RUN_FINISHED.sql}
-                                order by logical_date desc limit l.most)
-                              union all
-                              (select state, run_after, id from dag_run
-                                where dag_id = l.dag_id and logical_date is null and state in {RUN_FINISHED.sql}
-                                order by run_after desc limit l.most)) ended
-                            order by at desc, id desc limit l.most) newest) n
+                     from (select r.state from dag_run r where r.dag_id = l.dag_id and r.state in {RUN_FINISHED.sql}
+                            order by {ORDER.format("r")} desc, r.id desc limit l.most) newest) n
              where l.most > 0 and n.failed = l.most
         ), held as (
             select s.dag_id, f.most from dag_schedule s join failing f using (dag_id)

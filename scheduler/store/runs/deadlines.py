@@ -10,7 +10,8 @@ import psycopg2.extras
 from sqlalchemy import Connection
 
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import PASSED, RUN_FINISHED
+from scheduler.states import PASSED
+from scheduler.store.dags.dags import ORDER
 from scheduler.store.db.database import commit_point
 
 #: Whether an SLA or a deadline has passed, see store/upkeep/pending_work.
@@ -140,11 +141,10 @@ def _plan_deadlines(connection: Connection, dag: SerializedDag, dag_run_id: int,
         f"""
         with former as (
             select extract(epoch from e.ended_at - e.started_at) as took_s,
-                   row_number() over (order by e.logical_date desc) as age
+                   row_number() over (order by {ORDER.format("e")} desc, e.id desc) as age
               from dag_run e
-             where e.dag_id = %(dag)s and e.logical_date is not null and e.state in {RUN_FINISHED.sql}
-               and e.started_at is not null and e.id <> %(run)s
-             order by e.logical_date desc limit %(most)s
+             where e.dag_id = %(dag)s and e.state = 'success' and e.started_at is not null and e.id <> %(run)s
+             order by {ORDER.format("e")} desc, e.id desc limit %(most)s
         ), planned as (
             select r.id, s.number - 1 as number,
                    case s.spec->>'reference'

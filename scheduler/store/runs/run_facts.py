@@ -8,6 +8,14 @@ from scheduler.deciding import past
 from scheduler.deciding.evaluate import Facts
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import Before, Branched, TaskState
+from scheduler.store.dags.dags import AFTER, ORDER
+
+#: The run `b` of the same DAG comes before `r`. With catchup, manual runs do not count.
+EARLIER = f"""
+    b.dag_id = r.dag_id and {AFTER.format("r", "b")} and (not %(catchup)s or b.run_type <> 'manual')
+"""
+#: The instance `t` counts for later runs: a removed one is as if it did not exist.
+COUNTS = "t.state is distinct from 'removed'"
 
 
 def read(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
@@ -30,18 +38,15 @@ def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:
 
 
 def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, catchup: bool) -> Before | None:
-    """The previous run by logical date, with the states of the tasks `wanted`; None without one, or for the first run of a
+    """The previous run by dags.ORDER, with the states of the tasks `wanted`; None without one, or for the first run of a
     backfill. With catchup, manual runs do not count.
     """
-    row = connection.exec_driver_sql(
-        """
-        select b.id, b.run_id, r.dag_id, r.logical_date
+    previous = connection.exec_driver_sql(
+        f"""
+        select b.id, b.run_id
           from dag_run r
          cross join lateral (
-               select id, run_id from dag_run
-                where dag_id = r.dag_id and logical_date < r.logical_date
-                  and (not %(catchup)s or run_type in ('scheduled', 'backfill'))
-                order by logical_date desc limit 1) b
+               select b.id, b.run_id from dag_run b where {EARLIER} order by {ORDER.format("b")} desc, b.id desc limit 1) b
          where r.id = %(run)s
            and (r.backfill_id is null or exists (
                 select 1 from backfill_run o
@@ -49,17 +54,45 @@ def before(connection: Connection, dag_run_id: int, wanted: Collection[str], *, 
         """,
         {"run": dag_run_id, "catchup": catchup},
     ).first()
-    if row is None:
+    if previous is None:
         return None
-    states: dict[str, list[TaskState]] = {}
-    rows = connection.exec_driver_sql(
-        "select task_id, state from task_instance where dag_run_id = %s and task_id = any(%s)", (row.id, list(wanted))
-    )
-    for task_id, state in rows:
-        states.setdefault(task_id, []).append(TaskState(state or "none"))
+    states = _states(connection, [previous.id], wanted)[previous.id]
     missing = [task_id for task_id in wanted if task_id not in states]
-    ran_earlier = _ran(connection, row.dag_id, row.logical_date, missing) if missing else frozenset()
-    return Before(run_id=row.run_id, states=states, ran_earlier=ran_earlier)
+    if not missing:
+        return Before(run_id=previous.run_id, states=states)
+    found = connection.exec_driver_sql(
+        f"""
+        select n.task_id, b.id, b.run_id
+          from unnest(%(tasks)s::text[]) n (task_id)
+          join dag_run r on r.id = %(run)s
+         cross join lateral (
+               select b.id, b.run_id from dag_run b
+                where {EARLIER}
+                  and exists (select 1 from task_instance t
+                               where t.dag_run_id = b.id and t.task_id = n.task_id and {COUNTS})
+                order by {ORDER.format("b")} desc, b.id desc limit 1) b
+        """,
+        {"tasks": missing, "run": dag_run_id, "catchup": catchup},
+    ).all()
+    of_runs = _states(connection, {row.id for row in found}, wanted)
+    return Before(
+        run_id=previous.run_id,
+        states=states,
+        earlier={row.task_id: Before(run_id=row.run_id, states=of_runs[row.id]) for row in found},
+    )
+
+
+def _states(connection: Connection, dag_run_ids: Collection[int], wanted: Collection[str]) -> dict[int, dict[str, list[TaskState]]]:
+    """The states of the instances of these tasks by run and task_id."""
+    states: dict[int, dict[str, list[TaskState]]] = {run: {} for run in dag_run_ids}
+    rows = connection.exec_driver_sql(
+        f"select t.dag_run_id, t.task_id, t.state from task_instance t"
+        f" where t.dag_run_id = any(%s) and t.task_id = any(%s) and {COUNTS}",
+        (list(dag_run_ids), list(wanted)),
+    )
+    for run, task_id, state in rows:
+        states[run].setdefault(task_id, []).append(TaskState(state or "none"))
+    return states
 
 
 def lengths(
@@ -85,15 +118,3 @@ def lengths(
         if length is not None:
             length_of[row.task_id, row.key] = length
     return length_of
-
-
-def _ran(connection: Connection, dag_id: str, earlier_than: object, task_ids: Collection[str]) -> frozenset[str]:
-    rows = connection.exec_driver_sql(
-        """
-        select n.task_id from unnest(%(tasks)s::text[]) n (task_id)
-         where exists (select 1 from dag_run r join task_instance t on t.dag_run_id = r.id and t.task_id = n.task_id
-                        where r.dag_id = %(dag)s and r.logical_date < %(date)s)
-        """,
-        {"tasks": list(task_ids), "dag": dag_id, "date": earlier_than},
-    )
-    return frozenset(rows.scalars())

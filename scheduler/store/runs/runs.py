@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from scheduler.authoring.timetables.base import Partition
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.states import OPEN, RunState
+from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import commit_point
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, new_instances
@@ -184,15 +185,15 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
         rows = connection.exec_driver_sql("select statement_timestamp(), array(select id from dag_run where state = 'running')")
     else:
         rows = connection.exec_driver_sql(
-            """
+            f"""
             with touched as materialized (
                 select distinct dag_run_id as id from task_instance where ended_at > %(since)s
             ), dependent as materialized (  -- By DAG: a pair of each of a thousand runs with each other one would take long.
-                select r.dag_id, min(r.logical_date) as since
+                select r.dag_id, min({ORDER.format("r")}) as since
                   from touched join dag_run r using (id) join dag_version v on v.id = r.version_id and v.depends_on_past group by 1
             ), following as (
                 select n.id from dependent d
-                  join dag_run n on n.dag_id = d.dag_id and n.state = 'running' and n.logical_date > d.since
+                  join dag_run n on n.dag_id = d.dag_id and n.state = 'running' and {ORDER.format("n")} >= d.since
             )
             select statement_timestamp(), array(
                 select id from touched join dag_run r using (id) where r.state = 'running' union select id from following)
@@ -252,11 +253,11 @@ def lock_timed_out(connection: Connection, dag_run_id: int) -> bool:
 
 
 def following(connection: Connection, ids: Collection[int]) -> list[int]:
-    """Running runs of the same DAGs with later logical dates than these."""
+    """Running runs of the same DAGs that come after these."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         select distinct n.id from dag_run r
-          join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and n.logical_date > r.logical_date
+          join dag_run n on n.dag_id = r.dag_id and n.state = 'running' and {AFTER.format("n", "r")}
          where r.id = any(%s)
         """,
         (list(ids),),

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from scheduler.exceptions import NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState, TaskState
+from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import rows
 
 
@@ -93,18 +94,16 @@ class Instance:
 def run_keys(connection: Connection, runs: Runs) -> list[int]:
     """The keys of the selected runs, oldest first. NotFoundError if the DAG or the run does not exist."""
     keys = connection.exec_driver_sql(
-        """
-        with named as (
-            select id, logical_date from dag_run where dag_id = %(dag_id)s and run_id = %(run_id)s
-        )
+        f"""
         select r.id from dag_run r
+          left join dag_run n on n.dag_id = %(dag_id)s and n.run_id = %(run_id)s
          where r.dag_id = %(dag_id)s
-           and (%(run_id)s::text is null or r.id = (select id from named)
-                or (%(past)s and r.logical_date < (select logical_date from named))
-                or (%(future)s and r.logical_date > (select logical_date from named)))
-           and (%(from)s::timestamptz is null or r.logical_date >= %(from)s)
-           and (%(to)s::timestamptz is null or r.logical_date <= %(to)s)
-         order by r.logical_date nulls last, r.id
+           and (%(run_id)s::text is null or r.id = n.id
+                or (%(past)s and {AFTER.format("n", "r")})
+                or (%(future)s and {AFTER.format("r", "n")}))
+           and (%(from)s::timestamptz is null or {ORDER.format("r")} >= %(from)s)
+           and (%(to)s::timestamptz is null or {ORDER.format("r")} <= %(to)s)
+         order by {ORDER.format("r")}, r.id
         """,
         {
             "dag_id": runs.dag_id,

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
+from scheduler.store.dags.dags import AFTER
 from scheduler.store.db.database import patiently
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
@@ -30,16 +31,15 @@ FREE_RUN = f"""
     and not exists (select 1 from backfill b where b.id = r.backfill_id and b.ended_at is null)
     and (r.run_type = 'manual' or exists (
             select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual'
-               and (coalesce(l.logical_date, l.run_after), l.id) > (coalesce(r.logical_date, r.run_after), r.id)))
-    and (r.logical_date is null
-         or not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
-         or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and l.logical_date > r.logical_date)
+               and {AFTER.format("l", "r")}))
+    and (not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
+         or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and {AFTER.format("l", "r")})
              and not exists (
                  select 1 from dag_run n where n.dag_id = r.dag_id and n.state in {RUN_UNFINISHED.sql}
-                    and n.logical_date > r.logical_date
+                    and {AFTER.format("n", "r")}
                     and not exists (select 1 from dag_run b where b.dag_id = r.dag_id
                                        and (b.run_type <> 'manual' or r.run_type = 'manual')
-                                       and b.logical_date > r.logical_date and b.logical_date < n.logical_date))))
+                                       and {AFTER.format("b", "r")} and {AFTER.format("n", "b")}))))
 """
 
 

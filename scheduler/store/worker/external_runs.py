@@ -7,6 +7,7 @@ from datetime import datetime
 from scheduler.authoring.external import Counts, Target
 from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag
+from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.rows import Reader
 
 RUNS = """
@@ -17,6 +18,13 @@ select q.place, r.id, r.version_id, r.state
        union all
        select id, version_id, state from dag_run where dag_id = q.dag_id and run_id = q.run_id) r
 """
+#: Instances of tasks that the version of their run does not have any more.
+REMOVED = """
+select n.place, t.state, count(*) as instances
+  from unnest(%s::int[], %s::bigint[], %s::text[]) n (place, dag_run_id, task_id)
+  join task_instance t on t.dag_run_id = n.dag_run_id and t.task_id = n.task_id and t.state = 'removed'
+ group by 1, 2
+"""
 INSTANCES = """
 select n.place, coalesce(t.state, 'none') as state, count(*) as instances
   from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
@@ -26,9 +34,10 @@ select n.place, coalesce(t.state, 'none') as state, count(*) as instances
 RUN_ID = """
 select run_id from dag_run where dag_id = %s and (run_id = %s or logical_date = %s) order by run_id = %s desc nulls last limit 1
 """
-PREVIOUS_SUCCESS = """
-select data_interval_start, data_interval_end, started_at, ended_at from dag_run
- where dag_id = %s and logical_date < %s and state = 'success' order by logical_date desc limit 1
+PREVIOUS_SUCCESS = f"""
+select b.data_interval_start, b.data_interval_end, b.started_at, b.ended_at
+  from dag_run r join dag_run b on b.dag_id = r.dag_id and {AFTER.format("r", "b")} and b.state = 'success'
+ where r.id = %s order by {ORDER.format("b")} desc, b.id desc limit 1
 """
 NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
@@ -71,17 +80,24 @@ def states(connection: Reader, dag_of: Callable[[int], SerializedDag], targets: 
     )
     answers: list[dict[str, int]] = [{} for _ in targets]
     wanted: list[tuple[int, int, int]] = []
+    gone: list[tuple[int, int, str]] = []
     for run in runs:
         place = run.place - 1
-        task_id = targets[place].task_id
-        if task_id is None:
+        task_id, group_id = targets[place].task_id, targets[place].group_id
+        if group_id is not None:
+            dag = dag_of(run.version_id)
+            members = (no for no, task in enumerate(dag.tasks) if group_id in _around(task.group, _parents(dag)))
+            wanted += [(place, run.id, no) for no in members]
+        elif task_id is None:
             answers[place][run.state] = 1
         elif (task_no := dag_of(run.version_id).number.get(task_id)) is not None:
             wanted.append((place, run.id, task_no))
-    if wanted:
-        places, run_ids, task_nos = (list(column) for column in zip(*wanted, strict=True))
-        for one in connection.objects(_Instances, INSTANCES, (places, run_ids, task_nos)):
-            answers[one.place][one.state] = one.instances
+        else:
+            gone.append((place, run.id, task_id))
+    for statement, rows in ((INSTANCES, wanted), (REMOVED, gone)):
+        columns = tuple(list(column) for column in zip(*rows, strict=True))
+        for one in connection.objects(_Instances, statement, columns) if columns else ():
+            answers[one.place][one.state] = answers[one.place].get(one.state, 0) + one.instances
     return list(answers)
 
 
@@ -91,8 +107,7 @@ def describe(connection: Reader, dag_of: Callable[[int], SerializedDag], dag_id:
     if version_id is None:
         return None
     dag = dag_of(version_id)
-    parents = {group["group_id"]: group.get("parent") for group in dag.groups}
-    return {task.task_id: tuple(_around(task.group, parents)) for task in dag.tasks}
+    return {task.task_id: tuple(_around(task.group, _parents(dag))) for task in dag.tasks}
 
 
 def run_id_of(connection: Reader, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
@@ -103,11 +118,15 @@ def run_id_of(connection: Reader, dag_id: str, *, run_id: str | None, logical_da
     return str(found)
 
 
-def previous_success(connection: Reader, dag_id: str, before: datetime) -> Sequence[datetime | None] | None:
-    """The data interval, start and end of the last successful run of the DAG before a logical date; None if there is none."""
-    for run in connection.objects(_Success, PREVIOUS_SUCCESS, (dag_id, before)):
+def previous_success(connection: Reader, dag_run_id: int) -> Sequence[datetime | None] | None:
+    """The data interval, start and end of the last successful run of the DAG before this run; None if there is none."""
+    for run in connection.objects(_Success, PREVIOUS_SUCCESS, (dag_run_id,)):
         return run.data_interval_start, run.data_interval_end, run.started_at, run.ended_at
     return None
+
+
+def _parents(dag: SerializedDag) -> dict[str, str | None]:
+    return {group["group_id"]: group.get("parent") for group in dag.groups}
 
 
 def _around(group: str | None, parents: dict[str, str | None]) -> list[str]:

@@ -45,10 +45,10 @@ TABLE: dict[str, tuple[Formula, tuple[tuple[Formula, S], ...]]] = {
     ),
     "all_failed": (lambda c: c.n - c.f - c.uf - c.r == 0, ((lambda c: c.s or c.k, S.SKIPPED),)),
     "all_done": (lambda c: c.all, ()),
-    "all_skipped": (lambda c: c.n - c.k == 0, ((lambda c: c.s or c.f or c.uf, S.SKIPPED),)),
+    "all_skipped": (lambda c: c.n - c.k - c.r == 0, ((lambda c: c.s or c.f or c.uf, S.SKIPPED),)),
     "one_success": (
         lambda c: c.s >= 1,
-        ((lambda c: c.all and c.k == c.done, S.SKIPPED), (lambda c: c.all and c.s == 0, S.UPSTREAM_FAILED)),
+        ((lambda c: c.all and c.k and c.k == c.done - c.r, S.SKIPPED), (lambda c: c.all and c.s == 0, S.UPSTREAM_FAILED)),
     ),
     "one_failed": (lambda c: c.f or c.uf, ((lambda c: c.all, S.SKIPPED),)),
     "one_done": (lambda c: c.s + c.f >= 1, ((lambda c: c.all, S.SKIPPED),)),
@@ -57,7 +57,7 @@ TABLE: dict[str, tuple[Formula, tuple[tuple[Formula, S], ...]]] = {
         lambda c: c.n - c.s - c.k - c.r == 0 and c.s >= 1,
         (
             (lambda c: c.uf or c.f, S.UPSTREAM_FAILED),
-            (lambda c: c.k == c.n, S.SKIPPED),
+            (lambda c: c.k and c.k == c.n - c.r, S.SKIPPED),
             (lambda c: c.all and c.s == 0, S.UPSTREAM_FAILED),
         ),
     ),
@@ -146,3 +146,15 @@ MAY_STILL_DIFFER = {"all_success"}
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_has_its_reason(rule: str) -> None:
     assert len(decide(rule, Upstream(total=2, success=1)).reason) > 5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_removed_upstream_task_does_not_count_beside_others(rule: str) -> None:
+    for states in multisets(frozenset(S) - {S.REMOVED}):
+        if states:
+            assert decide(rule, Upstream.of((*states, S.REMOVED))).state == decide(rule, Upstream.of(states)).state, states
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_removed_upstream_tasks_alone_never_block(rule: str) -> None:
+    assert decide(rule, Upstream.of((S.REMOVED, S.REMOVED))).state is not None

@@ -81,11 +81,6 @@ UNDECIDED = [
     ),
     pytest.param({"upstream": (task("a", S.SUCCESS), task("b"))} | {"trigger_rule": "one_success"}, NOTHING, id="rule-met"),
     pytest.param(
-        {"upstream": (task("a", S.SKIPPED), task("b", S.REMOVED)), "trigger_rule": "all_skipped"},
-        "Its trigger rule all_skipped can never be met: upstream, a (skipped), b (removed).",
-        id="rule-never",
-    ),
-    pytest.param(
         {"setups": (task("cluster"), task("done", S.SUCCESS))}, "It waits for its setup task cluster (running).", id="setup"
     ),
     pytest.param(

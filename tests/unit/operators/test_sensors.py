@@ -14,6 +14,7 @@ from scheduler.authoring import deferral
 from scheduler.authoring.deferral import TaskRescheduled
 from scheduler.exceptions import (
     DagError,
+    ExternalTaskFailedError,
     FailTask,
     PacelineError,
     SensorTimeout,
@@ -225,9 +226,9 @@ def external(**arguments: Any) -> ExternalTaskSensor:
         ([{"running": 1}], {}, TaskRescheduled),
         ([{"success": 1}], {}, None),
         ([{"failed": 1}], {}, TaskRescheduled),
-        ([{"failed": 1}], {"failed_states": ["failed"]}, FailTask),
+        ([{"failed": 1}], {"failed_states": ["failed"]}, ExternalTaskFailedError),
         ([{"failed": 1}], {"failed_states": ["failed"], "soft_fail": True}, SkipTask),
-        ([{"success": 2, "failed": 1}], {"failed_states": ["failed"]}, FailTask),
+        ([{"success": 2, "failed": 1}], {"failed_states": ["failed"]}, ExternalTaskFailedError),
         ([{"success": 2, "running": 1}], {}, TaskRescheduled),
         ([{"skipped": 1}], {"external_task_id": "t", "skipped_states": ["skipped"]}, SkipTask),
         ([{"skipped": 1}], {"external_task_id": "t", "allowed_states": ["success", "skipped"]}, None),
@@ -248,14 +249,14 @@ def test_which_runs_and_tasks_of_the_other_dag_are_meant() -> None:
         with DAG("fresh", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
             ti = Ti("s", answers=[[{"success": 1}]], known={"g.a": ["g"], "g.h.b": ["g.h", "g"], "c": []})
             run(external(**arguments), ti)
-        return [(one.logical_date, one.task_id) for one in ti.asked[0]]
+        return [(one.logical_date, one.task_id or one.group_id) for one in ti.asked[0]]
 
     hour = timedelta(hours=1)
     assert targets() == [(NOON, None)]
     assert targets(external_task_ids=["a", "b"], execution_delta=hour) == [(NOON - hour, "a"), (NOON - hour, "b")]
     assert targets(execution_date_fn=lambda date: [date, date + hour]) == [(NOON, None), (NOON + hour, None)]
     assert targets(execution_date_fn=lambda date, context: context["dag_run"].run_after - hour) == [(NOON - hour, None)]
-    assert targets(external_task_group_id="g") == [(NOON, "g.a"), (NOON, "g.h.b")]
+    assert targets(external_task_group_id="g") == [(NOON, "g")]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ def test_a_deferred_sensor_of_other_dags() -> None:
 
     assert (path, again.targets[0].logical_date, deferred.value.timeout_s) == ("scheduler.triggers.ExternalTrigger", NOON, 60)
     run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "done"}}))
-    with pytest.raises(FailTask, match="failed_states"):
+    with pytest.raises(ExternalTaskFailedError, match="failed_states"):
         run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "failed"}}))
 
 
@@ -295,13 +296,13 @@ def test_a_run_of_another_dag_is_triggered_and_waited_for() -> None:
 
     assert ti.triggered == [{"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}, "reset": False}]
     assert (ti.pushed, ti.answers) == ({"trigger_run_id": "r-x"}, [])
-    with pytest.raises(FailTask, match="'r-x' of DAG 'other' ended in one of failed"):
+    with pytest.raises(ExternalTaskFailedError, match="'r-x' of DAG 'other' ended in one of failed"):
         run(trigger, Ti("t", answers=[[{"failed": 1}]]))
     trigger.deferrable = True
     with pytest.raises(TaskDeferred) as deferred:
         run(trigger, Ti("t"))
     resume = {"method": "execute_complete", "kwargs": deferred.value.kwargs, "event": {"verdict": "failed"}}
-    with pytest.raises(FailTask, match="'r-x' of DAG 'other'"):
+    with pytest.raises(ExternalTaskFailedError, match="'r-x' of DAG 'other'"):
         run(trigger, Ti("t", resume=resume))
 
 

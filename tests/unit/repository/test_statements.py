@@ -106,8 +106,8 @@ def statements(tree: ast.AST) -> Iterator[ast.JoinedStr]:
 
 
 def is_constant(name: str) -> bool:
-    """CONSTANT or module.CONSTANT, or the SQL of such a set of states or prepared statement."""
-    name = name.partition(".or_none('")[0]
+    """CONSTANT or module.CONSTANT, also with text put into it, or the SQL of such a set of states or prepared statement."""
+    name = name.partition(".or_none('")[0].partition(".format('")[0]
     return name.removesuffix(".sql").removesuffix(".execute").rpartition(".")[2].strip("_").isupper()
 
 
