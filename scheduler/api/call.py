@@ -20,7 +20,7 @@ from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.lists import dags
 from scheduler.store.lists.listing import Filters, Listing, Page
 from scheduler.store.runs.selection import Change
@@ -109,6 +109,12 @@ class Call:
     def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`, whose state changes name the account."""
         return transact(self.engine, work, *args, **kwargs)
+
+    def write_or_rehearse(
+        self, dry_run: bool, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `write`; a dry run undoes all changes."""
+        return (rehearse if dry_run else transact)(self.engine, work, *args, **kwargs)
 
     def announce(self, action: wakeups.Action, runs: Collection[int] = ()) -> None:
         """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""

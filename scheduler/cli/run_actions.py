@@ -125,8 +125,11 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
         options.announce("instances changed", {run["id"]})
     if changes and not output.json_wanted():
         _table(changes)
-    answer = {"dry_run": dry_run, "state": state, "changes": [asdict(change) for change in changes]}
-    output.result(answer, f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}.")
+    rows = [asdict(change) for change in changes]
+    answer = {"dry_run": dry_run, "state": state, "changes": rows, "teardowns": changes.teardowns}
+    text = f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}"
+    after = f" once its teardowns have ended: {', '.join(changes.teardowns)}" if changes.teardowns else ""
+    output.result(answer, f"{text}{after}.")
 
 
 @click.command("mark")
@@ -212,16 +215,19 @@ def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]
     _show(changes, "cleared", dry_run=dry_run)
 
 
-def _show(changes: Sequence[selection.Change], done: str, *, dry_run: bool) -> None:
+def _show(changes: selection.Changes, done: str, *, dry_run: bool) -> None:
     """Wake the schedulers, and print the changes."""
     if changes and not dry_run:
         options.announce("instances changed", {change.dag_run_id for change in changes})
     if output.json_wanted():
-        output.print_json({"dry_run": dry_run, "changes": [asdict(change) for change in changes]})
+        rows = [asdict(change) for change in changes]
+        output.print_json({"dry_run": dry_run, "changes": rows, "passed_over": changes.passed_over})
         return
     _table(changes)
     if changes:
         click.echo(f"{output.count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
+    if changes.passed_over:
+        output.say(f"{output.count(changes.passed_over, 'run')} without the task or map index passed over.")
 
 
 def _table(changes: Sequence[selection.Change]) -> None:

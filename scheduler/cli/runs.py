@@ -11,7 +11,7 @@ from scheduler.cli.late import progress, reads
 SCREENFUL = 50
 COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at", "ended_at"]
 #: A column that is shown only if a run cannot be decided, which is rare.
-ERROR = "scheduling_error"
+ENDS_AS, ERROR = "requested_state", "scheduling_error"
 
 
 @click.group()
@@ -56,7 +56,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
         return
     names = ["dag_id", "run_id", "run_type", "state", "logical_date", "data_interval_start", "data_interval_end", "conf",
              "triggered_by", "dag_version", "queued_at", "started_at", "ended_at"]  # fmt: skip
-    output.facts({name: run[name] for name in [*names, *([ERROR] if run[ERROR] else [])]})
+    output.facts({name: run[name] for name in [*names, *(name for name in (ENDS_AS, ERROR) if run[name])]})
     tasks = [task | {"took": progress.duration(task["started_at"], task["ended_at"])} for task in run["tasks"]]
     columns = ["task_id", "map_index", "state", "try_number", "queue", "worker", "started_at", "took", "reason"]
     output.table(tasks, columns, empty="No tasks.")

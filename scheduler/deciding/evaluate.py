@@ -89,10 +89,13 @@ def _pass(run: "_Run", dag: SerializedDag, evaluation: Evaluation) -> None:
                 evaluation.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
 
 
-def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False) -> RunState | None:
+def run_state(
+    dag: SerializedDag, states: States, waiting_for_past: bool = False, requested: RunState | None = None
+) -> RunState | None:
     """Return the final state of a run: failed if a leaf task failed, success otherwise. None while the run continues.
 
     A run fails ("deadlock") if nothing is active and nothing can be decided any more, unless it waits for an earlier run.
+    A run that was ended early gets the state `requested`, unless a teardown with on_failure_fail_dagrun fails.
     """
     open_states = {state for instances in states.values() for state in instances.values()} - FINISHED
     if open_states == {S.NONE} and not waiting_for_past:
@@ -100,6 +103,9 @@ def run_state(dag: SerializedDag, states: States, waiting_for_past: bool = False
         return None if evaluation.decisions or evaluation.expand else RunState.FAILED
     if open_states:
         return None
+    if requested is not None:
+        strict = (no for no, task in enumerate(dag.tasks) if task.on_failure_fail_dagrun)
+        return RunState.FAILED if any(S.FAILED in states.get(no, {}).values() for no in strict) else requested
     ended = {state for no in dag.leaves for state in states.get(no, {}).values()}
     return RunState.FAILED if ended & FAILURES else RunState.SUCCESS
 

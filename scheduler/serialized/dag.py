@@ -195,6 +195,11 @@ class SerializedDag(Stored):
         )
 
     @cached_property
+    def teardowns(self) -> frozenset[int]:
+        """The teardowns."""
+        return frozenset(no for no, task in enumerate(self.tasks) if task.is_teardown)
+
+    @cached_property
     def mapped(self) -> frozenset[int]:
         """The mapped tasks."""
         return frozenset(no for no, task in enumerate(self.tasks) if task.is_mapped)

@@ -198,6 +198,8 @@ class _Decided:
     known: Facts
     evaluation: Evaluation
     moves: Sequence[Decision]
+    #: The state with which the run ends after its teardowns, see runs.LockedRun.
+    requested_state: RunState | None
 
     @property
     def ready(self) -> int:
@@ -214,7 +216,11 @@ def _decide(
     """Decide one run, after creating the instances of mapped tasks and the tasks of a newer version."""
     started = time.monotonic()
     dag = versions.dag(connection, held.version_id)
-    if held.newest_id != held.version_id and versions.dag(connection, held.newest_id).disable_bundle_versioning:
+    if (
+        held.newest_id != held.version_id
+        and held.requested_state is None
+        and versions.dag(connection, held.newest_id).disable_bundle_versioning
+    ):
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
         states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
@@ -230,7 +236,7 @@ def _decide(
     measures.observe("dagrun.dependency-check", time.monotonic() - started, dag_id=dag.dag_id)
     # The first batch of a run has the size of one queue pass, so that workers start while the rest is scheduled.
     most = MOST_MOVES if _moves(states) else min(MOST_MOVES, settings.scheduler.max_tis_per_query)
-    return _Decided(dag, known, evaluation, foremost(dag, evaluation.decisions, most))
+    return _Decided(dag, known, evaluation, foremost(dag, evaluation.decisions, most), held.requested_state)
 
 
 def _end(
@@ -244,12 +250,18 @@ def _end(
     if decided.dag.fail_fast and _failed(states) and not fails_fast:
         return None, True  # it failed just now: the next examination locks the rows that it ends
     if fails_fast:
-        keep = [no for no, task in enumerate(decided.dag.tasks) if task.is_teardown]
+        keep = decided.dag.teardowns
         instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
         states, continues = instances.states_of(connection, [dag_run_id])[dag_run_id], False
     if continues:
         return None, more
-    return run_state(decided.dag, states, waiting_for_past=decided.evaluation.waits_for_past(decided.known)), more
+    ended = run_state(
+        decided.dag,
+        states,
+        waiting_for_past=decided.evaluation.waits_for_past(decided.known),
+        requested=decided.requested_state,
+    )
+    return ended, more
 
 
 def foremost(dag: SerializedDag, decisions: Sequence[Decision], most: int) -> Sequence[Decision]:

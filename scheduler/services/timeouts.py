@@ -1,4 +1,7 @@
-"""timeouts: fails the runs whose dagrun_timeout is over, skips their waiting tasks and stops their running ones."""
+"""timeouts: fails the runs whose dagrun_timeout is over, skips their waiting tasks and stops their running ones.
+
+Teardowns whose setup succeeded still run, and their run fails after them.
+"""
 
 import logging
 
@@ -6,9 +9,10 @@ from sqlalchemy import Connection
 
 from scheduler.services.closed_runs import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service
-from scheduler.states import RunState
+from scheduler.states import RunState, TaskState
+from scheduler.store.actions import mark
 from scheduler.store.db.database import commit_point, transact
-from scheduler.store.runs import instances, runs
+from scheduler.store.runs import runs, selection
 
 REASON = "dagrun_timeout: its run took too long"
 
@@ -22,18 +26,25 @@ class Timeouts(Service):
     def run_once(self) -> Result:
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         late = transact(self._engine, runs.timed_out, limit=limit)
-        closed = {run: RunState.FAILED for run in late if transact(self._engine, _end, run)}
+        ended = {run: state for run in late if (state := transact(self._engine, _end, run)) is not None}
+        closed = {run: RunState.FAILED for run, state in ended.items() if state is RunState.FAILED}
         wake, log = after_closing(self._engine, closed)
         return Result(
             services=wake,
-            again_in_s=AT_ONCE if len(closed) == limit else None,
-            log=[*((logging.WARNING, f"DAG run {run} failed: its dagrun_timeout is over") for run in closed), *log],
+            runs=sorted(ended.keys() - closed.keys()),
+            again_in_s=AT_ONCE if len(ended) == limit else None,
+            log=[*((logging.WARNING, f"DAG run {run} fails: its dagrun_timeout is over") for run in ended), *log],
         )
 
 
 @commit_point("timeout")
-def _end(connection: Connection, dag_run_id: int) -> bool:
+def _end(connection: Connection, dag_run_id: int) -> RunState | None:
+    """The state of the run after its end: running if its teardowns are left; None if another process has it."""
     if not runs.lock_timed_out(connection, dag_run_id):
-        return False
-    instances.end_rest(connection, dag_run_id, running_becomes="skipped", reason=REASON)
-    return runs.close(connection, {dag_run_id: RunState.FAILED}) == 1
+        return None
+    run = selection.lock_run(connection, dag_run_id)
+    if run is None:
+        return None
+    mark.end_run(connection, run, RunState.FAILED, stopped=TaskState.SKIPPED, reason=REASON)
+    ended = selection.lock_run(connection, dag_run_id)
+    return None if ended is None else ended.state

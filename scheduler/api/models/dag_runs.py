@@ -37,6 +37,8 @@ class DagRun(Model):
     bundle_version: str | None = None
     partition_key: str | None = None
     partition_date: datetime | None = None
+    #: The state with which the run ends once its teardowns have ended, because it was marked or took too long.
+    requested_state: RunState | None = None
     #: Why the schedulers cannot decide a running run.
     scheduling_error: str | None = None
 

@@ -82,6 +82,13 @@ class TaskInstancePage(CursorPage):
     task_instances: list[TaskInstance]
 
 
+class MarkedTaskInstances(TaskInstancePage):
+    """The task instances that a request marked, or that a dry run would mark."""
+
+    #: The selected runs that have none of the requested tasks or map indexes.
+    passed_over: int = 0
+
+
 class TaskInstanceTries(Page):
     """The tries of a task instance."""
 
@@ -96,9 +103,11 @@ class NewTask(Model):
 
 
 class ClearedTaskInstances(Page):
-    """The task instances that a dry run would clear."""
+    """The task instances that a request cleared, or that a dry run would clear."""
 
     task_instances: list[TaskInstance | NewTask]
+    #: The selected runs that have none of the requested tasks or map indexes.
+    passed_over: int = 0
 
 
 class Dependency(Model):

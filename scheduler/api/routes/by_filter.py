@@ -87,17 +87,19 @@ def _common(api: Call, filters: Filters, chosen: models.Filter) -> Filters:
 
 
 def _changed(
-    api: Call, body: models.ClearByFilter | models.MarkByFilter, change: Callable[..., Sequence[Change]]
+    api: Call,
+    body: models.ClearByFilter | models.MarkByFilter,
+    change: Callable[..., tuple[Sequence[Change], Sequence[PacelineError]]],
 ) -> dict[str, Any]:
     """The changes, or a preview of them."""
     if body.dry_run or body.expected is not None:
-        preview = change(dry_run=True)
+        preview, errors = change(dry_run=True)
         if body.dry_run:
-            return _counted(preview, dry_run=True)
+            return _counted(preview, errors, dry_run=True)
         _require(body.expected, len(preview))
-    changes = change()
+    changes, errors = change()
     api.announce_changes(changes)
-    return _counted(changes, dry_run=False)
+    return _counted(changes, errors, dry_run=False)
 
 
 def _require(expected: int | None, count: int) -> None:
@@ -105,7 +107,7 @@ def _require(expected: int | None, count: int) -> None:
         raise ConflictError(f"The filter selects {count} now, and {expected} were expected: look at the preview again.")
 
 
-def _counted(changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
+def _counted(changes: Sequence[Change], errors: Sequence[PacelineError], *, dry_run: bool) -> dict[str, Any]:
     kinds = Counter((change.state, change.becomes) for change in changes)
     return {
         "dry_run": dry_run,
@@ -113,6 +115,7 @@ def _counted(changes: Sequence[Change], *, dry_run: bool) -> dict[str, Any]:
         "runs": len({change.dag_run_id for change in changes}),
         "changes": [{"state": state, "becomes": becomes, "count": count} for (state, becomes), count in kinds.most_common()],
         "dags": _dags([(change.dag_id, change.run_id) for change in changes]),
+        "errors": [str(error) for error in errors[:MOST_ERRORS]],
     }
 
 

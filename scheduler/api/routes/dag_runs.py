@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import operator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -30,7 +31,7 @@ from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import dags, instances, records, runs
 from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.runs import manual_runs
-from scheduler.store.runs.selection import Change, Runs, Tasks
+from scheduler.store.runs.selection import Changes, Runs, Tasks
 
 router = new_router(tags=["DagRun"])
 
@@ -108,14 +109,14 @@ def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: s
 def patch_dag_run(
     api: Api, dag_id: str, dag_run_id: str, body: models.DagRunPatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
-    """Mark a run as success or failed, run it again (queued), or set its note."""
+    """Mark a run as success or failed, queue an ended one, or set its note.
+
+    A queued run runs only what has not ended: to run tasks again, clear them. A marked run ends after its teardowns have run.
+    """
     values = params.masked(body.model_dump(exclude_unset=True), update_mask, {"state", "note"})
-    row = api.read(runs.run, dag_id, dag_run_id)
+    key = api.write(_patch, dag_id, dag_run_id, values)
     if values.get("state") is not None:
-        _set_state(api, dag_id, dag_run_id, values["state"])
-        api.announce("instances changed", {row["id"]})
-    if "note" in values:
-        api.write(runs.set_note, row["id"], values["note"])
+        api.announce("instances changed", {key})
     return api.read(runs.run, dag_id, dag_run_id)
 
 
@@ -128,29 +129,20 @@ def delete_dag_run(api: Api, dag_id: str, dag_run_id: str) -> None:
 @router.post(f"{RUN}/clear", response_model=ClearedTaskInstances | models.DagRun)
 def clear_dag_run(api: Api, dag_id: str, dag_run_id: str, body: models.DagRunClear) -> dict[str, Any]:
     """Clear the task instances of a run, so that they run again. A dry run lists them."""
-    row = api.read(runs.run, dag_id, dag_run_id)
-    changes = _clear(api, dag_id, dag_run_id, body)
-    if body.dry_run:
-        return cleared(api, changes)
-    if body.note is not None:
-        api.write(runs.set_note, row["id"], body.note)
-    return api.read(runs.run, dag_id, dag_run_id)
+    changes = _clear(api, [(dag_id, dag_run_id)], body)
+    return cleared(api, changes) if body.dry_run else api.read(runs.run, dag_id, dag_run_id)
 
 
 @router.post("/dags/{dag_id}/clearDagRuns", response_model=ClearedTaskInstances | models.DagRunPage)
 def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str, Any]:
-    """Clear several runs."""
+    """Clear several runs: all of them, or, after an error, none."""
     if body.partition_key or body.partition_date_start or body.partition_date_end or not body.dag_runs:
         raise UsageError("Name the runs in dag_runs; Paceline does not clear runs by partition.")
     named = [(_dag_of(api, dag_id, one.dag_id), one.dag_run_id) for one in body.dag_runs]
-    keys = [api.read(runs.run, *one)["id"] for one in named]
-    changes = [change for one in named for change in _clear(api, *one, body)]
+    changes = _clear(api, named, body)
     if body.dry_run:
         return cleared(api, changes)
-    if body.note is not None:
-        for key in keys:
-            api.write(runs.set_note, key, body.note)
-    found = api.read(runs.RUNS.by_keys, keys)
+    found = [api.read(runs.run, *one) for one in named]
     return {"dag_runs": found, "total_entries": len(found)}
 
 
@@ -292,36 +284,46 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
     return runs.RUNS.by_keys(connection, [created.id])[0]
 
 
-def _set_state(api: Call, dag_id: str, run_id: str, state: str) -> None:
-    if state == RunState.QUEUED:
-        clear.clear(api.engine, Runs(dag_id=dag_id, run_id=run_id), Tasks(), core=api.settings.core)
-    else:
-        api.write(mark.mark_run, dag_id, run_id, RunState(state))
+def _patch(connection: Connection, dag_id: str, run_id: str, values: dict[str, Any]) -> int:
+    key: int = runs.run(connection, dag_id, run_id)["id"]
+    if values.get("state") == RunState.QUEUED:
+        clear.queue_run(connection, key)
+    elif values.get("state") is not None:
+        mark.mark_run(connection, dag_id, run_id, RunState(values["state"]))
+    if "note" in values:
+        runs.set_note(connection, key, values["note"])
+    return key
 
 
-def _clear(api: Call, dag_id: str, run_id: str, body: models.DagRunClear) -> list[Change]:
+def _clear(api: Call, named: Sequence[tuple[str, str]], body: models.DagRunClear) -> Changes:
     if body.only_new:
         raise UsageError("only_new is not possible: with run_on_latest_version, a cleared run gets the new tasks of its DAG.")
-    tasks = Tasks(states=states.FAILURES if body.only_failed else None)
-    changes = clear.clear(
-        api.engine,
-        Runs(dag_id=dag_id, run_id=run_id),
-        tasks,
-        core=api.settings.core,
-        latest=body.run_on_latest_version,
-        dry_run=body.dry_run,
-    )
+    changes = api.write_or_rehearse(body.dry_run, _clear_each, api, named, body)
     if not body.dry_run:
         api.announce_changes(changes)
     return changes
 
 
-def cleared(api: Call, changes: list[Change]) -> dict[str, Any]:
+def _clear_each(connection: Connection, api: Call, named: Sequence[tuple[str, str]], body: models.DagRunClear) -> Changes:
+    tasks = Tasks(states=states.FAILURES if body.only_failed else None)
+    keys = {(dag_id, run_id): runs.run(connection, dag_id, run_id)["id"] for dag_id, run_id in named}
+    changes = Changes()
+    for (dag_id, run_id), key in sorted(keys.items(), key=operator.itemgetter(1)):  # runs are locked in this order everywhere
+        changes += clear.clear_selected(
+            connection, Runs(dag_id=dag_id, run_id=run_id), tasks, core=api.settings.core, latest=body.run_on_latest_version,
+            dry_run=body.dry_run,
+        )  # fmt: skip
+        if body.note is not None and not body.dry_run:
+            runs.set_note(connection, key, body.note)
+    return changes
+
+
+def cleared(api: Call, changes: Changes) -> dict[str, Any]:
     """The task instances of a dry run, as they are now, and the tasks that a newer version would add."""
     known = [change for change in changes if change.becomes != "created"]
     rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, known))
     new = [{"task_id": one.task_id, "task_display_name": one.task_id} for one in changes if one.becomes == "created"]
-    return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new)}
+    return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new), "passed_over": changes.passed_over}
 
 
 def delete_run(api: Call, dag_id: str, run_id: str) -> None:

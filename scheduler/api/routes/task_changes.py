@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Query
+from sqlalchemy import Connection
 
 from scheduler import states
 from scheduler.api import bulk, params
@@ -18,8 +19,7 @@ from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.lists import dags, instances, runs
-from scheduler.store.lists.listing import Page
-from scheduler.store.runs.selection import Change, Runs, Tasks
+from scheduler.store.runs.selection import Changes, Runs, Tasks
 
 router = new_router(tags=["Task Instance"])
 
@@ -86,17 +86,12 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
         raise UsageError("A cleared task instance runs again, and so does its run: leave out reset_dag_runs.")
     if body.dag_run_id is not None:
         _require_date(api.read(runs.run, dag_id, body.dag_run_id), body)
-    if body.prevent_running_task and any(change.state in states.STARTED for change in _cleared(api, dag_id, body, dry_run=True)):
-        raise ConflictError("A task instance to clear is running: wait for its end, or leave out prevent_running_task.")
+    changes = api.write_or_rehearse(body.dry_run, _clear, api, dag_id, body)
     if body.dry_run:
-        return cleared(api, _cleared(api, dag_id, body, dry_run=True))
-    changes = _cleared(api, dag_id, body, dry_run=False)
+        return cleared(api, changes)
     api.announce_changes(changes)
-    keys = api.read(instances.keys_of, changes)
-    if body.note is not None:
-        _set_notes(api, keys, body.note)
-    rows = api.read(instances.INSTANCES.by_keys, keys)
-    return {"task_instances": with_operators(api, rows), "total_entries": len(rows)}
+    rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, changes))
+    return {"task_instances": with_operators(api, rows), "total_entries": len(rows), "passed_over": changes.passed_over}
 
 
 @router.delete(TI)
@@ -105,7 +100,7 @@ def delete_task_instance(api: Api, place: TaskPlace) -> None:
     _delete(api, place)
 
 
-@router.patch(f"{TI}/dry_run", response_model=models.TaskInstancePage)
+@router.patch(f"{TI}/dry_run", response_model=models.MarkedTaskInstances)
 def patch_task_instance_dry_run(
     api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -113,7 +108,7 @@ def patch_task_instance_dry_run(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(TI, response_model=models.TaskInstancePage)
+@router.patch(TI, response_model=models.MarkedTaskInstances)
 def patch_task_instance(
     api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -121,7 +116,7 @@ def patch_task_instance(
     return _patch(api, chosen, body, update_mask)
 
 
-@router.patch(f"{GROUP}/dry_run", response_model=models.TaskInstancePage)
+@router.patch(f"{GROUP}/dry_run", response_model=models.MarkedTaskInstances)
 def patch_task_group_instances_dry_run(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -130,7 +125,7 @@ def patch_task_group_instances_dry_run(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(GROUP, response_model=models.TaskInstancePage)
+@router.patch(GROUP, response_model=models.MarkedTaskInstances)
 def patch_task_group_instances(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -139,7 +134,7 @@ def patch_task_group_instances(
     return _patch(api, chosen, body, update_mask)
 
 
-@router.patch(f"{TI}/{{map_index}}/dry_run", response_model=models.TaskInstancePage)
+@router.patch(f"{TI}/{{map_index}}/dry_run", response_model=models.MarkedTaskInstances)
 def patch_task_instance_dry_run_by_map_index(
     api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -147,7 +142,7 @@ def patch_task_instance_dry_run_by_map_index(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(f"{TI}/{{map_index}}", response_model=models.TaskInstancePage)
+@router.patch(f"{TI}/{{map_index}}", response_model=models.MarkedTaskInstances)
 def patch_task_instance_by_map_index(
     api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -168,7 +163,7 @@ def _require_date(run: dict[str, Any], body: models.ClearTaskInstances | models.
         raise UsageError(f"Run {run['run_id']!r} has no logical date, so include_past and include_future have no meaning.")
 
 
-def _cleared(api: Call, dag_id: str, body: models.ClearTaskInstances, *, dry_run: bool) -> list[Change]:
+def _clear(connection: Connection, api: Call, dag_id: str, body: models.ClearTaskInstances) -> Changes:
     chosen = Runs(
         dag_id=dag_id,
         run_id=body.dag_run_id,
@@ -177,62 +172,72 @@ def _cleared(api: Call, dag_id: str, body: models.ClearTaskInstances, *, dry_run
         from_date=body.start_date,
         to_date=body.end_date,
     )
-    kept = states.FAILURES if body.only_failed else states.STARTED if body.only_running else None
-    changes: dict[tuple[int, str, int], Change] = {}
-    for task_ids, map_index in _by_index(body.task_ids):
-        tasks = Tasks(
-            task_ids=task_ids, map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream, states=kept
-        )
-        latest = body.run_on_latest_version
-        for one in clear.clear(api.engine, chosen, tasks, core=api.settings.core, latest=latest, dry_run=dry_run):
-            changes.setdefault((one.dag_run_id, one.task_id, one.map_index), one)
-    return list(changes.values())
+    tasks = Tasks(
+        task_ids=_entries(body.task_ids),
+        upstream=body.include_upstream,
+        downstream=body.include_downstream,
+        states=states.FAILURES if body.only_failed else states.STARTED if body.only_running else None,
+    )
+    changes = clear.clear_selected(
+        connection, chosen, tasks, core=api.settings.core, latest=body.run_on_latest_version, dry_run=body.dry_run,
+        prevent_running=body.prevent_running_task,
+    )  # fmt: skip
+    if body.note is not None and not body.dry_run:
+        _set_notes(connection, instances.keys_of(connection, changes), body.note)
+    return changes
 
 
-def _by_index(task_ids: list[Any] | None) -> list[tuple[tuple[str, ...], int | None]]:
-    """Tasks by map index: ["a", ["b", 1]] is task a as a whole and instance 1 of task b."""
-    if task_ids is None:
-        return [((), None)]
-    groups: dict[int | None, list[str]] = {}
-    for one in task_ids:
+def _entries(task_ids: list[Any] | None) -> tuple[str | tuple[str, int], ...]:
+    """["a", ["b", 1]] is task a as a whole and instance 1 of task b."""
+    entries: list[str | tuple[str, int]] = []
+    for one in task_ids or ():
         name, index = one if isinstance(one, list) else (one, None)
         if not isinstance(name, str) or not (index is None or isinstance(index, int)):
             raise UsageError("An entry of task_ids is a task id, or a pair of a task id and a map index.")
-        groups.setdefault(index, []).append(name)
-    return [(tuple(names), index) for index, names in groups.items()]
+        entries.append(name if index is None else (name, index))
+    return tuple(entries)
 
 
 def _patch(
     api: Call, chosen: Chosen, body: models.TaskInstancePatch, mask: list[str] | None, *, dry_run: bool = False
 ) -> dict[str, Any]:
-    dag_id, run_id, task_ids, map_index = chosen
-    run = api.read(runs.run, dag_id, run_id)
-    _require_date(run, body)
+    _require_date(api.read(runs.run, chosen.dag_id, chosen.run_id), body)
     values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
+    if values.get("new_state") not in {None, *mark.STATES}:
+        raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")
+    keys, changes = api.write_or_rehearse(dry_run, _change, chosen, body, values, dry_run=dry_run)
+    if not dry_run:
+        api.announce_changes(changes)
+    rows = with_operators(api, api.read(instances.INSTANCES.by_keys, keys))
+    return {"task_instances": rows, "total_entries": len(rows), "passed_over": changes.passed_over}
+
+
+def _change(
+    connection: Connection, chosen: Chosen, body: models.TaskInstancePatch, values: dict[str, Any], *, dry_run: bool
+) -> tuple[list[int], Changes]:
+    """Mark the task instances and set their note. Returns those that were marked, or else those with a new note."""
+    dag_id, run_id, task_ids, map_index = chosen
     keys: list[int] = []
+    changes = Changes()
     if values.get("new_state") is not None:
-        if values["new_state"] not in mark.STATES:
-            raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")
         of_runs = Runs(dag_id=dag_id, run_id=run_id, past=body.include_past, future=body.include_future)
         tasks = Tasks(
             task_ids=tuple(task_ids), map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream
         )
-        changes = mark.mark(api.engine, of_runs, tasks, TaskState(values["new_state"]), dry_run=dry_run)
-        keys = api.read(instances.keys_of, changes)
-        if not dry_run:
-            api.announce_changes(changes)
+        changes = mark.mark_selected(connection, of_runs, tasks, TaskState(values["new_state"]), dry_run=dry_run)
+        keys = instances.keys_of(connection, changes)
     if not keys or "note" in values:
-        own = instances.INSTANCES.filters().equals("run_key", run["id"]).one_of("task_id", task_ids).equals("map_index", map_index)
-        named = [row["id"] for row in api.read(instances.INSTANCES.page, own, Page(limit=params.LONGEST_PAGE)).rows]
+        own = instances.INSTANCES.filters().equals("dag_id", dag_id).equals("run_id", run_id)
+        own.one_of("task_id", task_ids).equals("map_index", map_index)
+        named = [key for of_run in instances.keys_by_run(connection, own).values() for key in of_run]
         if not named:
             raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no such task instance.")
         if "note" in values and not dry_run:
-            _set_notes(api, named, values["note"])
+            _set_notes(connection, named, values["note"])
         keys = keys or ([] if dry_run else named)
-    rows = with_operators(api, api.read(instances.INSTANCES.by_keys, keys))
-    return {"task_instances": rows, "total_entries": len(rows)}
+    return keys, changes
 
 
-def _set_notes(api: Call, keys: Iterable[int], note: str | None) -> None:
+def _set_notes(connection: Connection, keys: Iterable[int], note: str | None) -> None:
     for key in keys:
-        api.write(runs.set_instance_note, key, note)
+        runs.set_instance_note(connection, key, note)

@@ -14,8 +14,10 @@ from scheduler.authoring import params
 from scheduler.authoring.timetables.base import RunTimes
 from scheduler.exceptions import BackfillError, ConflictError, NotFoundError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED
+from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED, RunState
+from scheduler.store.actions import mark
 from scheduler.store.db import rows, sqlstates
+from scheduler.store.runs import selection
 
 Row = dict[str, Any]
 
@@ -168,22 +170,13 @@ def cancel(connection: Connection, backfill_id: int) -> Row:
         "update backfill_run set state = 'left_out', reason = 'cancelled' where backfill_id = %s and state = 'waiting'",
         (backfill_id,),
     )
-    connection.exec_driver_sql(
-        """
-        with queued as (
-            select id from dag_run where backfill_id = %s and state = 'queued' order by id for no key update
-        ), closed as (
-            update dag_run r set state = 'failed', ended_at = clock_timestamp()
-              from queued where r.id = queued.id and r.state = 'queued'
-        ), undecided as (
-            select t.id from task_instance t join queued on t.dag_run_id = queued.id
-             where t.state is null order by t.id for no key update of t
-        )
-        update task_instance t set state = 'skipped', reason = 'its backfill was cancelled', ended_at = clock_timestamp()
-          from undecided where t.id = undecided.id and t.state is null
-        """,
-        (backfill_id,),
+    queued = connection.exec_driver_sql(
+        "select id from dag_run where backfill_id = %s and state = 'queued' order by id for no key update", (backfill_id,)
     )
+    for key in queued.scalars().all():
+        run = selection.lock_run(connection, key)
+        if run is not None:
+            mark.end_run(connection, run, RunState.FAILED, reason="its backfill was cancelled")
     connection.exec_driver_sql(
         "update backfill set cancelled = true, is_paused = false, ended_at = clock_timestamp() where id = %s", (backfill_id,)
     )

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.exceptions import ConflictError
+from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
 from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
@@ -21,7 +21,7 @@ from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
-from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
+from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
 from scheduler.store.worker import deferrals, shutdown
 
@@ -34,63 +34,136 @@ CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.end
 
 def clear(
     engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
-    writer: Writer | None = None,
-) -> list[Change]:  # fmt: skip
-    """Clear these task instances of these runs. Returns the changes. Each run has a transaction of its own, so it takes the engine.
+    writer: Writer | None = None, prevent_running: bool = False,
+) -> Changes:  # fmt: skip
+    """Clear these task instances of these runs: of all, or, after an error, of none. Returns the changes.
 
-    `latest` switches the runs to the newest version of their DAG; with None, the DAG and then the settings decide. A dry run
-    does the same and rolls back. `writer` is the try of a task that clears; StaleTryError if it is not the current one.
+    Runs without the tasks are passed over; NotFoundError for a task or map index that none of them has. `latest` switches the
+    runs to the newest version of their DAG; with None, the DAG and then the settings decide. A dry run does the same and rolls
+    back. `writer` is the try of a task that clears; StaleTryError if it is not the current one. With `prevent_running`,
+    ConflictError if a task instance to clear is running.
     """
+    of_runs = rehearse if dry_run else transact
+    return of_runs(
+        engine,
+        clear_selected,
+        runs,
+        tasks,
+        core=core,
+        latest=latest,
+        dry_run=dry_run,
+        writer=writer,
+        prevent_running=prevent_running,
+    )
+
+
+def clear_selected(
+    connection: Connection, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
+    writer: Writer | None = None, prevent_running: bool = False,
+) -> Changes:  # fmt: skip
+    """As `clear`, in a transaction of the caller."""
     versions = Versions()
-    changes = []
-    of_run = rehearse if dry_run else transact
-    for key in transact(engine, selection.run_keys, runs):
-        changes += of_run(engine, _clear_run, key, tasks, core, versions, latest=latest, dry_run=dry_run, writer=writer)
+
+    def one(key: int, seen: Seen) -> list[Change]:
+        run = lock_run(connection, key)
+        return (
+            [] if run is None else clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run, seen=seen)
+        )
+
+    changes = in_each_run(connection, runs, tasks, one, versions, dry_run=dry_run)
+    if prevent_running and any(change.state in STARTED for change in changes):
+        raise ConflictError("A task instance to clear is running: wait for its end, or leave out prevent_running_task.")
+    fencing.lock(connection, writer)
     return changes
+
+
+def in_each_run(
+    connection: Connection, runs: Runs, tasks: Tasks, change: Callable[[int, "Seen"], list[Change]], versions: Versions, *,
+    dry_run: bool,
+) -> Changes:  # fmt: skip
+    """The changes of `change` for each selected run, in one transaction.
+
+    It reports to `Seen` what the run has of the requested tasks. NotFoundError for what no run has; but a task of the newest
+    version that is in none of the runs of a range is no error.
+    """
+    keys = selection.run_keys(connection, runs)
+    if len(keys) > 1:
+        connection.exec_driver_sql("select 1 from dag_schedule where dag_id = %s for share", (runs.dag_id,))
+        selection.lock_all(connection, keys, with_instances=not dry_run)
+    seen = Seen(tasks)
+    changes = Changes(one for key in keys for one in change(key, seen))
+    changes.passed_over = seen.passed_over
+    missing = selection.entries(tasks) - seen.found
+    if missing:
+        newest = connection.exec_driver_sql("select version_id from dag where dag_id = %s", (runs.dag_id,)).scalar_one_or_none()
+        of_newest = versions.dag(connection, newest).number.keys() if newest is not None else set()
+        is_range = runs.run_id is None or runs.past or runs.future
+        for name, index in sorted(missing, key=str):
+            if not is_range or name not in of_newest or (index is not None and keys):
+                raise selection.not_found(runs.dag_id, (name, index), of_newest | seen.known)
+    return changes
+
+
+class Seen:
+    """What the runs of a request have of the tasks that it names."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self.found: set[selection.Entry] = set()
+        self.known: set[str] = set()
+        #: The runs that have none of them.
+        self.passed_over = 0
+
+    def run(self, dag: SerializedDag, instances: Sequence[Instance]) -> None:
+        """Add a run."""
+        found = selection.found(dag, instances, self._tasks)
+        self.passed_over += bool(self._tasks.task_ids) and not found
+        self.found |= found
+        self.known |= {ti.task_id for ti in instances} | dag.number.keys()
 
 
 def clear_rows(
     engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, versions: Versions, latest: bool | None = None,
     dry_run: bool = False,
-) -> list[Change]:  # fmt: skip
-    """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `clear`."""
+) -> tuple[list[Change], list[PacelineError]]:  # fmt: skip
+    """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `run_by_run`."""
 
-    def one(run: int, keys: Collection[int]) -> list[Change]:
+    def one(connection: Connection, key: int, keys: Collection[int]) -> list[Change]:
+        run = lock_run(connection, key)
         tasks = Tasks(keys=frozenset(keys))
-        of_run = rehearse if dry_run else transact
-        return of_run(engine, _clear_run, run, tasks, core, versions, latest=latest, dry_run=dry_run, writer=None)
+        return [] if run is None else clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
 
-    return run_by_run(one, rows)
+    return run_by_run(engine, one, rows, dry_run=dry_run)
 
 
-def run_by_run(work: Callable[[int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]]) -> list[Change]:
-    """The changes of `work` for each run, AT_ONCE runs at a time, each in a transaction of its own.
+def run_by_run(
+    engine: Engine, work: Callable[[Connection, int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]], *,
+    dry_run: bool,
+) -> tuple[list[Change], list[PacelineError]]:  # fmt: skip
+    """The changes of `work` for each run, AT_ONCE runs at a time, each in a transaction of its own, and the errors of others.
 
     After each GROUP, all have committed for a moment, so that a transaction gets its turn that waits to change the schedule of
     the DAG: shared locks overtake it.
     """
+    of_run = rehearse if dry_run else transact
+    errors: list[PacelineError] = []
+
+    def one(key: int) -> list[Change]:
+        try:
+            return of_run(engine, work, key, rows[key])
+        except PacelineError as error:
+            errors.append(error)
+            return []
+
     keys = list(rows)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         groups = (keys[start : start + GROUP] for start in range(0, len(keys), GROUP))
-        done = (pool.map(work, group, [rows[key] for key in group]) for group in groups)
-        return [change for group in done for changes in group for change in changes]
-
-
-def _clear_run(
-    connection: Connection, key: int, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None, dry_run: bool,
-    writer: Writer | None,
-) -> list[Change]:  # fmt: skip
-    run = lock_run(connection, key)
-    if run is None:
-        return []
-    changes = clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
-    fencing.lock(connection, writer)
-    return changes
+        return [change for group in groups for changes in pool.map(one, group) for change in changes], errors
 
 
 def clear_locked(
     connection: Connection, run: Run, tasks: Tasks, core: Core, versions: Versions, *, latest: bool | None = None,
-    dry_run: bool = False,
+    dry_run: bool = False, seen: Seen | None = None,
 ) -> list[Change]:  # fmt: skip
     """Clear these task instances of a run that `lock_run` locked; a run that had ended is queued again. Returns the changes.
 
@@ -101,11 +174,13 @@ def clear_locked(
     changes = integrity.fit(connection, run, dag, version_id, default_queue=core.default_queue) if switched else []
     writes = switched or not dry_run
     instances = selection.lock_instances(connection, run.id, lock=writes)
+    if seen is not None:
+        seen.run(dag, instances)
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
     if not writes:
         return planned(run, instances, picked)
     cleared = clear_instances(connection, run, dag, instances, picked)
-    if run.state in RUN_FINISHED and (cleared or changes):
+    if run.has_ended and (cleared or changes):
         queue_again(connection, run, dag)
     return _merged(changes, cleared)
 
@@ -135,13 +210,13 @@ def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]
 
 
 def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
-    """success or failed -> queued: promote starts it again within max_active_runs."""
+    """success or failed, or only with teardowns left -> queued: promote starts it again within max_active_runs."""
     connection.exec_driver_sql(
         f"""
         update dag_run
            set state = 'queued', queued_at = clock_timestamp(), started_at = null, ended_at = null, examined_at = null,
-               timeout_at = null, clear_number = clear_number + 1
-         where id = %s and state in {RUN_FINISHED.sql}
+               timeout_at = null, requested_state = null, clear_number = clear_number + 1
+         where id = %s and (state in {RUN_FINISHED.sql} or requested_state is not null)
         """,
         (run.id,),
     )
@@ -149,6 +224,13 @@ def queue_again(connection: Connection, run: Run, dag: SerializedDag) -> None:
     past = [task.task_id for task in dag.tasks if task.depends_on_past]
     if past:
         _make_way(connection, run, past)
+
+
+def queue_run(connection: Connection, key: int) -> None:
+    """Queue a run that has ended. Task instances that have ended stay so: only those that have not will run."""
+    run = lock_run(connection, key)
+    if run is not None and run.has_ended:
+        queue_again(connection, run, Versions().dag(connection, run.version_id))
 
 
 def lock_run(connection: Connection, key: int) -> Run | None:

@@ -3,132 +3,194 @@
 A running task instance is stopped by its worker first (shutdown); any other gets the state at once.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.exceptions import PacelineError
-from scheduler.states import FAILURES, FINISHED, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, RunState
+from scheduler.deciding.teardowns import still_to_run
+from scheduler.exceptions import PacelineError, UnreadableVersionError
+from scheduler.serialized.dag import SerializedDag
+from scheduler.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, UNFINISHED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs import selection
-from scheduler.store.runs.selection import Change, Instance, Run, Runs, Tasks
+from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 from scheduler.store.worker import deferrals
 
 #: The states that a task instance can be marked with.
 STATES = tuple(state for state in S if state in MARKABLE)
 
 
-def mark(
-    engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
-) -> list[Change]:
-    """Mark these task instances of these runs. Returns the changes. Each run has a transaction of its own, so it takes the engine.
+def mark(engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False) -> Changes:
+    """Mark these task instances of these runs: of all, or, after an error, of none. Returns the changes; see `clear.clear`.
 
     A run that has ended keeps its state. `clear_downstream` also clears failed task instances downstream, and queues an
     ended run again for them. A dry run does the same and rolls back.
     """
+    of_runs = rehearse if dry_run else transact
+    return of_runs(engine, mark_selected, runs, tasks, state, clear_downstream=clear_downstream, dry_run=dry_run)
+
+
+def mark_selected(
+    connection: Connection, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
+) -> Changes:
+    """As `mark`, in a transaction of the caller."""
     if state not in STATES:
         raise PacelineError(f"A task instance cannot be marked {state}: choose one of {', '.join(STATES)}.")
     versions = Versions()
-    changes = []
-    for key in transact(engine, selection.run_keys, runs):
-        changes += transact(engine, _mark_tasks, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run)
-    return changes
+
+    def one(key: int, seen: clear.Seen) -> list[Change]:
+        return _mark_tasks(connection, key, tasks, state, versions, clear_downstream=clear_downstream, dry_run=dry_run, seen=seen)
+
+    return clear.in_each_run(connection, runs, tasks, one, versions, dry_run=dry_run)
 
 
 def mark_rows(
     engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, versions: Versions, dry_run: bool = False
-) -> list[Change]:
-    """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `mark`."""
+) -> tuple[list[Change], list[PacelineError]]:
+    """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `clear.run_by_run`."""
 
-    def one(run: int, keys: Collection[int]) -> list[Change]:
-        tasks = Tasks(keys=frozenset(keys))
-        return transact(engine, _mark_tasks, run, tasks, state, versions, clear_downstream=False, dry_run=dry_run)
+    def one(connection: Connection, run: int, keys: Collection[int]) -> list[Change]:
+        return _mark_tasks(
+            connection, run, Tasks(keys=frozenset(keys)), state, versions, clear_downstream=False, dry_run=dry_run, seen=None
+        )
 
-    return clear.run_by_run(one, rows)
+    return clear.run_by_run(engine, one, rows, dry_run=dry_run)
 
 
-def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> list[Change]:
-    """End a run as success or failed now. Returns the changes of its task instances.
+def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> Changes:
+    """End a run as success or failed. Returns the changes of its task instances. NotFoundError.
 
     Failed: waiting task instances are skipped, and running ones are stopped and fail. Success: every task instance that has
-    not succeeded and was not skipped becomes success. NotFoundError.
+    not succeeded and was not skipped becomes success. Teardowns run if their setup succeeded; then the run ends after them.
     """
     if state not in RUN_FINISHED:
         raise PacelineError(f"A run cannot be marked {state}: choose success or failed.")
     (key,) = selection.run_keys(connection, Runs(dag_id=dag_id, run_id=run_id))
     run = selection.lock_run(connection, key)
-    if run is None:
-        return []
+    return Changes() if run is None else end_run(connection, run, state)
+
+
+def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | None = None, reason: str | None = None) -> Changes:
+    """End a locked run as `mark_run` does, for a person or for another `reason`. Returns the changes of its task instances.
+
+    Running task instances are stopped and get the state `stopped`.
+    """
     instances = selection.lock_instances(connection, run.id)
-    if state is RunState.SUCCESS:
-        changes = _move(connection, run, [one for one in instances if one.state in NOT_GOOD], S.SUCCESS)
+    becomes = {
+        one: S.SUCCESS if state is RunState.SUCCESS else (stopped or S.FAILED) if one.state in STARTED else S.SKIPPED
+        for one in instances
+        if one.state in (NOT_GOOD if state is RunState.SUCCESS else UNFINISHED)
+    }
+    left = set() if run.state in RUN_FINISHED else _teardowns_left(connection, run, instances, becomes)
+    changes = Changes()
+    changes.teardowns = sorted({one.task_id for one in left})
+    for target in dict.fromkeys(becomes.values()):
+        moved = [one for one, to in becomes.items() if to is target and one not in left]
+        changes += _move(connection, run, moved, target, reason=reason)
+    if left:
+        # Another timeout must not end it again, nor count as the reason.
+        connection.exec_driver_sql(
+            "update dag_run set requested_state = %s, timeout_at = case when %s then null else timeout_at end where id = %s",
+            (state.value, reason is None, run.id),
+        )
     else:
-        changes = _end(connection, run, [one for one in instances if one.state not in FINISHED])
-    connection.exec_driver_sql(
-        """
-        update dag_run set state = %(state)s, ended_at = coalesce(ended_at, clock_timestamp())
-         where id = %(id)s and state <> %(state)s
-        """,
-        {"id": run.id, "state": state.value},
-    )
+        connection.exec_driver_sql(
+            """
+            update dag_run set state = %(state)s, ended_at = coalesce(ended_at, clock_timestamp()), requested_state = null
+             where id = %(id)s and state <> %(state)s
+            """,
+            {"id": run.id, "state": state.value},
+        )
     return changes
 
 
+def _teardowns_left(
+    connection: Connection, run: Run, instances: Sequence[Instance], becomes: Mapping[Instance, S]
+) -> set[Instance]:
+    """The teardowns among `becomes` that are to run, because their setup succeeded."""
+    try:
+        dag = Versions().dag(connection, run.version_id)
+    except UnreadableVersionError:
+        return set()  # nothing of this version can run
+    return _teardowns_of(dag, instances, becomes)
+
+
+def _teardowns_of(dag: SerializedDag, instances: Sequence[Instance], becomes: Mapping[Instance, S]) -> set[Instance]:
+    states: defaultdict[int, dict[int, S]] = defaultdict(dict)
+    for one in instances:
+        states[one.task_no][one.map_index] = one.state
+    places = still_to_run(dag, states, {(one.task_no, one.map_index): to for one, to in becomes.items()})
+    return {one for one in becomes if (one.task_no, one.map_index) in places}
+
+
 def _mark_tasks(
-    connection: Connection, key: int, tasks: Tasks, state: S, versions: Versions, *, clear_downstream: bool, dry_run: bool
-) -> list[Change]:
+    connection: Connection, key: int, tasks: Tasks, state: S, versions: Versions, *, clear_downstream: bool, dry_run: bool,
+    seen: clear.Seen | None,
+) -> list[Change]:  # fmt: skip
     run = clear.lock_run(connection, key) if clear_downstream else selection.lock_run(connection, key)
     if run is None:
         return []
     dag = versions.dag(connection, run.version_id)
     instances = selection.lock_instances(connection, run.id, lock=not dry_run)
-    picked = selection.pick(dag, instances, tasks)
+    if seen is not None:
+        seen.run(dag, instances)
+    picked = _without_teardowns(dag, run, instances, selection.pick(dag, instances, tasks), state)
     changes = _move(connection, run, picked, state, dry_run=dry_run)
     if clear_downstream:
         marked = {one.id for one in picked}
-        below = selection.below(dag, picked)
-        failed = [one for one in instances if one.task_id in below and one.state in FAILURES and one.id not in marked]
+        failed = [one for one in selection.below(dag, instances, picked) if one.state in FAILURES and one.id not in marked]
         again = selection.with_setups(dag, instances, failed)
         if dry_run:
             return changes + clear.planned(run, instances, again)
         cleared = clear.clear_instances(connection, run, dag, instances, again)
-        if cleared and run.state in RUN_FINISHED:
+        if cleared and run.has_ended:
             clear.queue_again(connection, run, dag)
         changes += cleared
     return changes
 
 
-def _end(connection: Connection, run: Run, instances: Sequence[Instance]) -> list[Change]:
-    started = [one for one in instances if one.state in STARTED]
-    return [
-        *_move(connection, run, [one for one in instances if one.state not in STARTED], S.SKIPPED),
-        *_move(connection, run, started, S.FAILED),
-    ]
+def _without_teardowns(
+    dag: SerializedDag, run: Run, instances: Sequence[Instance], picked: Sequence[Instance], state: S
+) -> Sequence[Instance]:
+    """`picked` without teardowns that are to run, and without their succeeded setups: these were picked with other tasks.
+
+    If only instances of one task are picked, the request is about that task, which is then marked.
+    """
+    if run.state in RUN_FINISHED or len({one.task_id for one in picked}) < 2:
+        return picked
+    teardowns = [one for one in instances if one.state in UNFINISHED and dag.number.get(one.task_id) in dag.teardowns]
+    left = _teardowns_of(dag, instances, dict.fromkeys([*picked, *teardowns], state))
+    setups = {name for one in left for name in dag.tasks[one.task_no].setups}
+    return [one for one in picked if one not in left and not (one.state is S.SUCCESS and one.task_id in setups)]
 
 
-def _move(connection: Connection, run: Run, instances: Iterable[Instance], state: S, *, dry_run: bool = False) -> list[Change]:
+def _move(
+    connection: Connection, run: Run, instances: Iterable[Instance], state: S, *, reason: str | None = None, dry_run: bool = False
+) -> list[Change]:
     """Move `instances`, all of which are locked, to `state`, except those that have it or are removed."""
     moved = [one for one in instances if one.state not in {state, S.REMOVED}]
     moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
     if not dry_run:
-        _set(connection, [one.id for one in moved if one.state not in STARTED], state)
-        _stop(connection, [one.id for one in moved if one.state in STARTED], state)
+        why = reason or f"marked {state}"
+        _set(connection, [one.id for one in moved if one.state not in STARTED], state, why)
+        _stop(connection, [one.id for one in moved if one.state in STARTED], state, why)
     return [one.change(run, "shutdown" if one.state in STARTED else state.value) for one in moved]
 
 
-def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
+def _set(connection: Connection, ids: Sequence[int], state: S, reason: str) -> None:
     """none, waiting or ended -> `state`; the decision of a branch is deleted."""
     if not ids:
         return
-    parameters = {"ids": list(ids), "state": state.value}
+    parameters = {"ids": list(ids), "state": state.value, "reason": reason}
     deferrals.forget(connection, ids)
     connection.exec_driver_sql(
         f"""
         update task_instance
-           set state = %(state)s, reason = 'marked ' || %(state)s, ended_at = clock_timestamp(), due_at = null, resume = null,
+           set state = %(state)s, reason = %(reason)s, ended_at = clock_timestamp(), due_at = null, resume = null,
                decision = null
          where id = any(%(ids)s) and (state is null or state not in {NOT_CLEARABLE.sql})
         """,
@@ -136,15 +198,15 @@ def _set(connection: Connection, ids: Sequence[int], state: S) -> None:
     )
 
 
-def _stop(connection: Connection, ids: Sequence[int], state: S) -> None:
+def _stop(connection: Connection, ids: Sequence[int], state: S, reason: str) -> None:
     """running -> shutdown, and then `state` once its worker has stopped it. A task instance that is already stopping gets `state`
     too.
     """
     if ids:
         connection.exec_driver_sql(
             f"""
-            update task_instance set state = 'shutdown', asked = %(state)s, reason = 'marked ' || %(state)s
+            update task_instance set state = 'shutdown', asked = %(state)s, reason = %(reason)s
              where id = any(%(ids)s) and state in {STARTED.sql}
             """,
-            {"ids": list(ids), "state": state.value},
+            {"ids": list(ids), "state": state.value, "reason": reason},
         )

@@ -72,7 +72,18 @@ CLEAR_RUNS: Rights = {
     "dag_run": (
         Only(
             "update",
-            ("state", "version_id", "queued_at", "started_at", "ended_at", "examined_at", "timeout_at", "clear_number", "notify"),
+            (
+                "state",
+                "version_id",
+                "queued_at",
+                "started_at",
+                "ended_at",
+                "examined_at",
+                "timeout_at",
+                "clear_number",
+                "notify",
+                "requested_state",
+            ),
         ),
     ),
     "task_instance": ("update", "delete"),

@@ -10,7 +10,7 @@ DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.start
 RUNS = Listing(
     columns="""
         r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after,
-        r.conf, r.partition_key, r.partition_date,
+        r.requested_state, r.conf, r.partition_key, r.partition_date,
         r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
         extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
             as duration,

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
-    r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version,
+    r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version, r.requested_state,
     case when r.state = 'running' then r.scheduling_error end as scheduling_error
 """
 TASK_COLUMNS = """

@@ -33,6 +33,8 @@ FIRST_OPEN = f"""
 select id, task_id, map_index from task_instance where dag_run_id = %(run)s and (state is null or state in {OPEN.sql})
  order by state is null, task_no, map_index limit 5
 """
+#: The first sentence about a run whose other tasks a person or a timeout ended.
+AFTER_TEARDOWNS = "It ends as {state} once its teardowns have ended."
 #: The limits besides the pool, in the order in which they are named.
 LIMITS = (RUN, TASK_IN_RUN, TASK, PARALLELISM)
 
@@ -73,7 +75,7 @@ def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str
     if run["state"] in RUN_FINISHED:
         return {"state": run["state"], "waiting_for": [f"It has ended as {run['state']}."]}
     found = rows.dicts(connection.exec_driver_sql(FIRST_OPEN, {"run": run["id"]}))
-    sentences = []
+    sentences = [AFTER_TEARDOWNS.format(state=run["requested_state"])] if run["requested_state"] else []
     for row in found[:1] if run["state"] == RunState.QUEUED else found:
         reasons = explain(_situation(connection, settings, row["id"], {}, reader or Reader()))
         name = row["task_id"] if row["map_index"] < 0 else f"{row['task_id']}[{row['map_index']}]"

@@ -17,7 +17,8 @@ from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFI
 from scheduler.store.runs import deadlines, new_instances
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
-PENDING_TIMEOUTS = "exists (select from dag_run where state = 'running' and timeout_at < clock_timestamp())"
+OVER_ITS_TIMEOUT = "state = 'running' and timeout_at < clock_timestamp() and requested_state is null"
+PENDING_TIMEOUTS = f"exists (select from dag_run where {OVER_ITS_TIMEOUT})"
 PENDING_SWEEP = "exists (select from dag_run where state = 'running')"
 
 #: The DAGs and backfills with queued runs, with their dag_schedule rows locked. It skips from DAG to DAG in an index, so that a
@@ -207,12 +208,13 @@ def touched(connection: Connection, since: datetime | None) -> tuple[datetime, l
 @dataclass(frozen=True, slots=True)
 class LockedRun:
     """A running run that this transaction has locked: its version, the newest version of its DAG, and whether the last
-    examination failed.
+    examination failed. `requested_state` is set if only its teardowns are left: it ends with this state.
     """
 
     version_id: int
     newest_id: int
     has_error: bool
+    requested_state: RunState | None
 
 
 def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
@@ -225,29 +227,29 @@ def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRun]:
     """Lock these runs in ID order, except those that have ended or that another process has locked."""
     rows = connection.exec_driver_sql(
         """
-        select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error
+        select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error,
+               r.requested_state
           from dag_run r left join dag d on d.dag_id = r.dag_id
          where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
         """,
         (list(ids),),
     )
-    return {row.id: LockedRun(row.version_id, row.newest_id, row.has_error) for row in rows}
+    return {
+        row.id: LockedRun(row.version_id, row.newest_id, row.has_error, row.requested_state and RunState(row.requested_state))
+        for row in rows
+    }
 
 
 def timed_out(connection: Connection, *, limit: int) -> list[int]:
     """Running runs whose dagrun_timeout is over, longest first."""
-    rows = connection.exec_driver_sql(
-        "select id from dag_run where state = 'running' and timeout_at < clock_timestamp() order by timeout_at limit %s", (limit,)
-    )
+    rows = connection.exec_driver_sql(f"select id from dag_run where {OVER_ITS_TIMEOUT} order by timeout_at limit %s", (limit,))
     return list(rows.scalars())
 
 
 def lock_timed_out(connection: Connection, dag_run_id: int) -> bool:
     """Lock one such run; False if another process has it locked, or if it has ended or was started again."""
     row = connection.exec_driver_sql(
-        "select 1 from dag_run where id = %s and state = 'running' and timeout_at < clock_timestamp()"
-        " for no key update skip locked",
-        (dag_run_id,),
+        f"select 1 from dag_run where id = %s and {OVER_ITS_TIMEOUT} for no key update skip locked", (dag_run_id,)
     ).first()
     return row is not None
 
@@ -299,7 +301,7 @@ def close(connection: Connection, ended: Mapping[int, RunState]) -> int:
     """running -> success or failed, for rows that the caller has locked. Returns how many were closed."""
     closed = connection.exec_driver_sql(
         """
-        update dag_run r set state = n.state, ended_at = clock_timestamp()
+        update dag_run r set state = n.state, ended_at = clock_timestamp(), requested_state = null
           from unnest(%(ids)s::bigint[], %(states)s::text[]) n (id, state) where r.id = n.id and r.state = 'running'
         """,
         {"ids": list(ended), "states": [state.value for state in ended.values()]},

@@ -2,17 +2,29 @@
 
 import difflib
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from scheduler.exceptions import NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import RunState, TaskState
+from scheduler.states import RUN_FINISHED, RunState, TaskState
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import rows
+
+#: A task ID with a map index, or with None for all instances of the task.
+Entry = tuple[str, int | None]
+
+
+class Place(NamedTuple):
+    """A task by its number, and a map index, or None for all instances of the task."""
+
+    no: int
+    map_index: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +43,11 @@ class Runs:
 class Tasks:
     """Task instances of a run: all, or those of tasks by ID or regular expression, with their upstream or downstream tasks.
 
-    `states` selects those in one of these states, and `keys` those of these rows; None selects all.
+    An entry of `task_ids` can be a pair of a task and a map index. `map_index` applies to all other entries. `states` selects
+    those in one of these states, and `keys` those of these rows; None selects all.
     """
 
-    task_ids: tuple[str, ...] = ()
+    task_ids: tuple[str | tuple[str, int], ...] = ()
     regex: str | None = None
     map_index: int | None = None
     upstream: bool = False
@@ -59,17 +72,32 @@ class Change:
     becomes: str
 
 
+class Changes(list[Change]):
+    """The changes of a request."""
+
+    #: The number of selected runs that have none of the requested tasks or map indexes.
+    passed_over: int = 0
+    #: The teardowns that still run before the run ends.
+    teardowns: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run whose row is locked."""
+    """A run whose row is locked. `requested_state` is set if only its teardowns are left: it ends with this state."""
 
     id: int
     dag_id: str
     run_id: str
     state: RunState
+    requested_state: str | None
     version_id: int
     logical_date: datetime | None
     is_backfill: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its tasks have ended, except teardowns that still run."""
+        return self.state in RUN_FINISHED or self.requested_state is not None
 
     def change(self, task_id: str, map_index: int, state: str | None, becomes: str) -> Change:
         """A change of one of its task instances."""
@@ -124,10 +152,19 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
     return ids
 
 
+def lock_all(connection: Connection, keys: Sequence[int], *, with_instances: bool) -> None:
+    """Lock several runs and then their task instances, each in ID order as every other transaction does."""
+    connection.exec_driver_sql("select 1 from dag_run where id = any(%s) order by id for no key update", (list(keys),))
+    if with_instances:
+        connection.exec_driver_sql(
+            "select 1 from task_instance where dag_run_id = any(%s) order by id for no key update", (list(keys),)
+        )
+
+
 def lock_run(connection: Connection, key: int) -> Run | None:
     """Lock a run in any state; None if it was deleted."""
     held = connection.exec_driver_sql(
-        "select id, dag_id, run_id, state, version_id, logical_date, run_type = 'backfill' as is_backfill"
+        "select id, dag_id, run_id, state, requested_state, version_id, logical_date, run_type = 'backfill' as is_backfill"
         " from dag_run where id = %s for no key update",
         (key,),
     )
@@ -151,8 +188,30 @@ def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None 
 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:
-    """The selected task instances. NotFoundError if a requested task or map index does not exist."""
+    """The selected task instances of a run."""
     return [ti for ti in _named_with_relatives(dag, instances, tasks) if tasks.states is None or ti.state in tasks.states]
+
+
+def found(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> set[Entry]:
+    """The entries of `tasks` that this run has: its tasks, or map indexes of them."""
+    places = {(ti.task_id, ti.map_index) for ti in instances}
+    names = {ti.task_id for ti in instances} | dag.number.keys()
+    return {(name, index) for name, index in entries(tasks) if ((name, index) in places if index is not None else name in names)}
+
+
+def entries(tasks: Tasks) -> set[Entry]:
+    """The tasks that a request names, each with its map index, or with None for all its instances."""
+    return {one if isinstance(one, tuple) else (one, tasks.map_index) for one in tasks.task_ids}
+
+
+def not_found(dag_id: str, entry: Entry, known: Collection[str]) -> NotFoundError:
+    """The error for an entry that no selected run has; `known` are the tasks of the DAG."""
+    name, index = entry
+    if name in known and index is not None:
+        return NotFoundError(f"Task {name!r} has no instance of map index {index} in any of these runs.")
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag_id}` lists all."
+    return NotFoundError(f"DAG {dag_id!r} has no task {name!r}; {hint}")
 
 
 def _named_with_relatives(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> Sequence[Instance]:
@@ -161,72 +220,89 @@ def _named_with_relatives(dag: SerializedDag, instances: Sequence[Instance], tas
         return [ti for ti in instances if ti.id in tasks.keys]
     if not tasks.task_ids and tasks.regex is None:
         return instances
-    named = _named(dag, instances, tasks)
-    numbers = [dag.number[name] for name in named if name in dag.number]
-    around: set[int] = set()
+    named = entries(tasks) | {(name, tasks.map_index) for name in _matches(dag, instances, tasks.regex)}
+    places = {
+        Place(dag.number[name], index if index is not None and index >= 0 else None) for name, index in named if name in dag.number
+    }
+    around: set[Place] = set()
     if tasks.upstream:
-        around |= _reach(numbers, dag.upstream)
+        around |= _reach(dag, places, dag.upstream)
     if tasks.downstream:
-        around |= _reach(numbers, dag.downstream)
-    groups = {dag.tasks[no].mapped_group for no in numbers} - {None}
+        around |= _reach(dag, places, dag.downstream)
+    numbers = {no for no, _ in around}
 
     def is_selected(ti: Instance) -> bool:
-        if ti.task_id in named:
-            return tasks.map_index is None or ti.map_index == tasks.map_index
-        if dag.number.get(ti.task_id) not in around:
-            return False
-        # Inside a mapped group, the upstream and downstream instances are those with the same map index.
-        peer = dag.tasks[dag.number[ti.task_id]].mapped_group in groups
-        return tasks.map_index is None or not peer or ti.map_index in {tasks.map_index, -1}
+        if (ti.task_id, None) in named or (ti.task_id, ti.map_index) in named:
+            return True
+        return ti.task_id in dag.number and _covers(around, numbers, dag.number[ti.task_id], ti.map_index)
 
-    selected = [ti for ti in instances if is_selected(ti)]
-    if tasks.map_index is not None and not any(ti.task_id in named for ti in selected):
-        raise NotFoundError(f"Task {min(named)!r} has no instance of map index {tasks.map_index} in this run.")
-    return selected
+    return [ti for ti in instances if is_selected(ti)]
 
 
 def with_setups(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
-    """`picked` with the setups and teardowns of its tasks, in any state, because the tasks cannot run without them."""
+    """`picked` with the setups and teardowns of its tasks, in any state, because the tasks cannot run without them.
+
+    In a mapped task group, these are the setups and teardowns with the same map index.
+    """
     chosen = {ti.id for ti in picked}
-    work = {ti.task_id for ti in instances if ti.id in chosen}
-    wanted = {setup for name in work if name in dag.number for setup in dag.tasks[dag.number[name]].setups}
-    teardowns = [task for task in dag.tasks if task.is_teardown]
-    wanted |= {task.task_id for task in teardowns if work & set(task.scope)}
+    teardowns_of: defaultdict[str, list[int]] = defaultdict(list)
+    for no, task in enumerate(dag.tasks):
+        for name in {*task.scope, *task.setups} if task.is_teardown else ():
+            teardowns_of[name].append(no)
+    work = {_place(dag, ti) for ti in instances if ti.id in chosen and ti.task_id in dag.number}
+    setups = {_next(dag, place, dag.number[name]) for place in work for name in dag.tasks[place.no].setups}
     # The teardowns of a setup that runs again also run again.
-    wanted |= {task.task_id for task in teardowns if (wanted | work) & set(task.setups)}
-    return [ti for ti in instances if ti.id in chosen or ti.task_id in wanted]
+    teardowns = {_next(dag, place, no) for place in work | setups for no in teardowns_of[dag.tasks[place.no].task_id]}
+    wanted = setups | teardowns
+    numbers = {no for no, _ in wanted}
+    return [
+        ti
+        for ti in instances
+        if ti.id in chosen or (ti.task_id in dag.number and _covers(wanted, numbers, dag.number[ti.task_id], ti.map_index))
+    ]
 
 
-def below(dag: SerializedDag, instances: Iterable[Instance]) -> set[str]:
-    """The transitive downstream tasks of those of `instances`."""
-    numbers = {dag.number[ti.task_id] for ti in instances if ti.task_id in dag.number}
-    return {dag.tasks[no].task_id for no in _reach(numbers, dag.downstream)}
+def below(dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> list[Instance]:
+    """The `instances` transitively downstream of `picked`: in a mapped task group, those with the same map index."""
+    reached = _reach(dag, {_place(dag, ti) for ti in picked if ti.task_id in dag.number}, dag.downstream)
+    numbers = {no for no, _ in reached}
+    return [ti for ti in instances if ti.task_id in dag.number and _covers(reached, numbers, dag.number[ti.task_id], ti.map_index)]
 
 
-def _named(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> set[str]:
-    known = {ti.task_id for ti in instances} | dag.number.keys()
-    for name in tasks.task_ids:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"`paceline tasks list {dag.dag_id}` lists all."
-            raise NotFoundError(f"DAG {dag.dag_id!r} has no task {name!r}; {hint}")
-    names = set(tasks.task_ids)
-    if tasks.regex is not None:
-        try:
-            pattern = re.compile(tasks.regex)
-        except re.error as error:
-            raise PacelineError(f"{tasks.regex!r} is not a regular expression: {error}; write one such as '^load_'.") from None
-        names |= {name for name in known if pattern.search(name)}
-    return names
+def _matches(dag: SerializedDag, instances: Sequence[Instance], regex: str | None) -> set[str]:
+    if regex is None:
+        return set()
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise PacelineError(f"{regex!r} is not a regular expression: {error}; write one such as '^load_'.") from None
+    return {name for name in {ti.task_id for ti in instances} | dag.number.keys() if pattern.search(name)}
 
 
-def _reach(start: Iterable[int], edges: Sequence[Sequence[int]]) -> set[int]:
-    """Every node that `edges` reach from `start`."""
-    seen: set[int] = set()
+def _place(dag: SerializedDag, ti: Instance) -> Place:
+    return Place(dag.number[ti.task_id], ti.map_index if ti.map_index >= 0 else None)
+
+
+def _next(dag: SerializedDag, place: Place, no: int) -> Place:
+    """The instances of task `no` that belong to those at `place`: in the same mapped group those of its index, otherwise all."""
+    group = dag.tasks[place.no].mapped_group
+    return Place(no, place.map_index if group is not None and group == dag.tasks[no].mapped_group else None)
+
+
+def _covers(places: Collection[Place], numbers: Collection[int], no: int, map_index: int) -> bool:
+    """Whether an instance is at one of `places`, whose tasks are `numbers`. An instance that is not expanded is at any index."""
+    return no in numbers and (map_index < 0 or (no, None) in places or (no, map_index) in places)
+
+
+def _reach(dag: SerializedDag, start: Iterable[Place], edges: Sequence[Sequence[int]]) -> set[Place]:
+    """Every place that `edges` reach from `start`."""
+    seen: set[Place] = set()
     todo = list(start)
     while todo:
-        for no in edges[todo.pop()]:
-            if no not in seen:
-                seen.add(no)
-                todo.append(no)
+        place = todo.pop()
+        for no in edges[place.no]:
+            reached = _next(dag, place, no)
+            if reached not in seen:
+                seen.add(reached)
+                todo.append(reached)
     return seen

@@ -84,6 +84,39 @@ def test_an_idempotency_key_makes_one_run(client: airflow.ApiClient, world: Worl
         assert send("other", conf={"rows": 1}).json()["dag_run_id"] != first.json()["dag_run_id"]
 
 
+def test_a_clear_of_several_indexes_and_runs_is_made_as_a_whole_or_not_at_all(
+    client: airflow.ApiClient, world: World, web: Web
+) -> None:
+    with web.http(web.account("bob", "operator")) as http:
+
+        def clear(**body: Any) -> Any:
+            return http.post("/api/v2/dags/etl/clearTaskInstances", json={"only_failed": False, "dry_run": False} | body)
+
+        refused = clear(dag_run_id="good", task_ids=[["each", 0], ["each", 99]], note="why")
+        assert (refused.status_code, set(world.states("good").values())) == (404, {"success"})
+        assert world.scenario.rows("select count(*) from instance_note") == [(0,)]
+
+        world.scenario.sql("update task_instance set map_index = 7 where task_id = 'each' and map_index = 2 and dag_run_id ="
+                           " (select id from dag_run where run_id = 'bad')")  # fmt: skip
+        everywhere = {"task_ids": [["each", 2], ["load", -1]], "start_date": "2020-01-01T00:00:00Z"}
+        would, done = clear(**everywhere, dry_run=True).json(), clear(**everywhere, note="why").json()
+        runs = [{one["dag_run_id"] + one["task_id"] for one in answer["task_instances"]} for answer in (would, done)]
+        assert runs[0] == runs[1] >= {"goodeach", "goodload", "badload"}
+        assert world.scenario.rows("select count(*) from instance_note") == [(len(done["task_instances"]),)]
+        only_good = clear(task_ids=[["each", 7]], start_date="2020-01-01T00:00:00Z").json()
+        assert [one["dag_run_id"] for one in only_good["task_instances"]] == ["bad"] and only_good["passed_over"] == 2
+
+
+def test_several_runs_are_cleared_as_a_whole_or_not_at_all(client: airflow.ApiClient, world: World) -> None:
+    api = airflow.DagRunApi(client)
+    names = [airflow.BulkDAGRunBody(dag_run_id=name) for name in ("good", "bad", "gone")]
+
+    status, _ = refused(api.clear_dag_runs, "etl", airflow.BulkDAGRunClearBody(dag_runs=names, dry_run=False, note="why"))
+
+    assert status == 404
+    assert (world.state("good"), world.state("bad")) == ("success", "failed")
+
+
 def test_change_runs(client: airflow.ApiClient, world: World) -> None:
     api = airflow.DagRunApi(client)
 
@@ -92,6 +125,7 @@ def test_change_runs(client: airflow.ApiClient, world: World) -> None:
     run = api.patch_dag_run("etl", "now", airflow.DAGRunPatchBody(note="only this"), update_mask=["note"])
     assert (run.state.value, run.note) == ("success", "only this")
     assert api.patch_dag_run(*GOOD, airflow.DAGRunPatchBody(state=airflow.DagRunMutableStates.QUEUED)).state.value == "queued"
+    assert set(world.states("good").values()) == {"success"}, "what has ended does not run again"
 
     # The client cannot read its own declared type of a dry run: an entry fits both kinds of its union.
     would = api.clear_dag_run_without_preload_content("etl", "bad", airflow.DAGRunClearBody(dry_run=True, only_failed=True))

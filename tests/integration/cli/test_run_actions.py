@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 from support.data import attempt
 from support.run_actions import end, running
-from support.scenario import Scenario
+from support.scenario import Scenario, dag
 
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
@@ -177,3 +178,38 @@ def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int) -> N
     assert scenario.run_state(failed) == "failed"
     assert cli("runs", "clear", "pair", "one", "--yes").exit_code == 0
     assert json.loads(cli("runs", "delete", "pair", "one", "--json").stdout)["deleted"]
+
+
+def test_runs_without_the_task_are_passed_over_and_counted(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="old", logical_date=datetime(2026, 1, 1, tzinfo=UTC))
+    scenario.add(dag("pair", {"first": [], "second": ["first"], "third": []}))
+    scenario.trigger("pair", run_id="new", logical_date=datetime(2026, 1, 2, tzinfo=UTC))
+    new = [("new", "third", -1, None, "skipped")]
+
+    assert becomes(cli.json("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--dry-run")) == new
+    done = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past")
+
+    assert (done.exit_code, done.stderr) == (0, "1 run without the task or map index passed over.\n")
+    again = cli.json("dags", "clear", "pair", "--task-regex", "third")
+    assert becomes(again) == [("new", "third", -1, "skipped", "none")]
+    refused = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--map-index", "4")
+    assert refused.exit_code == 3 and "no instance of map index 4" in refused.stderr
+
+
+def test_a_marked_run_names_the_teardowns_that_still_run(cli: Cli, scenario: Scenario) -> None:
+    down = {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("up",), "scope": ("work",)}
+    options = {"up": {"is_setup": True}, "work": {"setups": ("up",)}, "down": down}
+    scenario.add(dag("cluster", {"up": [], "work": ["up"], "down": ["work"]}, options=options))
+    run = scenario.trigger("cluster", run_id="one")
+    assert end(scenario, running(scenario))
+    work = running(scenario)
+
+    assert cli.json("runs", "mark", "cluster", "one", "failed", "--dry-run")["teardowns"] == ["down"]
+    marked = cli("runs", "mark", "cluster", "one", "failed")
+
+    assert marked.stdout.splitlines()[-1] == "Run one of DAG cluster is failed once its teardowns have ended: down."
+    assert cli.json("runs", "show", "cluster", "one")["requested_state"] == "failed"
+    assert "It ends as failed once its teardowns have ended." in cli("runs", "why", "cluster", "one").stdout
+    end(scenario, work)
+    scenario.run_to_end()
+    assert (scenario.run_state(run), scenario.states(run)["down"]) == ("failed", "success")

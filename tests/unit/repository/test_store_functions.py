@@ -8,9 +8,10 @@ STORE = Path(__file__).parents[3] / "scheduler" / "store"
 TREES = {str(path.relative_to(STORE)): ast.parse(path.read_text(encoding="utf-8")) for path in STORE.rglob("*.py")}
 #: Functions that open transactions themselves, with the reason.
 TAKE_ENGINE = {
-    "actions/clear.py clear": "each run has a transaction of its own",
+    "actions/clear.py clear": "a dry run is rolled back",
     "actions/clear.py clear_rows": "each run has a transaction of its own",
-    "actions/mark.py mark": "each run has a transaction of its own",
+    "actions/clear.py run_by_run": "each run has a transaction of its own",
+    "actions/mark.py mark": "a dry run is rolled back",
     "actions/mark.py mark_rows": "each run has a transaction of its own",
     "dags/files.py record": "a file that cannot be stored is stored as an import error, after a rollback",
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
