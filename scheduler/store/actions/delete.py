@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.states import STARTED
+from scheduler.states import FINISHED, RUN_FINISHED, RUN_UNFINISHED, STARTED, TaskState
+from scheduler.store.actions import mark
 from scheduler.store.runs import selection
 
 
@@ -23,16 +24,19 @@ class DeletedDag:
 def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
     """Delete a run with its task instances, tries and XComs, and return its number.
 
-    NotFoundError; ConflictError while a worker has some of its task instances.
+    NotFoundError; ConflictError while a worker has some of its task instances, or a teardown has yet to run.
     """
     (key,) = selection.run_keys(connection, selection.Runs(dag_id=dag_id, run_id=run_id))
     _refuse_started(connection, [key], f"Run {run_id!r} of DAG {dag_id!r}", f"`paceline runs mark {dag_id} {run_id} failed`")
+    _refuse_teardowns(connection, key)
     connection.exec_driver_sql("delete from dag_run where id = %s", (key,))
     return key
 
 
 def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
-    """Delete a DAG with its runs, backfills and versions. NotFoundError; ConflictError while a worker has some of its tasks."""
+    """Delete a DAG with its runs, backfills and versions. NotFoundError; ConflictError while a worker has some of its tasks, or a
+    teardown has yet to run.
+    """
     # First, because the process that stores the DAGs of a file also locks the row of the file first.
     file = connection.exec_driver_sql(
         """
@@ -45,6 +49,11 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     rows = connection.exec_driver_sql("select run_id, id from dag_run where dag_id = %s order by id", (dag_id,)).all()
     keys: dict[str, int] = {row.run_id: row.id for row in rows}
     _refuse_started(connection, list(keys.values()), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
+    unfinished = connection.exec_driver_sql(
+        f"select id from dag_run where dag_id = %s and state in {RUN_UNFINISHED.sql} order by id", (dag_id,)
+    )
+    for key in unfinished.scalars().all():
+        _refuse_teardowns(connection, key)
     # Creating a run locks its version, so none can be created after this. A run that changes its version is locked above.
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()
     if not versions:
@@ -53,6 +62,21 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
     return DeletedDag(len(keys), file, keys)
+
+
+def _refuse_teardowns(connection: Connection, key: int) -> None:
+    """ConflictError if a teardown of this locked run has yet to run, because its setup succeeded."""
+    run = selection.lock_run(connection, key)
+    if run is None or run.state in RUN_FINISHED:
+        return
+    instances = selection.lock_instances(connection, key)
+    ended = {one: TaskState.SKIPPED for one in instances if one.state not in FINISHED}
+    left = sorted({one.task_id for one in mark.teardowns_left(connection, run, instances, ended)})
+    if left:
+        raise ConflictError(
+            f"Run {run.run_id!r} of DAG {run.dag_id!r} cannot be deleted before its teardowns have ended ({', '.join(left)}): mark"
+            f" the run with `paceline runs mark {run.dag_id} {run.run_id} failed`, and wait for them."
+        )
 
 
 def _refuse_started(connection: Connection, runs: list[int], what: str, how: str) -> None:

@@ -85,7 +85,7 @@ def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | N
         for one in instances
         if one.state in (NOT_GOOD if state is RunState.SUCCESS else UNFINISHED)
     }
-    left = set() if run.state in RUN_FINISHED else _teardowns_left(connection, run, instances, becomes)
+    left = set() if run.state in RUN_FINISHED else teardowns_left(connection, run, instances, becomes)
     changes = Changes()
     changes.teardowns = sorted({one.task_id for one in left})
     for target in dict.fromkeys(becomes.values()):
@@ -108,9 +108,7 @@ def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | N
     return changes
 
 
-def _teardowns_left(
-    connection: Connection, run: Run, instances: Sequence[Instance], becomes: Mapping[Instance, S]
-) -> set[Instance]:
+def teardowns_left(connection: Connection, run: Run, instances: Sequence[Instance], becomes: Mapping[Instance, S]) -> set[Instance]:
     """The teardowns among `becomes` that are to run, because their setup succeeded."""
     try:
         dag = Versions().dag(connection, run.version_id)

@@ -21,7 +21,7 @@ from scheduler.store.db import rows
 from scheduler.store.db.liveness import ALIVE, LIVE_WORKER
 from scheduler.store.lists import dags
 from scheduler.store.queries import reads
-from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK
+from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK, MAY_CONTINUE
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.runs import run_facts
 
@@ -208,7 +208,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
     row = _one(
         connection,
         f"""
-        select coalesce(s.is_paused, false) as is_paused, d.file, e.message as import_error, e.line as import_error_line,
+        select coalesce(not {MAY_CONTINUE}, false) as is_paused, d.file, e.message as import_error, e.line as import_error_line,
                b.id as backfill_id, b.is_paused as backfill_paused,
                {MOST_RUNS} as "limit", (select count(*) from dag_run o where o.state = 'running' and {SHARES_RUNS}) as active,
                (select count(*) from dag_run o where o.state = 'queued' and {SHARES_RUNS}
@@ -280,7 +280,7 @@ def _reserved_for(connection: Connection, key: Row, rank: str) -> list[Row]:
           from task_instance t
           join dag_run r on r.id = t.dag_run_id and r.state = 'running'
           join dag_version v on v.id = r.version_id
-          join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
+          join dag_schedule s on s.dag_id = r.dag_id and {MAY_CONTINUE}
          where t.pool = %(pool)s and t.state = 'scheduled' and t.pool_slots > %(free)s and t.pool_slots <= %(slots)s
            and {_in_front(rank)}
            and v.max_active_tasks > (select count(*) from task_instance o

@@ -23,6 +23,8 @@ LIMITS_LOCK = "paceline limit "
 #: for all rows: with the running clock, the later row of two equal ones would come first.
 BY_RANK = "t.rank"
 BY_AGED_RANK = "t.rank + extract(epoch from statement_timestamp() - t.scheduled_at) / %(aging_s)s"
+#: A run `r` of a DAG with the schedule `s` may continue: in a paused DAG, only the teardowns of a run that was ended early.
+MAY_CONTINUE = "(not s.is_paused or r.requested_state is not null)"
 LOCKED = "for no key update of t skip locked"
 #: The limits that one part of COUNT counts, by the kind of its rows.
 COUNTED_TOGETHER: Mapping[str, Sequence[Limit]] = {"run": (RUN,), "task": (TASK, TASK_IN_RUN)}
@@ -229,9 +231,9 @@ def waiting(
 ) -> list[Waiting]:
     """The highest-ranked waiting task instances of each pool in `free`, at most as many as it has free slots.
 
-    Without those that need more slots than `largest`, are behind a `full` limit, or belong to a paused DAG. Each pool has its
-    own share, so that a full pool does not starve others. With `lock`, no worker can pass slots on to them until this transaction
-    ends; those that are locked elsewhere are left out.
+    Without those that need more slots than `largest`, are behind a `full` limit, or may not continue (MAY_CONTINUE). Each
+    pool has its own share, so that a full pool does not starve others. With `lock`, no worker can pass slots on to them until
+    this transaction ends; those that are locked elsewhere are left out.
     """
     rank = BY_AGED_RANK if aging_s else BY_RANK
     locking = LOCKED if lock else ""
@@ -245,7 +247,7 @@ def waiting(
                  from task_instance t
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
-                 join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
+                 join dag_schedule s on s.dag_id = r.dag_id and {MAY_CONTINUE}
                 where t.pool = p.name and {WAITS} and t.pool_slots <= p.largest
                   and t.queue <> all(%(full_queues)s::text[]) and {NOT_FULL}
                 order by {rank} desc, t.id

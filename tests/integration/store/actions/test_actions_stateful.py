@@ -14,9 +14,9 @@ from support.scenario import Scenario, chain, dag
 
 from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState
 from scheduler.store.actions import mark
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs import instances
-from scheduler.store.runs.selection import Tasks
+from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
 
 S = TaskState
@@ -24,16 +24,20 @@ MOST_ACTIVE = 3
 MOST_RUNS = 2
 SHAPE = dag(
     "d",
-    {"a": [], "b": ["a"], "c": ["a"], "each": ["b"], "join": ["b", "c", "each"], "last": ["join"], "always": ["b", "c"]},
+    {"a": [], "b": ["a"], "c": ["a"], "each": ["b"], "join": ["b", "c", "each"], "last": ["join"], "always": ["b", "c"],
+     "down": ["join"]},
     rules={"always": "all_done"},
     max_active_tasks=MOST_ACTIVE,
     max_active_runs=MOST_RUNS,
     task={"retries": 1},
     options={
         "each": {"expand": {"kind": "product", "inputs": [{"task": "b", "key": "return_value"}]}},
-        "last": {"depends_on_past": True},
+        "c": {"is_setup": True},
+        "join": {"setups": ("c",)},
+        "last": {"depends_on_past": True, "setups": ("c",)},
+        "down": {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("c",), "scope": ("join",)},
     },
-)
+)  # fmt: skip
 OUTCOMES = st.sampled_from([S.SUCCESS, S.SUCCESS, S.SUCCESS, S.FAILED, S.SKIPPED, S.UP_FOR_RETRY])
 NAMES = st.sampled_from([task.task_id for task in SHAPE.tasks])
 TASKS = st.builds(
@@ -46,6 +50,14 @@ TASKS = st.builds(
     st.sampled_from([None, None, FAILURES, STARTED]),
 )
 RUNS = st.sampled_from(["r0", "r1", "r2"])
+SELECTED = st.sampled_from(
+    [
+        *(Runs(dag_id="d", run_id=run_id) for run_id in ("r0", "r1", "r2")),
+        Runs(dag_id="d"),
+        Runs(dag_id="d", run_id="r1", past=True),
+        Runs(dag_id="d", run_id="r0", future=True),
+    ]
+)
 
 
 class Actions(RuleBasedStateMachine):
@@ -102,22 +114,26 @@ class Actions(RuleBasedStateMachine):
         with self.scenario.engine.begin() as connection:
             instances.lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
 
-    @rule(run_id=RUNS, tasks=TASKS)
-    def clear(self, run_id: str, tasks: Tasks) -> None:
-        planned = clear_(self.scenario, tasks, run_id=run_id, dry_run=True)
-        assert clear_(self.scenario, tasks, run_id=run_id) == planned
-        if planned:
-            self.marked.pop(run_id, None)
+    @rule(runs=SELECTED, tasks=TASKS)
+    def clear(self, runs: Runs, tasks: Tasks) -> None:
+        planned = clear_(self.scenario, tasks, runs=runs, dry_run=True)
+        assert clear_(self.scenario, tasks, runs=runs) == planned
+        for change in planned:
+            self.marked.pop(change.run_id, None)
 
-    @rule(run_id=RUNS, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
-    def mark(self, run_id: str, tasks: Tasks, state: S, below: bool) -> None:
-        changes = mark_(self.scenario, state, run_id=run_id, tasks=tasks, clear_downstream=below)
-        if any(change.becomes == "none" for change in changes):
-            self.marked.pop(run_id, None)
+    @rule(runs=SELECTED, tasks=TASKS, state=st.sampled_from(mark.STATES), below=st.booleans())
+    def mark(self, runs: Runs, tasks: Tasks, state: S, below: bool) -> None:
+        planned = mark_(self.scenario, state, runs=runs, tasks=tasks, clear_downstream=below, dry_run=True)
+        assert mark_(self.scenario, state, runs=runs, tasks=tasks, clear_downstream=below) == planned
+        for change in planned:
+            if change.becomes == "none":
+                self.marked.pop(change.run_id, None)
 
     @rule(run_id=RUNS, state=st.sampled_from([RunState.SUCCESS, RunState.FAILED]))
     def mark_run(self, run_id: str, state: RunState) -> None:
-        transact(self.scenario.engine, mark.mark_run, "d", run_id, state)
+        planned = rehearse(self.scenario.engine, mark.mark_run, "d", run_id, state)
+        changes = transact(self.scenario.engine, mark.mark_run, "d", run_id, state)
+        assert (changes, changes.teardowns) == (planned, planned.teardowns)
         self.marked[run_id] = state.value
 
     @invariant()
@@ -131,7 +147,17 @@ class Actions(RuleBasedStateMachine):
     @invariant()
     def what_was_said_of_a_run_stays(self) -> None:
         for run_id, state in self.marked.items():
-            assert self.scenario.rows("select state from dag_run where run_id = %s", run_id) == [(state,)]
+            says = self.scenario.rows("select coalesce(requested_state, state) from dag_run where run_id = %s", run_id)
+            assert says == [(state,)]
+
+    @invariant()
+    def only_teardowns_are_left_of_a_run_that_a_user_ended(self) -> None:
+        left = self.scenario.rows(
+            "select distinct t.task_id from task_instance t join dag_run r on r.id = t.dag_run_id"
+            " where r.requested_state is not null and coalesce(t.state, 'none') <> all(%s)",
+            [*FINISHED, "shutdown"],
+        )
+        assert left in ([], [("down",)])
 
     @invariant()
     def an_ended_run_has_nothing_left_but_what_is_being_stopped(self) -> None:

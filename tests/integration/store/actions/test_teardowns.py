@@ -7,9 +7,11 @@ import pytest
 from support.run_actions import brief, clear_, end, mark_, running
 from support.scenario import Scenario, dag
 
+from scheduler.exceptions import ConflictError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.states import RunState, TaskState
-from scheduler.store.actions import backfills, mark
+from scheduler.store.actions import backfills, delete, mark
+from scheduler.store.dags.dags import pause
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Changes, Tasks
@@ -47,6 +49,11 @@ def time_out(scenario: Scenario) -> None:
     scenario.turn()
 
 
+def pause_and_mark(scenario: Scenario) -> None:
+    transact(scenario.engine, pause, "d")
+    mark_run(scenario, RunState.FAILED)
+
+
 def mark_all_rows(scenario: Scenario, state: S) -> None:
     keys = [row[0] for row in scenario.rows("select id from task_instance where state is null or state = 'running'")]
     ((run,),) = scenario.rows("select id from dag_run")
@@ -68,6 +75,7 @@ def cancel(scenario: Scenario) -> None:
 ENDS: dict[str, tuple[Callable[[Scenario], object], str, str]] = {
     "run failed": (lambda scenario: mark_run(scenario, RunState.FAILED), "failed", "failed"),
     "run success": (lambda scenario: mark_run(scenario, RunState.SUCCESS), "success", "success"),
+    "run failed in a paused DAG": (pause_and_mark, "failed", "failed"),
     "timeout": (time_out, "skipped", "failed"),
     "cancelled backfill": (cancel, "failed", "failed"),
     "downstream failed": (lambda scenario: mark_(scenario, S.FAILED, tasks=Tasks(task_ids=("work",), downstream=True)),
@@ -168,6 +176,21 @@ def test_a_teardown_that_hangs_ends_by_a_mark_of_its_own(scenario: Scenario) -> 
     scenario.turn()
     assert scenario.states(run)["down"] == "failed"
     assert scenario.run_state(run) == "success"
+
+
+def test_a_run_and_its_dag_are_deleted_only_after_the_teardown(scenario: Scenario) -> None:
+    scenario.add(cluster())
+    scenario.trigger("d", run_id="r")
+    assert end(scenario, running(scenario))
+
+    for what, names in ((delete.delete_run, ("d", "r")), (delete.delete_dag, ("d",))):
+        with pytest.raises(ConflictError, match=r"cannot be deleted before its teardowns have ended \(down\): mark"):
+            transact(scenario.engine, what, *names)
+
+    mark_run(scenario, RunState.FAILED)
+    scenario.run_to_end()
+    transact(scenario.engine, delete.delete_run, "d", "r")
+    assert scenario.rows("select 1 from dag_run") == []
 
 
 def test_clearing_meanwhile_starts_the_run_again(scenario: Scenario) -> None:
