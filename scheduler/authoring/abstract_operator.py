@@ -245,9 +245,11 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         context["ti"].xcom_push(key=key, value=value)
 
     @staticmethod
-    def xcom_pull(context: Mapping[str, Any], task_ids: Any = None, key: str = "return_value", **others: Any) -> Any:
+    def xcom_pull(
+        context: Mapping[str, Any], task_ids: Any = None, dag_id: str | None = None, key: str = "return_value", **others: Any
+    ) -> Any:
         """The values that tasks pushed, as `ti.xcom_pull` returns them."""
-        return context["ti"].xcom_pull(task_ids=task_ids, key=key, **others)
+        return context["ti"].xcom_pull(task_ids=task_ids, dag_id=dag_id, key=key, **others)
 
     def defer(
         self,

@@ -62,11 +62,18 @@ class TaskInstance(Protocol):
     def xcom_pull(
         self,
         task_ids: str | Iterable[str] | None = None,
+        dag_id: str | None = None,
         key: str = "return_value",
+        include_prior_dates: bool = False,
+        *,
         map_indexes: int | Iterable[int] | None = None,
         default: Any = None,
+        run_id: str | None = None,
     ) -> Any:
-        """The values that the tasks pushed under `key`: a list if `task_ids` is one; `default` if nothing was pushed."""
+        """The values that the tasks pushed under `key`: a list if `task_ids` is one; `default` if nothing was pushed.
+
+        `dag_id` and `run_id` name another run. With `include_prior_dates`, the newest value up to the date of the run counts.
+        """
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Store `value` under `key` for this task instance; XComError if it cannot be stored as JSON."""

@@ -153,7 +153,13 @@ CASES = {
         pairs = give.override(task_id="pairs")({"k": 5})
         added = add.override(map_index_template="plus {{ task.op_kwargs['x'] }}").expand(x=numbers)
         @task
-        def total(values, ti=None): return [sum(values), list(values), ti.xcom_pull("add", map_indexes=1)]
+        def total(values, ti=None):
+            several = ["numbers", "add", "gone"]
+            flat = ti.xcom_pull(several)
+            assert ti.xcom_pull(several, "mapping", include_prior_dates=True) == flat
+            assert ti.xcom_pull("numbers", "another_dag", default="none") == "none"
+            assert ti.xcom_pull(task_ids="add", map_indexes=[1, 0, 7], default=0) == [12, 11, 0]
+            return [sum(values), list(values), ti.xcom_pull("add", map_indexes=1), flat]
         total(added)
         add.override(task_id="again").partial(y=0).expand(x=added)
         @task
@@ -172,7 +178,7 @@ CASES = {
            "success", "again[1]": "success", "each[0]": "success", "cross[0]": "success", "cross[1]": "success", "cross[2]":
            "success", "cross[3]": "success", "records[0]": "success", "records[1]": "success", "zipped[0]": "success",
            "zipped[1]": "success", "odd[0]": "skipped", "odd[1]": "success", "odd[2]": "skipped", "rest": "success"},
-        {"numbers": [1, 2], "pairs": {"k": 5}, "add[0]": 11, "add[1]": 12, "total": [23, [11, 12], 12], "again[0]": 11,
+        {"numbers": [1, 2], "pairs": {"k": 5}, "add[0]": 11, "add[1]": 12, "total": [23, [11, 12], 12, [[1, 2], 11, 12, None]], "again[0]": 11,
            "again[1]": 12, "each[0]": [["k", 5], 0, 1], "cross[0]": 1, "cross[1]": 6, "cross[2]": 2, "cross[3]": 7, "records[0]":
            2, "records[1]": 12, "zipped[0]": [1, -1], "zipped[1]": [2, -2], "odd[1]": 2, "rest": [2]},
         labels={"add[0]": "plus 1", "add[1]": "plus 2"},

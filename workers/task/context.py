@@ -5,6 +5,7 @@ import functools
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -23,9 +24,14 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings.model import Core
 from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.xcoms import Source
 from workers.task.store import Store
 
 MAX_LABEL_CHARACTERS = 250
+
+
+class _Many(list[Any]):
+    """The values of several instances of a mapped task."""
 
 
 class TaskInstance:
@@ -128,23 +134,52 @@ class TaskInstance:
     def xcom_pull(
         self,
         task_ids: str | Iterable[str] | None = None,
+        dag_id: str | None = None,
         key: str = "return_value",
+        include_prior_dates: bool = False,
+        *,
         map_indexes: int | Iterable[int] | None = None,
         default: Any = None,
+        run_id: str | None = None,
     ) -> Any:
         """Return the value that a task pushed under `key`, or `default`. Returns a list of values if `task_ids` is a list.
 
-        For a mapped task, it returns all values. In the same mapped group, it returns the value of the own instance.
+        For a mapped task, it returns all values; in a list they follow the others. In the same mapped group, it returns the value
+        of the own instance. `dag_id` and `run_id` are by default those of this run. With `include_prior_dates`, a value of the
+        newest run that has one counts, up to the date of the run.
         """
-        if task_ids is not None and not isinstance(task_ids, str):
-            return [self.xcom_pull(each, key, map_indexes, default) for each in task_ids]
+        where = None
+        if dag_id not in (None, self.dag_id) or run_id not in (None, self.run_id) or include_prior_dates:
+            date = self._claim.logical_date or self._claim.run_after or self.start_date
+            where = Source(dag_id or self.dag_id, run_id or self.run_id, "", include_prior_dates, date)
+
+        def of_one(task_id: str | None) -> Any:
+            if map_indexes is not None and not isinstance(map_indexes, int):
+                return _Many(self._pull(task_id, key, index, default, where) for index in map_indexes)
+            return self._pull(task_id, key, map_indexes, default, where)
+
+        if task_ids is None or isinstance(task_ids, str):
+            value = of_one(task_ids)
+            return list(value) if isinstance(value, _Many) else value
+        values: list[Any] = []
+        for task_id in task_ids:
+            value = of_one(task_id)
+            values.extend(value if isinstance(value, _Many) else [value])
+        return values
+
+    def _pull(self, task_ids: str | None, key: str, map_index: int | None, default: Any, where: Source | None) -> Any:
+        """The value of one task; _Many for all those of a mapped task."""
         task_id = self.task_id if task_ids is None else task_ids
-        if map_indexes is not None and not isinstance(map_indexes, int):
-            return [self._store.pull_xcom(self._claim, task_id, key, index, default) for index in map_indexes]
-        if map_indexes is None and task_ids is not None and self.is_many(task_id):
-            return self._store.pull_xcoms(self._claim, self._dag.number[task_id], key)
-        map_index = self._index_in(task_id) if map_indexes is None else map_indexes
-        return self._store.pull_xcom(self._claim, task_id, key, map_index, default)
+        is_many = map_index is None and task_ids is not None and self.is_many(task_id)
+        if where is not None:
+            is_own = where.dag_id == self.dag_id and task_id in self._dag.number and not is_many
+            index = self._index_in(task_id) if map_index is None and is_own else map_index
+            found = self._store.pull_other(self._claim, replace(where, task_id=task_id), key, index)
+            is_many = index is None and any(at >= 0 for at, _ in found)
+            return _Many(value for _, value in found) if is_many else next((value for _, value in found), default)
+        if is_many:
+            return _Many(self._store.pull_xcoms(self._claim, self._dag.number[task_id], key))
+        return self._store.pull_xcom(self._claim, task_id, key, self._index_in(task_id) if map_index is None else map_index, default)
 
     def is_many(self, task_id: str) -> bool:
         """Whether the task is mapped and not in the mapped group of this task."""

@@ -115,6 +115,9 @@ class DatabaseStore:
     def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
         return self.patient(lambda: xcoms.of_instances(self.hot, claim.dag_run_id, task_no, key))
 
+    def pull_other(self, claim: Claim, source: xcoms.Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
+        return self.patient(lambda: xcoms.other(self.hot, source, key, map_index))
+
     def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
         return self.patient(lambda: xcoms.length(self.hot, claim.dag_run_id, task_no, key, is_mapped=is_mapped, over=self.over))
 

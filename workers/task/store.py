@@ -14,6 +14,7 @@ from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.state_store import StateBackend
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.xcoms import Source
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import Jobs
@@ -43,6 +44,9 @@ class Store(Protocol):
 
     def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
         """Return the XComs of the instances of a mapped task, in map order, without instances that pushed none."""
+
+    def pull_other(self, claim: Claim, source: Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
+        """Return the XComs of a task in another run by map index: of one instance, or of all if `map_index` is None."""
 
     def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
         """Return the length of a list or dict, or the number of XComs of a mapped task. None if there is no list or dict."""

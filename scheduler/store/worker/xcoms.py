@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +25,24 @@ ALL = """
 select x.value from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s order by t.map_index
 """
+#: The values of a task in another run: the one with that ID, or the newest one that has a value and is not later than it.
+#: A run without a logical date counts by the time after which it runs, as in Airflow.
+OTHER = """
+with moment as materialized (
+    select coalesce(r.logical_date, r.run_after) as date from dag_run r where r.dag_id = %(dag_id)s and r.run_id = %(run_id)s
+), run as materialized (
+    select r.id from dag_run r
+     where r.dag_id = %(dag_id)s
+       and case when %(prior)s then coalesce(r.logical_date, r.run_after) <= coalesce((select date from moment), %(date)s)
+                else r.run_id = %(run_id)s end
+       and exists (select from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %(key)s
+                    where t.dag_run_id = r.id and t.task_id = %(task_id)s and t.map_index = coalesce(%(index)s, t.map_index))
+     order by coalesce(r.logical_date, r.run_after) desc, r.id desc limit 1
+)
+select t.map_index, x.value from run join task_instance t on t.dag_run_id = run.id
+  join xcom x on x.task_instance_id = t.id and x.key = %(key)s
+ where t.task_id = %(task_id)s and t.map_index = coalesce(%(index)s, t.map_index) order by t.map_index
+"""
 COUNT_INSTANCES = """
 select count(*) from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s
@@ -35,6 +54,17 @@ select x.created_at, case when x.created_at is distinct from %s::timestamptz the
   from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
  where t.dag_run_id = %s and t.task_no = %s
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A task of another run: that with `run_id`, or with `prior` the newest one with a value up to its date, else to `date`."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    prior: bool
+    date: datetime
 
 
 class MappedOver:
@@ -82,6 +112,11 @@ def clear(connection: WorkerConnection, claim: Claim) -> None:
 def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str, map_index: int, *, default: Any) -> Any:
     """The stored value, or `default`."""
     return connection.value(PULL, (dag_run_id, task_id, map_index, key), default)
+
+
+def other(connection: WorkerConnection, source: Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
+    """The values of a task in another run, each with its map index; those of all instances if `map_index` is None."""
+    return [(index, value) for index, value in connection.read(OTHER, asdict(source) | {"key": key, "index": map_index})]
 
 
 def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from scheduler.authoring import xcom
@@ -22,6 +23,7 @@ from scheduler.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, D
 from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
+from scheduler.store.worker.xcoms import Source
 from workers.process.secrets_backend import MemoryBackend
 from workers.task.state_backend import MemoryStates
 
@@ -224,6 +226,14 @@ class MemoryStore:
 
     def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
         return [xcom.decode(text) for text in self._texts(task_no, key)]
+
+    def pull_other(self, claim: Claim, source: Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
+        """Return values of this run only, because a run in memory has no others."""
+        no = self.plan.number.get(source.task_id)
+        if source.dag_id != claim.dag_id or no is None or not (source.prior or source.run_id == claim.run_id):
+            return []
+        found = ((index, one) for (number, index), one in sorted(self.at.items(), key=itemgetter(0)) if number == no)
+        return [(i, xcom.decode(one.xcoms[key])) for i, one in found if key in one.xcoms and map_index in (None, i)]
 
     def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
         return self._count(task_no, key, is_mapped=is_mapped)

@@ -32,7 +32,7 @@ WAITS = """
             ti.xcom_push("mine", 1)
             pathlib.Path({folder!r}, "pushed").touch()
             wait_for({folder!r} + "/go")
-            return ti.xcom_pull("t", "mine")
+            return ti.xcom_pull("t", key="mine")
         t()
 """
 
