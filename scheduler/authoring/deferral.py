@@ -1,15 +1,13 @@
 """Waiting without a worker: the exceptions that release it, and the base class of the triggers that a waiter awaits."""
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Mapping
-from datetime import date, datetime, timedelta
 from typing import Any
 
+from scheduler.authoring import values
 from scheduler.exceptions import PacelineError
 from scheduler.exceptions import TaskDeferred as TaskDeferred  # noqa: PLC0414 - DAG files import it together with the triggers
-
-#: The key of an encoded value whose type JSON does not have.
-_TAG = "__type__"
 
 
 class TaskRescheduled(BaseException):
@@ -22,7 +20,7 @@ class TaskRescheduled(BaseException):
 
 
 class TriggerEvent:
-    """The result of a trigger. The payload is JSON, in which dates, datetimes and timedeltas are also allowed."""
+    """The result of a trigger. The payload is a value that an XCom can be."""
 
     def __init__(self, payload: Any = None) -> None:
         self.payload = payload
@@ -102,30 +100,9 @@ async def first_event(trigger: Any) -> Any:
 
 def encode(value: Any, name: str) -> Any:
     """`value` as JSON; PacelineError names a type that cannot be stored. `name` is the subject of the error."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, datetime | date):
-        return {_TAG: "datetime" if isinstance(value, datetime) else "date", "value": value.isoformat()}
-    if isinstance(value, timedelta):
-        return {_TAG: "timedelta", "value": value.total_seconds()}
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: encode(item, name) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(item, name) for item in value]
-    raise PacelineError(f"The {name} contain a {type(value).__name__}, which cannot be stored as JSON; pass text or numbers.")
+    return values.plain(value, name)
 
 
 def decode(value: Any) -> Any:
     """The value that `encode` received, with tuples as lists."""
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    match value.get(_TAG):
-        case "datetime":
-            return datetime.fromisoformat(value["value"])
-        case "date":
-            return date.fromisoformat(value["value"])
-        case "timedelta":
-            return timedelta(seconds=value["value"])
-    return {key: decode(item) for key, item in value.items()}
+    return json.loads(json.dumps(value), object_hook=values.revived)

@@ -54,7 +54,7 @@ CASES = {
             asset_state_store[other].clear()
             return [asset_state_store[lake].get("mark"), asset_state_store[other].get("x")]
         @task(retries=3)
-        def no_json(task_state_store): task_state_store.set("x", {1, 2})
+        def no_json(task_state_store): task_state_store.set("x", object())
         [job(), alone()] >> both()
         no_json()
         """,
@@ -75,7 +75,7 @@ CASES = {
         @task
         def exits(): raise SystemExit(0)
         @task(retries=3)
-        def no_json(): return {1, 2}
+        def no_json(): return object()
         @task(execution_timeout=timedelta(seconds=0.05))
         def slow(): time.sleep(60)
         after, done = EmptyOperator(task_id="after"), EmptyOperator(task_id="done", trigger_rule="all_done")
@@ -178,7 +178,8 @@ CASES = {
            "success", "again[1]": "success", "each[0]": "success", "cross[0]": "success", "cross[1]": "success", "cross[2]":
            "success", "cross[3]": "success", "records[0]": "success", "records[1]": "success", "zipped[0]": "success",
            "zipped[1]": "success", "odd[0]": "skipped", "odd[1]": "success", "odd[2]": "skipped", "rest": "success"},
-        {"numbers": [1, 2], "pairs": {"k": 5}, "add[0]": 11, "add[1]": 12, "total": [23, [11, 12], 12, [[1, 2], 11, 12, None]], "again[0]": 11,
+        {"numbers": [1, 2], "pairs": {"k": 5}, "add[0]": 11, "add[1]": 12, "total": [23, [11, 12], 12, [[1, 2], 11, 12, None]],
+           "again[0]": 11,
            "again[1]": 12, "each[0]": [["k", 5], 0, 1], "cross[0]": 1, "cross[1]": 6, "cross[2]": 2, "cross[3]": 7, "records[0]":
            2, "records[1]": 12, "zipped[0]": [1, -1], "zipped[1]": [2, -2], "odd[1]": 2, "rest": [2]},
         labels={"add[0]": "plus 1", "add[1]": "plus 2"},

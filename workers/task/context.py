@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from celery.local import Proxy
 
-from scheduler.authoring import context, running, xcom
+from scheduler.authoring import context, running, values, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.external import Counts, Target
 from scheduler.authoring.loops import LoopContext
@@ -179,7 +179,9 @@ class TaskInstance:
             return _Many(value for _, value in found) if is_many else next((value for _, value in found), default)
         if is_many:
             return _Many(self._store.pull_xcoms(self._claim, self._dag.number[task_id], key))
-        return self._store.pull_xcom(self._claim, task_id, key, self._index_in(task_id) if map_index is None else map_index, default)
+        return self._store.pull_xcom(
+            self._claim, task_id, key, self._index_in(task_id) if map_index is None else map_index, default
+        )
 
     def is_many(self, task_id: str) -> bool:
         """Whether the task is mapped and not in the mapped group of this task."""
@@ -349,8 +351,8 @@ def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any
         if source == task_id
     }
     for key in readers.keys() & pushed.keys():
-        value = pushed[key]
         name = "return value" if key == "return_value" else f"value of XCom {key!r}"
+        value = values.plain(pushed[key], name)
         if not isinstance(value, list | tuple | dict):
             kind = "None" if value is None else f"of type {type(value).__name__}"
             raise XComError(f"The {name} is {kind}, but task {readers[key]!r} is mapped over it; return a list or a dict.")

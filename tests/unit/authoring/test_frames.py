@@ -86,8 +86,8 @@ def test_a_reference_reads_as_its_url_and_has_its_local_path() -> None:
 
 
 def test_a_value_that_is_no_reference_is_still_refused_with_its_place() -> None:
-    with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is of type set'):
-        xcom.encode({"a": [REFERENCE, {1}]}, 10_000)
+    with pytest.raises(XComError, match=r'return value\["a"\]\[1\] is of type object'):
+        xcom.encode({"a": [REFERENCE, object()]}, 10_000)
 
 
 def test_a_list_of_references_is_opened_one_by_one_as_they_are_looked_at_or_all_at_once() -> None:

@@ -85,7 +85,7 @@ def test_a_task_fails_when_its_retries_are_used_up(shared_bench: Any) -> None:
     [
         ("raise SkipTask('no data')", "skipped", "no data"),
         ("raise FailTask('no use')", "failed", "no use"),
-        ("return {'rows': [{1}]}", "failed", 'return value["rows"][0] is of type set'),
+        ("return {'rows': [object()]}", "failed", 'return value["rows"][0] is of type object'),
         ("return 'x' * 2_000_000", "failed", "2,000,002 bytes"),
     ],
 )
