@@ -191,6 +191,8 @@ def clear_instances(
     """Clear `picked` of the `instances` of a run, all of which are locked. Returns the changes."""
     unexpand(connection, dag, instances, tasks_to_expand_again(dag, instances, picked))
     cleared, stopped = _split(picked)
+    if picked:
+        integrity.note_results(connection, [one.id for one in picked])
     _undo(connection, dag, cleared)
     _stop(connection, dag, stopped)
     return planned(run, instances, picked)

@@ -83,6 +83,7 @@ CLEAR_RUNS: Rights = {
                 "clear_number",
                 "notify",
                 "requested_state",
+                "results_changed_at",
             ),
         ),
     ),

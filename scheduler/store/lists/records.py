@@ -15,6 +15,7 @@ from scheduler.store.db import rows, sqlstates
 from scheduler.store.db.liveness import ALIVE, SILENT, alive
 from scheduler.store.lists.listing import Filters, Listing, Row
 from scheduler.store.queueing.limits import DEFERRED_SLOTS, USED_SLOTS, WAITING_SLOTS
+from scheduler.store.runs import integrity
 
 
 def key(column: str) -> str:
@@ -96,18 +97,21 @@ def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: 
             )
         else:
             done = connection.exec_driver_sql(
-                "update xcom set value = %s where task_instance_id = %s and key = %s", (stored, ti_id, name)
+                "update xcom set value = %s, created_at = clock_timestamp() where task_instance_id = %s and key = %s",
+                (stored, ti_id, name),
             )
     except DataError as error:
         raise PacelineError(sqlstates.unstorable("The value", error)) from None
     if done.rowcount == 0:
         raise ConflictError(f"There is an XCom {name!r} already.") if new else NotFoundError(f"There is no XCom {name!r}.")
+    integrity.note_results(connection, [ti_id])
 
 
 def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
     """NotFoundError."""
     if connection.exec_driver_sql("delete from xcom where task_instance_id = %s and key = %s", (ti_id, name)).rowcount == 0:
         raise NotFoundError(f"There is no XCom {name!r}.")
+    integrity.note_results(connection, [ti_id])
 
 
 # Pools ------------------------------------------------------------------------------------------------------------------

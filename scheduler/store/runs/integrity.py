@@ -144,6 +144,7 @@ def remove(connection: Connection, instances: Sequence[Instance], reason: str) -
     ids = [ti.id for ti in instances]
     deferrals.forget(connection, ids)
     connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
+    note_results(connection, ids)
     connection.exec_driver_sql(
         f"""
         update task_instance
@@ -152,6 +153,15 @@ def remove(connection: Connection, instances: Sequence[Instance], reason: str) -
          where id = any(%(ids)s) and (state is null or state not in {STARTED.sql})
         """,
         {"ids": ids, "reason": reason},
+    )
+
+
+def note_results(connection: Connection, ti_ids: Sequence[int]) -> None:
+    """Record that the run of these task instances loses or gets results outside of a try, see store/worker/xcoms.RESULTS."""
+    connection.exec_driver_sql(
+        "update dag_run set results_changed_at = clock_timestamp()"
+        " where id in (select dag_run_id from task_instance where id = any(%s))",
+        (list(ti_ids),),
     )
 
 

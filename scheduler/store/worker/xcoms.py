@@ -1,16 +1,23 @@
 """XComs as a worker reads and writes them."""
 
 import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.authoring import xcom
+from scheduler.states import FINISHED
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
 
+T = TypeVar("T")
+#: How many values a process keeps: those of one task that is mapped over several, and of a few runs at the same time.
+KEPT = 8
+#: Changes when a person or a new version takes away, adds or renumbers results of a run `r`.
+RESULTS = "array[r.version_id::text, r.clear_number::text, r.results_changed_at::text]"
 PUSH = fencing.guarded(
     "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
     " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = clock_timestamp() returning key"
@@ -43,10 +50,20 @@ select t.map_index, x.value from run join task_instance t on t.dag_run_id = run.
   join xcom x on x.task_instance_id = t.id and x.key = %(key)s
  where t.task_id = %(task_id)s and t.map_index = coalesce(%(index)s, t.map_index) order by t.map_index
 """
-COUNT_INSTANCES = """
-select count(*) from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
- where t.dag_run_id = %s and t.task_no = %s
+#: The task instances of a mapped task that pushed a value, in the order of map indexes; the state of the run's results; and whether
+#: all its instances have ended, so that only a change of that state can change which of them have a value.
+PUSHED = f"""
+select array(select t.id from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
+              where t.dag_run_id = r.id and t.task_no = %s order by t.map_index),
+       {RESULTS}, not exists (select from task_instance t where t.dag_run_id = r.id and t.task_no = %s
+                                 and (t.state is null or t.state not in {FINISHED.sql}))
+  from dag_run r where r.id = %s
 """
+#: The state of the run's results, and the value of one task instance.
+VALUE = f"""
+select {RESULTS}, x.value from dag_run r left join xcom x on x.task_instance_id = %s and x.key = %s where r.id = %s
+"""
+#: Without a list of those that pushed: it reads all instances before the one at the offset.
 INSTANCE = f"{ALL} offset %s limit 1"
 #: The list or dict to map over, as text, unless the caller has the one that was stored at `known`.
 MAPPED_OVER = """
@@ -67,29 +84,72 @@ class Source:
     date: datetime
 
 
-class MappedOver:
-    """The entries of the last list or dict over which this process ran an instance of a mapped task.
+#: (run, task number, key) of what a task is mapped over.
+Place = tuple[int, int, str]
 
-    The value is split once, not for each instance: a map of ten thousand entries would read ten thousand times ten thousand.
+
+class MappedOver:
+    """The last values over which this process ran instances of mapped tasks: entries of lists and dicts, and the task instances
+    that pushed a value.
+
+    Each is read and split once, not for each instance: a map of ten thousand entries would read ten thousand times ten thousand.
     """
 
     def __init__(self) -> None:
-        self._place: tuple[int, int, str] | None = None
-        self._stored_at: datetime | None = None
-        #: As JSON, so that no instance sees what another has changed. None: the value cannot be mapped over.
-        self._entries: list[str] | None = None
+        #: When the value was stored, and its entries. As JSON, so that no instance sees what another has changed. None: the value
+        #: cannot be mapped over.
+        self._entries: OrderedDict[Place, tuple[datetime, list[str] | None]] = OrderedDict()
+        #: The state of the run's results, and the IDs of the task instances.
+        self._pushed: OrderedDict[Place, tuple[list[str | None], list[int]]] = OrderedDict()
 
     def entries(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> Sequence[str] | None:
         """The entries that the task has pushed now; one of a dict is the pair [key, value]."""
         place = (dag_run_id, task_no, key)
-        known = self._stored_at if self._place == place else None
+        known, entries = self._entries.get(place, (None, None))
         found = connection.read(MAPPED_OVER, (known, key, dag_run_id, task_no))
         if not found:
             return None
         ((stored_at, text),) = found
         if text is not None:
-            self._place, self._stored_at, self._entries = place, stored_at, _split(text)
-        return self._entries
+            entries = _split(text)
+        _keep(self._entries, place, (stored_at, entries))
+        return entries
+
+    def pushed(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[int]:
+        """The instances of a mapped task that have pushed a value, in the order of map indexes."""
+        place = (dag_run_id, task_no, key)
+        results, ids = self._pushed.get(place, (None, []))
+        if results and connection.value(f"select {RESULTS} from dag_run r where r.id = %s", (dag_run_id,)) == results:
+            return ids
+        return self._read_pushed(connection, place)
+
+    def value(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, at: int) -> list[Any]:
+        """The value at `at` of those that a mapped task pushed, alone in a list; an empty list if there is none."""
+        place = (dag_run_id, task_no, key)
+        known, ids = self._pushed.get(place, (None, []))
+        if at < len(ids):
+            for results, value in connection.read(VALUE, (ids[at], key, dag_run_id)):
+                if results == known and value is not None:
+                    return [value]
+        self._read_pushed(connection, place)
+        return [value for (value,) in connection.read(INSTANCE, (key, dag_run_id, task_no, at))]
+
+    def _read_pushed(self, connection: WorkerConnection, place: Place) -> list[int]:
+        dag_run_id, task_no, key = place
+        self._pushed.pop(place, None)
+        for ids, results, ended in connection.read(PUSHED, (key, task_no, task_no, dag_run_id)):
+            if ended:
+                _keep(self._pushed, place, (results, ids))
+            return list(ids)
+        return []
+
+
+def _keep(values: "OrderedDict[Place, T]", place: Place, value: T) -> None:
+    """Keep the value, and drop the one that was used least recently if there are too many."""
+    values[place] = value
+    values.move_to_end(place)
+    if len(values) > KEPT:
+        values.popitem(last=False)
 
 
 def _split(text: str) -> list[str] | None:
@@ -129,8 +189,7 @@ def length(
 ) -> int | None:
     """The number of entries to map over; None if there is no list or dict."""
     if is_mapped:
-        count: int = connection.value(COUNT_INSTANCES, (key, dag_run_id, task_no))
-        return count
+        return len(over.pushed(connection, dag_run_id, task_no, key))
     entries = over.entries(connection, dag_run_id, task_no, key)
     return None if entries is None else len(entries)
 
@@ -140,5 +199,5 @@ def entry(
 ) -> list[Any]:
     """The entry at `place`, alone in a list; an empty list if there is none."""
     if is_mapped:
-        return [value for (value,) in connection.read(INSTANCE, (key, dag_run_id, task_no, place))]
+        return over.value(connection, dag_run_id, task_no, key, place)
     return [xcom.decode(text) for text in (over.entries(connection, dag_run_id, task_no, key) or [])[place : place + 1]]
