@@ -7,41 +7,56 @@ import click
 from scheduler.cli import clash
 from scheduler.cli.lazy import LazyGroup
 
-#: Each command and its line in `paceline --help`. `scheduler.cli.<command>` holds the click command of the same name.
-COMMANDS = {
-    "init": "Create a project with a DAG, tests, settings and containers.",
-    "demo": "Run the flights pipeline on a temporary stack and show the result.",
-    "standalone": "Run all components on this machine until Ctrl-C.",
-    "scheduler": "Start a scheduler.",
-    "worker": "Start a worker.",
-    "waiter": "Start a waiter, which awaits the triggers of deferred tasks.",
-    "flower": "Start Flower, the web page that shows Celery workers and tasks.",
-    "web": "Start a web process, which serves the pages and the REST API.",
-    "users": "Create, list and delete web accounts, and manage their passwords and API tokens.",
-    "db": "Create, migrate and check the database schema.",
-    "dags": "List, show, pause, test, trigger, clear and delete DAGs.",
-    "runs": "List, show, explain, watch, clear, mark and delete DAG runs.",
-    "tasks": "List, clear and mark task instances, and read their logs.",
-    "backfill": "Create, list, show, pause, resume and cancel backfills.",
-    "assets": "List assets and record updates.",
-    "notices": "List pending and failed callbacks and emails.",
-    "pools": "List, create, change, delete, import and export pools.",
-    "variables": "List, get, set, import and export variables.",
-    "connections": "List, get, add, import and export connections to other systems.",
-    "workers": "List and drain workers.",
-    "queues": "List queues and their waiting tasks.",
-    "autoscale": "Compute how many workers queues need.",
-    "spark": "Prepare this machine for Spark tasks.",
-    "migrate-airflow": "Rewrite a folder of Airflow DAG files, and import connections, variables and pools.",
-    "config": "Show and validate the settings.",
-    "doctor": "Check servers, versions and configuration, and show fixes.",
-    "completion": "Print the completion script of a shell.",
-    "version": "Print the version.",
-    "alive": "Exit 0 if the scheduler, worker or waiter on this machine is healthy.",
+#: The sections of `paceline --help`, each with its commands and their lines. `scheduler.cli.<command>` holds the click command of
+#: the same name.
+SECTIONS = {
+    "Start": {
+        "init": "Create a project with a DAG, tests and settings.",
+        "demo": "Run the flights pipeline and show its result.",
+        "standalone": "Run everything on this machine until Ctrl-C.",
+        "scheduler": "Start a scheduler.",
+        "worker": "Start a worker.",
+        "waiter": "Start a waiter, for deferred tasks.",
+        "web": "Start the web UI and the REST API.",
+        "flower": "Start Flower, which shows Celery workers.",
+    },
+    "DAGs and their runs": {
+        "dags": "List, show, test, trigger, pause and delete DAGs.",
+        "runs": "List, show, watch, clear and delete DAG runs.",
+        "tasks": "List, explain, clear tasks, and print logs.",
+        "backfills": "Create, show, pause and cancel backfills.",
+        "assets": "List assets and record updates.",
+    },
+    "What DAGs use": {
+        "variables": "List, get, set, delete and import variables.",
+        "connections": "List, set, test and import connections.",
+        "pools": "List, set, delete and import pools.",
+        "queues": "List queues and their waiting tasks.",
+    },
+    "Operate": {
+        "doctor": "Find problems and show how to fix them.",
+        "alive": "Exit 0 if the process of this machine is healthy.",
+        "workers": "List and drain workers.",
+        "notices": "List pending and failed callbacks and emails.",
+        "autoscale": "Compute how many workers queues need.",
+    },
+    "Administer": {
+        "db": "Migrate, check, clean and back up the database.",
+        "users": "Manage web accounts and API tokens.",
+        "config": "Show and check the settings.",
+        "spark": "Prepare this machine for Spark tasks.",
+        "migrate-airflow": "Rewrite a folder of Airflow DAG files.",
+        "completion": "Print the completion script of a shell.",
+        "version": "Print the version.",
+    },
 }
+#: Each command and its line.
+COMMANDS = {name: line for commands in SECTIONS.values() for name, line in commands.items()}
+#: Earlier names, which still work.
+ALIASES = {"backfill": "backfills"}
 
 
-@click.group(cls=LazyGroup, commands_by_module=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, sections=SECTIONS, aliases=ALIASES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show a traceback on errors.")
 @click.version_option(package_name="paceline", message="%(prog)s %(version)s")
 def paceline(debug: bool) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import assets as store
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def assets() -> None:
     """List assets and record updates."""
 

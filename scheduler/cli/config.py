@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def config() -> None:
     """Show and validate the settings."""
 

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from scheduler.authoring.connection import Connection
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import connections as store
 from scheduler.exceptions import PacelineError
 from scheduler.process import secrets_masker
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def connections() -> None:
     """List, get, add, import and export connections to other systems."""
 
@@ -81,8 +81,10 @@ def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite:
 
 @connections.command()
 @click.argument("conn_id")
-def delete(conn_id: str) -> None:
+@options.yes
+def delete(conn_id: str, *, yes: bool) -> None:
     """Delete a connection."""
+    options.confirm(f"Delete connection {conn_id}?", yes)
     options.transact(store.delete, conn_id)
     click.echo(f"Connection {conn_id} is deleted.")
 

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from scheduler import states
-from scheduler.cli import options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli import runs as runs_cli
 from scheduler.cli.late import dags as store
 from scheduler.cli.late import manual_runs, overview, reads, schedules
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def dags() -> None:
     """List, show, pause, test, trigger, clear and delete DAGs."""
 

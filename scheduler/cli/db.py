@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import connections, database, prune, retention, roles, variables
 from scheduler.cli.late import migrate as schema
 from scheduler.exceptions import ConflictError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ALWAYS = ("runs", "task_instances")
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def db() -> None:
     """Create, migrate and check the database schema."""
 
@@ -39,11 +39,14 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     run the same cleanup automatically.
     """
     engine = options.engine()
-    if dry_run or options.asks(yes):
+
+    def would_delete() -> None:
         _print_counts(options.transact(retention.count, before), before, done=False)
-        if dry_run:
-            return
-        click.confirm("Delete them?", abort=True)
+
+    if dry_run:
+        would_delete()
+        return
+    options.confirm(f"Delete finished runs and other records that ended before {before}?", yes, show=would_delete)
     deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
     for kind, batch in prune.everything(engine, before):
         deleted[kind] += batch.deleted
@@ -85,8 +88,7 @@ def downgrade(*, yes: bool) -> None:
     newer schema (docs/how-to/upgrade.md). Data that only the newer version stores is deleted.
     """
     engine = options.engine(as_owner=True)
-    if options.asks(yes):
-        click.confirm(f"Undo the migration {schema.head()}, and delete the data that only it stores?", abort=True)
+    options.confirm(f"Undo the migration {schema.head()}, and delete the data that only it stores?", yes)
     click.echo(f"The schema is at {schema.downgrade(engine)}.")
 
 

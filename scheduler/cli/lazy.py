@@ -15,21 +15,38 @@ from scheduler.exceptions import PacelineError
 INTERRUPTED = 130
 
 
-class LazyGroup(click.Group):
+class NounGroup(click.Group):
+    """A group whose error about an unknown command suggests a similar one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"`{ctx.command_path} --help` lists the commands."
+            ctx.fail(f"There is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(NounGroup):
     """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use.
 
     A dash in the name of a command is an underscore in that of its module. A command that was added with `add_command` is not
-    imported.
+    imported. `aliases` are other names of commands, which `--help` does not list.
     """
 
-    def __init__(self, *args: Any, commands_by_module: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, str]], aliases: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._help_lines = commands_by_module
+        self._sections = sections
+        self._help_lines = {name: line for commands in sections.values() for name, line in commands.items()}
+        self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._help_lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = self._aliases.get(cmd_name, cmd_name)
         if cmd_name not in self._help_lines or cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
         name = cmd_name.replace("-", "_")
@@ -37,22 +54,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0] if args else ""
-        if name and name not in self._help_lines and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self._help_lines, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "`paceline --help` lists the commands."
-            ctx.fail(f"There is no command {name!r}; {hint}")
-        return super().resolve_command(ctx, args)
-
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # Without this, each completion would import all commands for their help lines.
         commands = [CompletionItem(name, help=line) for name, line in self._help_lines.items() if name.startswith(incomplete)]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._help_lines.items()))
+        width = max(map(len, self._help_lines))
+        for title, commands in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", line) for name, line in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

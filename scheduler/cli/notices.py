@@ -2,11 +2,11 @@
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import notices as store
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def notices() -> None:
     """List pending and failed callbacks and emails."""
 

@@ -51,7 +51,7 @@ history = click.option("--history", is_flag=True, help="Also print each earlier 
 as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
 #: The file of an export or import; - is standard output or input.
 file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 
 #: Seconds for which a command waits for a server that accepts no writes, as during a failover.
 PATIENCE_S = 10.0
@@ -97,9 +97,20 @@ def cipher(*, make: bool = False) -> "Cipher":
     return Cipher.of(settings(), make=make)
 
 
-def asks(agreed: bool) -> bool:
-    """Whether to ask for confirmation: on a terminal, unless `agreed` (--yes) or --json. Scripts get no question."""
-    return not agreed and not output.json_wanted() and sys.stdin.isatty()
+def confirm(question: str, agreed: bool, *, show: Callable[[], None] | None = None) -> None:
+    """Ask before a change that cannot be undone, after `show` has printed what it is. No question if `agreed` (--yes).
+
+    UsageError without a terminal: a script must say --yes.
+    """
+    if agreed:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can answer without a terminal: add --yes.")
+    if show is not None:
+        show()
+    if not click.confirm(question, err=True):
+        output.say("Nothing was changed.")
+        click.get_current_context().exit(1)
 
 
 def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import pools as store
 from scheduler.exceptions import PacelineError
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def pools() -> None:
     """List, create, change, delete, import and export pools."""
 
@@ -45,8 +45,10 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
 
 @pools.command()
 @click.argument("name")
-def delete(name: str) -> None:
+@options.yes
+def delete(name: str, *, yes: bool) -> None:
     """Delete a pool that no task instance uses."""
+    options.confirm(f"Delete pool {name}?", yes)
     options.transact(store.delete_pool, name)
     click.echo(f"Pool {name} is deleted.")
 

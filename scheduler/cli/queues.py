@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import overview, wakeups
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def queues() -> None:
     """List queues and their waiting tasks."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TypedDict, Unpack
@@ -143,7 +144,7 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
 @click.option(
     "--clear-downstream", is_flag=True, help="Also clear failed downstream tasks, and queue a finished run again for them."
 )
-@options.together(_dry_run, options.as_json)
+@options.together(_dry_run, options.yes, options.as_json)
 def mark_task(
     dag_id: str,
     run_id: str,
@@ -157,18 +158,23 @@ def mark_task(
     future: bool,
     clear_downstream: bool,
     dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Mark a task as success, failed or skipped. A running task is stopped first."""
+    """Mark a task as success, failed or skipped. A running task is stopped first.
+
+    An option that marks or clears more than this task asks for confirmation.
+    """
     options.transact(reads.run, dag_id, run_id)
-    changes = mark.mark(
+    change = functools.partial(
+        mark.mark,
         options.engine(),
         selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
         selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
         TaskState(state),
         clear_downstream=clear_downstream,
-        dry_run=dry_run,
     )
-    _show(changes, "marked", dry_run=dry_run)
+    more = upstream or downstream or past or future or clear_downstream
+    _make(change, "mark", dry_run=dry_run, yes=yes or not more)
 
 
 @click.command("delete")
@@ -176,7 +182,7 @@ def mark_task(
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     options.transact(reads.run, dag_id, run_id)
-    _ask(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
+    options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
     key = options.transact(delete.delete_run, dag_id, run_id)
     _delete_data(dag_id, {run_id: key})
     options.announce("runs deleted")
@@ -188,7 +194,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
     options.transact(reads.dag, dag_id)
-    _ask(f"Delete DAG {dag_id} with all its runs for good?", yes)
+    options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
     _delete_data(dag_id, deleted.keys)
     options.announce("runs deleted")
@@ -204,19 +210,16 @@ def _delete_data(dag_id: str, keys: Mapping[str, int]) -> None:
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
-    engine, core = options.engine(), options.settings().core
-    latest, dry_run = how["latest"], how["dry_run"]
-    if not dry_run and options.asks(how["yes"]):
-        planned = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=True)
-        _table(planned)
-        if planned:
-            _ask(f"Clear {output.count(len(planned), 'task instance')}?", False)
-    changes = clear.clear(engine, runs, tasks, core=core, latest=latest, dry_run=dry_run)
-    _show(changes, "cleared", dry_run=dry_run)
+    change = functools.partial(clear.clear, options.engine(), runs, tasks, core=options.settings().core, latest=how["latest"])
+    _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 
 
-def _show(changes: selection.Changes, done: str, *, dry_run: bool) -> None:
-    """Wake the schedulers, and print the changes."""
+def _make(change: Callable[..., selection.Changes], verb: str, *, dry_run: bool, yes: bool) -> None:
+    """Make a change of task instances after a confirmation, wake the schedulers, and print the changes."""
+    if not dry_run and not yes and (planned := change(dry_run=True)):
+        question = f"{verb.capitalize()} {output.count(len(planned), 'task instance')}?"
+        options.confirm(question, yes, show=lambda: _table(planned))
+    changes = change(dry_run=dry_run)
     if changes and not dry_run:
         options.announce("instances changed", {change.dag_run_id for change in changes})
     if output.json_wanted():
@@ -225,6 +228,7 @@ def _show(changes: selection.Changes, done: str, *, dry_run: bool) -> None:
         return
     _table(changes)
     if changes:
+        done = {"clear": "cleared", "mark": "marked"}[verb]
         click.echo(f"{output.count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
     if changes.passed_over:
         output.say(f"{output.count(changes.passed_over, 'run')} without the task or map index passed over.")
@@ -238,10 +242,3 @@ def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | N
     if only_failed and only_running:
         raise click.UsageError("Choose --only-failed or --only-running.")
     return states.FAILURES if only_failed else states.STARTED if only_running else None
-
-
-def _ask(question: str, agreed: bool) -> None:
-    """Ask for confirmation before a change that cannot be undone."""
-    if options.asks(agreed) and not click.confirm(question):
-        output.say("Nothing was changed.")
-        click.get_current_context().exit(1)

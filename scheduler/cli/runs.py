@@ -3,7 +3,7 @@
 import click
 
 from scheduler import states
-from scheduler.cli import options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli.late import history as store
 from scheduler.cli.late import progress, reads
 
@@ -14,7 +14,7 @@ COLUMNS = ["dag_id", "run_id", "run_type", "state", "logical_date", "started_at"
 ENDS_AS, ERROR = "requested_state", "scheduling_error"
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def runs() -> None:
     """List, show, explain, watch, clear, mark and delete DAG runs."""
 

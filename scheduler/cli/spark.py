@@ -2,10 +2,10 @@
 
 import click
 
-from scheduler.cli import options
+from scheduler.cli import lazy, options
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def spark() -> None:
     """Prepare this machine for Spark tasks."""
 

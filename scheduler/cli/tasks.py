@@ -10,7 +10,7 @@ import click
 
 from scheduler import states
 from scheduler.authoring import frames
-from scheduler.cli import options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli.late import history as store
 from scheduler.cli.late import log_copies, log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
@@ -23,7 +23,7 @@ FOLLOW_POLL_S = 0.3
 NO_RUN = ("run_id", "state", "worker", "queued_by", "scheduled_at", "queued_at", "started_at", "ended_at", "progress")
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def tasks() -> None:
     """List, clear and mark task instances, and read their logs."""
 

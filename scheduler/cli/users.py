@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import accounts, audit, database, keys, passwords
 from scheduler.exceptions import PacelineError
 
@@ -13,7 +13,7 @@ ROLE = click.Choice(["viewer", "operator", "admin"])
 DAY_S = 86_400.0
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def users() -> None:
     """Create, list and delete web accounts, and manage their passwords and API tokens."""
 
@@ -61,10 +61,12 @@ def password(name: str, password: str | None) -> None:
 )
 @click.option("--label", default="cli", show_default=True, help="A name to recognize the token by.")
 @click.option("--revoke", is_flag=True, help="Delete the tokens with this label instead.")
+@options.yes
 @options.as_json
-def token(name: str, *, days: float, label: str, revoke: bool) -> None:
+def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
     if revoke:
+        options.confirm(f"Delete the tokens {label} of {name}?", yes)
         _change("users.revoke_token", name, lambda c: keys.revoke(c, accounts.account_id(c, name), label))
         click.echo(f"The tokens {label} of {name} are deleted.")
         return
@@ -76,8 +78,10 @@ def token(name: str, *, days: float, label: str, revoke: bool) -> None:
 
 @users.command()
 @click.argument("name")
-def delete(name: str) -> None:
+@options.yes
+def delete(name: str, *, yes: bool) -> None:
     """Delete an account with its sessions and tokens."""
+    options.confirm(f"Delete account {name}?", yes)
     _change("users.delete", name, lambda c: accounts.delete(c, name))
     click.echo(f"Account {name} is deleted.")
 

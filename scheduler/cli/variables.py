@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import variables as store
 from scheduler.exceptions import PacelineError
 from scheduler.process import secrets_masker
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def variables() -> None:
     """List, get, set, import and export variables."""
 
@@ -47,8 +47,10 @@ def set_(key: str, value: str, description: str | None) -> None:
 
 @variables.command()
 @click.argument("key")
-def delete(key: str) -> None:
+@options.yes
+def delete(key: str, *, yes: bool) -> None:
     """Delete a variable."""
+    options.confirm(f"Delete variable {key}?", yes)
     options.transact(store.delete_variable, key)
     click.echo(f"Variable {key} is deleted.")
 

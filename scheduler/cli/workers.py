@@ -2,11 +2,11 @@
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import overview
 
 
-@click.group()
+@click.group(cls=lazy.NounGroup)
 def workers() -> None:
     """List and drain workers."""
 

@@ -109,7 +109,7 @@ def explain(facts: Situation) -> list[str]:
 
 def backfill_paused(number: int) -> str:
     """The reason why no run of a paused backfill starts."""
-    return f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."
+    return f"Backfill {number} is paused: `paceline backfills resume {number}` lets its runs start."
 
 
 def _reasons(facts: Situation) -> list[str]:

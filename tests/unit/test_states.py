@@ -11,7 +11,7 @@ import pytest
 from scheduler.api.models.dag_runs import DagRunPatch
 from scheduler.api.models.records import BackfillBody
 from scheduler.api.models.task_instances import MARKABLE as MARKABLE_TYPE
-from scheduler.cli import backfill
+from scheduler.cli import backfills
 from scheduler.states import (
     ACTIVE,
     FINISHED,
@@ -37,8 +37,8 @@ LIST = re.compile(r"\(\s*('\w+'(?:\s*,\s*'\w+')*)\s*\)")
 #: Collections with several names of states that are no sets of states, by module, with the reason.
 NO_SETS = {
     ("scheduler/authoring/task_arguments.py", "execute success failure retry skipped"): "events with a callback",
-    ("scheduler/cli/backfill.py", "failed left_out running queued"): "columns of a backfill, in the order of a sentence",
-    ("scheduler/cli/backfill.py", " ".join(backfill.COLUMNS)): "columns",
+    ("scheduler/cli/backfills.py", "failed left_out running queued"): "columns of a backfill, in the order of a sentence",
+    ("scheduler/cli/backfills.py", " ".join(backfills.COLUMNS)): "columns",
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
     ("scheduler/dagfiles/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
     ("scheduler/store/lists/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",

@@ -266,7 +266,7 @@ def _active(connection: Connection, dag_id: str) -> int | None:
 def _second(connection: Connection, dag_id: str) -> ConflictError:
     active = _active(connection, dag_id)
     return ConflictError(
-        f"DAG {dag_id!r} already has an active backfill ({active}): wait for its end, or `paceline backfill cancel {active}`."
+        f"DAG {dag_id!r} already has an active backfill ({active}): wait for its end, or `paceline backfills cancel {active}`."
     )
 
 
@@ -296,4 +296,4 @@ def _show(connection: Connection, backfill_id: int) -> Row:
 
 
 def _no_backfill(backfill_id: int) -> NotFoundError:
-    return NotFoundError(f"There is no backfill {backfill_id}: `paceline backfill list` lists all.")
+    return NotFoundError(f"There is no backfill {backfill_id}: `paceline backfills list` lists all.")

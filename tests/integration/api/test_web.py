@@ -187,7 +187,7 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
     assert "grace" in run("list")
     run("password", "grace")
     run("delete", "grace")
-    done = CliRunner().invoke(paceline, ["users", "delete", "grace"], env=environment)
+    done = CliRunner().invoke(paceline, ["users", "delete", "grace", "--yes"], env=environment)
     assert done.exit_code == 3
 
 

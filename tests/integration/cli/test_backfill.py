@@ -1,4 +1,4 @@
-"""`paceline backfill`: its output and its errors."""
+"""`paceline backfills`: its output and its errors."""
 
 from typing import get_args
 
@@ -42,7 +42,7 @@ def test_the_life_of_a_backfill(cli: Cli, scenario: Scenario) -> None:
     assert "2 of 4 done (50 %)" in text
     assert "backfill__2026-03-01T00:00:00+00:00" in text
     scenario.sql("update dag_run set state = 'queued', started_at = null where state = 'running'")
-    assert cli("backfill", "cancel", "1").stdout == "Backfill 1 is canceled.\n"
+    assert cli("backfill", "cancel", "1", "--yes").stdout == "Backfill 1 is canceled.\n"
 
     (row,) = cli.json("backfill", "list", "--dag", "hourly")
     assert (row["state"], row["left_out"] + row["failed"], row["success"]) == ("cancelled", 2, 2)
@@ -93,7 +93,7 @@ def test_refusals_are_one_sentence_with_the_right_exit_code(cli: Cli, scenario: 
         (("dags", "unpause", "hourly"), "dag paused or unpaused"),
         (("backfill", "pause", "1"), "backfill changed"),
         (("backfill", "resume", "1"), "backfill changed"),
-        (("backfill", "cancel", "1"), "backfill changed"),
+        (("backfill", "cancel", "1", "--yes"), "backfill changed"),
     ],
 )
 def test_a_command_wakes_the_same_services_as_the_rest_api(

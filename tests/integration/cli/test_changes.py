@@ -153,7 +153,7 @@ def test_pools_are_set_changed_listed_and_deleted(cli: Cli, scenario: Scenario) 
     assert (changed["slots"], changed["description"], changed["queue"]) == (5, "few", "q")
     assert (wide["slots"], wide["free_slots"], wide["include_deferred"]) == (-1, None, True)
     assert [pool["name"] for pool in cli.json("pools", "list")] == ["default_pool", "narrow", "wide"]
-    assert cli("pools", "delete", "narrow").exit_code == 0
+    assert cli("pools", "delete", "narrow", "--yes").exit_code == 0
     assert [pool["name"] for pool in cli.json("pools", "list")] == ["default_pool", "wide"]
 
 
@@ -167,8 +167,8 @@ def test_a_pool_shows_its_use_and_cannot_be_deleted_then(cli: Cli, scenario: Sce
     (pool,) = [pool for pool in cli.json("pools", "list") if pool["name"] == "narrow"]
 
     assert (pool["used_slots"], pool["free_slots"], pool["waiting"]) == (1, 0, 1)
-    assert cli("pools", "delete", "narrow").exit_code == 1
-    assert cli("pools", "delete", "default_pool").exit_code == 1
+    assert cli("pools", "delete", "narrow", "--yes").exit_code == 1
+    assert cli("pools", "delete", "default_pool", "--yes").exit_code == 1
 
 
 def test_an_empty_database_names_the_command_and_migrate_repairs_it(cli: Cli, empty_database_url: str) -> None:

@@ -25,20 +25,20 @@ def test_a_dry_run_counts_the_rows_that_the_next_run_deletes(cli: Cli, scenario:
     assert len(scenario.rows("select 1 from dag_run")) == 3
     assert all(folder.exists() for folder in data.values())
 
-    done = cli.json("db", "clean", "--before", SOON, "--logs")
+    done = cli.json("db", "clean", "--before", SOON, "--logs", "--yes")
     assert done["deleted"] == would["would_delete"]
     assert scenario.rows("select run_id from dag_run") == [("unfinished",)]
     assert not logs.exists()
     assert [run_id for run_id, folder in data.items() if folder.exists()] == ["unfinished"]
 
-    assert not any(cli.json("db", "clean", "--before", SOON)["deleted"].values())
+    assert not any(cli.json("db", "clean", "--before", SOON, "--yes")["deleted"].values())
 
 
 def test_the_output_for_people_lists_the_deleted_rows(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="one")
     scenario.run_to_end()
 
-    done = cli("db", "clean", "--before", SOON)
+    done = cli("db", "clean", "--before", SOON, "--yes")
 
     assert done.exit_code == 0, done.output
     assert "task instances  2" in done.stdout

@@ -93,7 +93,7 @@ def test_a_story_lists_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
     eventually(is_lost)  # PostgreSQL has to run for the time of a lost heartbeat first
     scenario.sql("update process set heartbeat_at = clock_timestamp(), stopped_at = null where kind = 'worker'")
     scenario.run_to_end(turns=10)
-    cleared = cli("tasks", "clear", "c", "r", "second")
+    cleared = cli("tasks", "clear", "c", "r", "second", "--yes")
     assert cleared.exit_code == 0, cleared.output
     scenario.run_to_end(turns=10)
 

@@ -200,7 +200,7 @@ def test_a_file_that_is_no_export_is_rejected_without_its_content(cli: Cli, scen
 def test_pools_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Path) -> None:
     cli("pools", "set", "narrow", "3", "--description", "few", "--queue", "q")
     assert cli("pools", "export", str(tmp_path / "pools.json")).exit_code == 0
-    cli("pools", "delete", "narrow")
+    cli("pools", "delete", "narrow", "--yes")
 
     assert cli("pools", "import", str(tmp_path / "pools.json")).stdout == "2 pools are stored.\n"
     (pool,) = [pool for pool in cli.json("pools", "list") if pool["name"] == "narrow"]

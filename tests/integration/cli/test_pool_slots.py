@@ -106,6 +106,6 @@ def test_all_name_a_pool_that_deferred_tasks_fill(cli: Cli, rest: Rest, scenario
 def test_a_pool_that_only_deferred_tasks_fill_cannot_be_deleted(cli: Cli, scenario: Scenario, counts_deferred: bool) -> None:
     scenario.sql("delete from task_instance where state is distinct from 'deferred'")
 
-    done = cli("pools", "delete", "p")
+    done = cli("pools", "delete", "p", "--yes")
 
     assert (done.exit_code, "in use by 1 task instances" in done.output) == ((1, True) if counts_deferred else (0, False))

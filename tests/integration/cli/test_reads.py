@@ -173,7 +173,7 @@ def test_a_missing_thing_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Sc
         ("runs", "watch", "pair", "zzz"): "`paceline runs list --dag pair`",
         ("tasks", "list", "pair", "zzz"): "no run 'zzz'",
         ("tasks", "logs", "pair", "one", "frist"): "did you mean 'first'?",
-        ("pools", "delete", "zzz"): "`paceline pools list`",
+        ("pools", "delete", "zzz", "--yes"): "`paceline pools list`",
     }
     for arguments, words in commands.items():
         done = cli(*arguments)

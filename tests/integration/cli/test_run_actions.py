@@ -6,11 +6,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import click
 import pytest
 from support.data import attempt
 from support.run_actions import end, running
 from support.scenario import Scenario, dag
 
+from scheduler.cli import paceline
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 
@@ -49,7 +51,7 @@ def test_a_run_is_cleared_after_a_dry_run_that_lists_the_same(cli: Cli, scenario
     assert (becomes(planned), planned["dry_run"]) == (BOTH, True)
     assert scenario.run_state(failed) == "failed"
 
-    assert becomes(cli.json("runs", "clear", "pair", "one", "--only-failed")) == BOTH
+    assert becomes(cli.json("runs", "clear", "pair", "one", "--only-failed", "--yes")) == BOTH
 
     assert wakeups_of(scenario) >= {f"run:{failed}", "queue"}
     scenario.run_to_end()
@@ -62,7 +64,7 @@ def test_people_read_a_table_and_a_sentence(cli: Cli, scenario: Scenario, failed
     done = cli("tasks", "clear", "pair", "one", "first", "--downstream", "--dry-run")
     assert done.stdout.splitlines()[-1] == "2 task instances would be cleared."
 
-    done = cli("tasks", "clear", "pair", "one", "second")
+    done = cli("tasks", "clear", "pair", "one", "second", "--yes")
     assert done.stdout.splitlines()[-1] == "1 task instance cleared."
     assert "upstream_failed" in done.stdout
 
@@ -120,13 +122,13 @@ def test_runs_and_dags_are_deleted(cli: Cli, scenario: Scenario) -> None:
     one, two = (attempt(scenario.settings, "pair", run_id, key) for run_id, key in keys.items())
     running(scenario)
 
-    refused = cli("dags", "delete", "pair")
+    refused = cli("dags", "delete", "pair", "--yes")
     assert (refused.exit_code, "cannot be deleted while 1 task instance" in refused.stderr) == (1, True)
     scenario.sql("update task_instance set state = null where state = 'running'")
 
-    assert cli.json("runs", "delete", "pair", "one") == {"dag_id": "pair", "run_id": "one", "deleted": True}
+    assert cli.json("runs", "delete", "pair", "one", "--yes") == {"dag_id": "pair", "run_id": "one", "deleted": True}
     assert (one.exists(), two.exists()) == (False, True)
-    assert cli.json("dags", "delete", "pair") == {"dag_id": "pair", "runs": 1, "file": None}
+    assert cli.json("dags", "delete", "pair", "--yes") == {"dag_id": "pair", "runs": 1, "file": None}
     assert not two.exists()
     assert cli("dags", "show", "pair").exit_code == 3
 
@@ -173,11 +175,11 @@ def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int) -> N
     done = on_terminal(cli, "runs", "clear", "pair", "one", typed=b"n\n")
 
     assert done.returncode == 1
-    assert "Clear 2 task instances?" in done.stdout
+    assert "Clear 2 task instances?" in done.stderr
     assert "Nothing was changed." in done.stderr
     assert scenario.run_state(failed) == "failed"
     assert cli("runs", "clear", "pair", "one", "--yes").exit_code == 0
-    assert json.loads(cli("runs", "delete", "pair", "one", "--json").stdout)["deleted"]
+    assert json.loads(cli("runs", "delete", "pair", "one", "--yes", "--json").stdout)["deleted"]
 
 
 def test_runs_without_the_task_are_passed_over_and_counted(cli: Cli, scenario: Scenario) -> None:
@@ -187,12 +189,12 @@ def test_runs_without_the_task_are_passed_over_and_counted(cli: Cli, scenario: S
     new = [("new", "third", -1, None, "skipped")]
 
     assert becomes(cli.json("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--dry-run")) == new
-    done = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past")
+    done = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--yes")
 
     assert (done.exit_code, done.stderr) == (0, "1 run without the task or map index passed over.\n")
-    again = cli.json("dags", "clear", "pair", "--task-regex", "third")
+    again = cli.json("dags", "clear", "pair", "--task-regex", "third", "--yes")
     assert becomes(again) == [("new", "third", -1, "skipped", "none")]
-    refused = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--map-index", "4")
+    refused = cli("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--map-index", "4", "--yes")
     assert refused.exit_code == 3 and "no instance of map index 4" in refused.stderr
 
 
@@ -213,3 +215,65 @@ def test_a_marked_run_names_the_teardowns_that_still_run(cli: Cli, scenario: Sce
     end(scenario, work)
     scenario.run_to_end()
     assert (scenario.run_state(run), scenario.states(run)["down"]) == ("failed", "success")
+
+
+#: Words that name a command which destroys something.
+DESTRUCTIVE = {"delete", "clear", "clean", "cancel", "downgrade", "remove", "purge", "drop"}
+#: Each such command with arguments that it accepts.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "dags clear": ("pair",),
+    "dags delete": ("pair",),
+    "runs clear": ("pair", "one"),
+    "runs delete": ("pair", "one"),
+    "tasks clear": ("pair", "one", "first"),
+    "backfills cancel": ("1",),
+    "pools delete": ("default_pool",),
+    "variables delete": ("v",),
+    "connections delete": ("c",),
+    "users delete": ("ada",),
+    "db clean": ("--before", "2099-01-01"),
+    "db downgrade": (),
+}
+#: Options that make another command destructive.
+BY_OPTION = {
+    "tasks mark": [("pair", "one", "first", "success", option) for option in ("--downstream", "--future", "--past")],
+    "users token": [("ada", "--revoke")],
+}
+
+
+def leaf_commands(group: click.Group, *words: str) -> dict[str, click.Command]:
+    """Each command without subcommands, by its words."""
+    context = click.Context(group)
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found |= leaf_commands(command, *words, name) if isinstance(command, click.Group) else {" ".join((*words, name)): command}
+    return found
+
+
+def test_every_command_that_destroys_is_known_to_the_test_of_refusals() -> None:
+    named = {words for words in leaf_commands(paceline) if DESTRUCTIVE & set(words.split())}
+    asking = {words for words, command in leaf_commands(paceline).items() if "yes" in {p.name for p in command.params}}
+
+    assert named == set(REFUSED)
+    assert asking == {*REFUSED, *BY_OPTION}
+
+
+def test_without_a_terminal_nothing_is_destroyed_without_yes(cli: Cli, scenario: Scenario, failed: int) -> None:
+    scenario.add(dag("daily", {"a": []}, schedule={"kind": "cron", "expression": "@daily", "timezone": "UTC"}))
+    assert cli("backfills", "create", "daily", "--from", "2026-01-01", "--to", "2026-01-02").exit_code == 0
+    by_option = [(words, arguments) for words, some in BY_OPTION.items() for arguments in some]
+
+    def state() -> list[object]:
+        reads = ("runs list", "tasks list pair one", "backfills list", "pools list")
+        return [cli.json(*words.split()) for words in reads]
+
+    before = state()
+    for words, arguments in [*REFUSED.items(), *by_option]:
+        options = {option for parameter in leaf_commands(paceline)[words].params for option in parameter.opts}
+        for extra in [(), *([("--json",)] if "--json" in options else [])]:
+            done = cli(*words.split(), *arguments, *extra)
+            assert (done.exit_code, done.stdout) == (2, ""), (words, done.output)
+            assert done.stderr.endswith("add --yes.\n")
+    assert state() == before

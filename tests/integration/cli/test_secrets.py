@@ -34,7 +34,7 @@ def test_variables_are_set_listed_masked_and_deleted(cli: Cli, scenario: Scenari
     assert json.loads(cli.json("variables", "get", "auth")["value"]) == {"token": "***", "user": "ann"}
     stored = str(scenario.rows("select * from variable"))
     assert "hunter" not in stored
-    assert cli("variables", "delete", "depth").exit_code == 0
+    assert cli("variables", "delete", "depth", "--yes").exit_code == 0
     assert cli("variables", "get", "depth").exit_code == 3
 
 
@@ -84,7 +84,7 @@ def test_connections_are_added_shown_masked_and_deleted(cli: Cli, scenario: Scen
     assert (again.exit_code, again.stderr) == (1, "Error: Connection 'db' already exists: delete it first.\n")
     assert cli("connections", "add", "db", "--conn-type", "http", "--overwrite").exit_code == 0
     assert cli.json("connections", "get", "db")["conn_type"] == "http"
-    assert cli("connections", "delete", "db").exit_code == 0
+    assert cli("connections", "delete", "db", "--yes").exit_code == 0
     assert cli("connections", "get", "db").exit_code == 3
 
 
@@ -97,7 +97,7 @@ def test_connections_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Pa
     file = tmp_path / "connections.json"
     cli("connections", "add", "db", "--conn-uri", "postgres://ann:hunter22@db:1/x?a=b")
     assert cli("connections", "export", str(file)).exit_code == 0
-    cli("connections", "delete", "db")
+    cli("connections", "delete", "db", "--yes")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"web": "http://web/"}))
 
     assert cli("connections", "import", str(file)).stdout == "2 connections are stored.\n"

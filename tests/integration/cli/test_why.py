@@ -222,7 +222,7 @@ def test_a_run_of_a_backfill(ask: Ask, run: int) -> None:
         ).scalar_one()
     ask.scenario.sql("update dag_run set backfill_id = %s, backfill_ordinal = id where id = %s", number, two)
 
-    assert ask("left", run_id="two") == [f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start."]
+    assert ask("left", run_id="two") == [f"Backfill {number} is paused: `paceline backfills resume {number}` lets its runs start."]
 
     three = ask.scenario.trigger("etl", run_id="three")
     ask.scenario.sql("update dag_run set backfill_id = %s, backfill_ordinal = 1 where id = %s", number, three)
@@ -252,7 +252,7 @@ def test_the_home_page_names_the_limit_of_the_dag_or_of_the_backfill(ask: Ask, r
     ask.run(two, "running")
     assert reasons() == {of_dag, (1, f"They have not started: backfill {number} has 1 running run and max_active_runs is 1.")}
     ask.scenario.sql("update backfill set is_paused = true")
-    assert reasons() == {of_dag, (1, f"Backfill {number} is paused: `paceline backfill resume {number}` lets its runs start.")}
+    assert reasons() == {of_dag, (1, f"Backfill {number} is paused: `paceline backfills resume {number}` lets its runs start.")}
 
 
 def test_the_home_page_says_why_task_instances_wait_as_why_does(ask: Ask, rest: Rest, run: int) -> None:

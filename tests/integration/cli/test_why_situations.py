@@ -142,7 +142,7 @@ SITUATIONS: dict[str, Situation] = {
         live=("Its run has not started: the DAG has 1 running run and max_active_runs is 1.",)),
     "its backfill is paused": Situation(
         build=of.a_backfill(paused=True), solve=of.begun, after="Waited 4. s to start, then started", task=None,
-        live=("Backfill 7 is paused: `paceline backfill resume 7` lets its runs start.",)),
+        live=("Backfill 7 is paused: `paceline backfills resume 7` lets its runs start.",)),
     "its backfill has enough runs": Situation(
         build=of.a_backfill(paused=False, others=("zero",)), solve=of.begun, task=None,
         after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",

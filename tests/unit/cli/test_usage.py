@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from scheduler.cli import COMMANDS, lazy, paceline
+from scheduler.cli import ALIASES, COMMANDS, SECTIONS, lazy, paceline
 from scheduler.cli.options import MOMENT
 from scheduler.cli.worker import default_concurrency
 from scheduler.exceptions import NotFoundError
@@ -69,11 +70,35 @@ def test_every_command_that_reads_takes_json() -> None:
         assert "--json" in [option for parameter in command.params for option in parameter.opts], words
 
 
-def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call) -> None:
-    done = call("dgas")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("dgas",), "There is no command 'dgas'; did you mean 'dags'?"),
+        (("dags", "lst"), "There is no command 'lst'; did you mean 'list'?"),
+        (("backfill", "crate"), "There is no command 'crate'; did you mean 'create'?"),
+        (("pools", "zzz"), "There is no command 'zzz'; `paceline pools --help` lists the commands."),
+    ],
+)
+def test_a_misspelt_command_gets_a_near_match_and_exit_code_2(call, words: tuple[str, ...], message: str) -> None:
+    done = call(*words)
 
     assert done.exit_code == 2
-    assert "did you mean 'dags'?" in done.stderr
+    assert message in done.stderr
+
+
+def test_help_has_sections_and_fits_80_columns(call) -> None:
+    done = call("--help", COLUMNS="80")
+
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    assert [title for title in SECTIONS if f"{title}:" not in done.stdout] == []
+    # No line of a command continues on the next one.
+    assert [name for name, line in COMMANDS.items() if not re.search(rf"  {name} +{re.escape(line)}\n", done.stdout)] == []
+
+
+def test_an_earlier_name_of_a_command_still_works(call) -> None:
+    for alias, name in ALIASES.items():
+        assert call(alias, "--help").stdout == call(name, "--help").stdout.replace(f"paceline {name}", f"paceline {alias}")
+        assert f"  {alias} " not in call("--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -203,7 +228,7 @@ def test_doctor_reports_bad_settings(call) -> None:
 
 def group(command: click.Command) -> lazy.LazyGroup:
     """A group like that of `paceline`, with one command."""
-    group = lazy.LazyGroup("paceline", commands_by_module={"dags": ""})
+    group = lazy.LazyGroup("paceline", sections={"DAGs": {"dags": ""}})
     group.add_command(command, "dags")
     return group
 

@@ -320,7 +320,7 @@ NOT_STARTED = [
     ),
     pytest.param(
         {"backfill": BackfillFacts(id=7, is_paused=True, limit=running_runs(0))},
-        "Backfill 7 is paused: `paceline backfill resume 7` lets its runs start.",
+        "Backfill 7 is paused: `paceline backfills resume 7` lets its runs start.",
         id="backfill-paused",
     ),
     pytest.param({"is_paused": True}, "DAG 'etl' is paused: `paceline dags unpause etl` resumes it.", id="paused"),

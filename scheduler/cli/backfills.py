@@ -1,4 +1,4 @@
-"""`paceline backfill`: creates and manages backfills."""
+"""`paceline backfills`: creates and manages backfills."""
 
 from datetime import datetime
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from scheduler import states
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import backfills as store
 from scheduler.cli.late import reads
 
@@ -19,12 +19,12 @@ SCREENFUL = 50
 backfill_id = click.argument("backfill_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
 
 
-@click.group()
-def backfill() -> None:
+@click.group(cls=lazy.NounGroup)
+def backfills() -> None:
     """Create, list, show, pause, resume and cancel backfills."""
 
 
-@backfill.command()
+@backfills.command()
 @options.dag
 @click.option("--from", "first", type=options.MOMENT, required=True, help="First logical date.")
 @click.option("--to", "last", type=options.MOMENT, required=True, help="Last logical date.")
@@ -82,7 +82,7 @@ def create(
     output.result(created, f"Backfill {created['id']} of DAG {dag_id}: {created['waiting']} runs to create{left_out}.")
 
 
-@backfill.command("list")
+@backfills.command("list")
 @click.option("--dag", "dag_id", metavar="DAG", help="Only backfills of this DAG.")
 @click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
 @options.as_json
@@ -92,7 +92,7 @@ def list_(dag_id: str | None, limit: int | None) -> None:
     output.listing(options.transact(store.backfills, dag_id=dag_id, limit=limit), COLUMNS, empty="No backfills.")
 
 
-@backfill.command()
+@backfills.command()
 @backfill_id
 @options.as_json
 def show(backfill_id: int) -> None:
@@ -105,7 +105,7 @@ def show(backfill_id: int) -> None:
     _show_dates(row["runs"])
 
 
-@backfill.command()
+@backfills.command()
 @backfill_id
 @options.as_json
 def pause(backfill_id: int) -> None:
@@ -115,7 +115,7 @@ def pause(backfill_id: int) -> None:
     _say(backfill_id, "is paused" if changed else "was paused already")
 
 
-@backfill.command()
+@backfills.command()
 @backfill_id
 @options.as_json
 def resume(backfill_id: int) -> None:
@@ -125,11 +125,14 @@ def resume(backfill_id: int) -> None:
     _say(backfill_id, "continues" if changed else "was not paused")
 
 
-@backfill.command()
+@backfills.command()
 @backfill_id
+@options.yes
 @options.as_json
-def cancel(backfill_id: int) -> None:
+def cancel(backfill_id: int, *, yes: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
+    options.transact(store.backfill, backfill_id)
+    options.confirm(f"Cancel backfill {backfill_id}?", yes)
     row = options.transact(store.cancel, backfill_id)
     options.announce("backfill changed")
     running = f"; {row['running']} runs continue" if row["running"] else ""
