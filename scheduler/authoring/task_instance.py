@@ -1,6 +1,6 @@
 """The task instance and the run as user code sees them, in the context as `ti` and `dag_run`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
@@ -106,6 +106,9 @@ class TaskInstance(Protocol):
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         """The tasks of the newest version of a DAG, each with its task groups; None if there is no such DAG."""
 
+    def first_start(self, retries: int) -> datetime:
+        """The start of the first try since the task instance was last cleared, for a task with so many retries."""
+
     def trigger_run(
         self,
         dag_id: str,
@@ -114,10 +117,12 @@ class TaskInstance(Protocol):
         logical_date: datetime | None = None,
         conf: Mapping[str, Any] | None = None,
         reset: bool = False,
+        adopt_unless: Collection[str] | None = None,
     ) -> str:
         """Create a run of another DAG, and return its run ID. NotFoundError if there is no such DAG.
 
-        If the run exists already, `reset` clears it; without `reset` it is a ConflictError.
+        If the run exists already, `reset` clears it and gives it `conf`; without `reset` it is a ConflictError. With
+        `adopt_unless`, a retry gets the run that an earlier try created, unless it is in one of these states.
         """
 
 

@@ -21,9 +21,13 @@ class TriggerDagRunOperator(Operator):
     """Creates a run of `trigger_dag_id`; its run ID is the XCom `trigger_run_id`.
 
     `logical_date` is a datetime or ISO text with a time zone, `conf` a dict of JSON values. If the run exists already, the
-    task fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`). With `wait_for_completion` it
-    succeeds when that run is in one of `allowed_states` (success) and fails when it is in one of `failed_states` (failed);
-    it checks every `poke_interval` (seconds or a timedelta), or without occupying a worker with `deferrable=True`.
+    task fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`), which then gets this `conf` if
+    there is one. With `wait_for_completion` it succeeds when that run is in one of `allowed_states` (success) and fails when it
+    is in one of `failed_states` (failed); it checks every `poke_interval` (seconds or a timedelta), or without occupying a
+    worker with `deferrable=True`.
+
+    A retry continues with the run that an earlier try created. If that run has failed, it creates another, or clears that run
+    if `trigger_run_id` or `logical_date` allow no other.
     """
 
     template_fields: Sequence[str] = ("trigger_dag_id", "trigger_run_id", "logical_date", "conf")
@@ -60,7 +64,9 @@ class TriggerDagRunOperator(Operator):
         self.deferrable = checks.boolean("deferrable", deferrable)
 
     def execute(self, context: Mapping[str, Any]) -> object:
-        run_id = self._trigger(context["ti"])
+        # Only a task of its own has at most one run. A function that calls `execute` may trigger several.
+        is_task = context["task"] is self
+        run_id = self._trigger(context["ti"], (self.failed_states if self.wait_for_completion else ()) if is_task else None)
         context["ti"].xcom_push("trigger_run_id", run_id)
         if not self.wait_for_completion:
             return None
@@ -80,7 +86,7 @@ class TriggerDagRunOperator(Operator):
         """Continue after the deferral: the triggered run has ended."""
         self._conclude(ExternalResult(event["verdict"]), run_id)
 
-    def _trigger(self, ti: Any) -> str:
+    def _trigger(self, ti: Any, adopt_unless: Sequence[str] | None) -> str:
         try:
             run_id: str = ti.trigger_run(
                 self.trigger_dag_id,
@@ -88,6 +94,7 @@ class TriggerDagRunOperator(Operator):
                 logical_date=self._date(),
                 conf=self._conf(),
                 reset=self.reset_dag_run,
+                adopt_unless=adopt_unless,
             )
         except ConflictError as error:
             if self.skip_when_already_exists:

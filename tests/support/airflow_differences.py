@@ -27,3 +27,6 @@ class Difference(StrEnum):
     REMOVED = "Removed task instances"
     NO_LOGICAL_DATE = "Runs without a logical date"
     FAILED_IN_AVERAGE = "Failed runs in averages"
+    SENSOR_TIMEOUT = "The timeout of a sensor over its retries"
+    CRASHED_TRIGGER = "A trigger that crashes"
+    TRIGGERED_RUN = "Retries of TriggerDagRunOperator"

@@ -31,10 +31,15 @@ class Ti:
     answers: list[list[dict[str, int]]] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
     known: Mapping[str, Sequence[str]] | None = None
+    #: The start of the first try; None for that of this one.
+    first: datetime | None = None
     triggered: list[dict[str, Any]] = field(default_factory=list)
 
     def now(self) -> datetime:
         return self.clock
+
+    def first_start(self, retries: int) -> datetime:
+        return self.first or self.start_date
 
     def skip(self, task_ids: Any) -> None:
         self.skipped = list(task_ids)

@@ -4,7 +4,7 @@ import copy
 import functools
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -246,6 +246,11 @@ class TaskInstance:
         """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
         return self._store.describe_dag(dag_id)
 
+    def first_start(self, retries: int) -> datetime:
+        """Return the start of the first try since the task instance was last cleared, for a task with so many retries."""
+        first = self.max_tries - retries + 1
+        return self._store.first_start(self._claim, first) if first < self.try_number else self.start_date
+
     def trigger_run(
         self,
         dag_id: str,
@@ -254,12 +259,17 @@ class TaskInstance:
         logical_date: datetime | None = None,
         conf: Mapping[str, Any] | None = None,
         reset: bool = False,
+        adopt_unless: Collection[str] | None = None,
     ) -> str:
         """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID.
 
+        With `adopt_unless`, a retry gets the run that an earlier try created, unless it is in one of these states.
+
         NotFoundError if the DAG does not exist; ConflictError if the run exists.
         """
-        return self._store.trigger_run(self._claim, dag_id, run_id=run_id, logical_date=logical_date, conf=conf or {}, reset=reset)
+        return self._store.trigger_run(
+            self._claim, dag_id, run_id=run_id, logical_date=logical_date, conf=conf or {}, reset=reset, adopt_unless=adopt_unless
+        )
 
     @functools.cached_property
     def _instances(self) -> int:

@@ -17,7 +17,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.db import sqlstates
-from scheduler.store.worker import dispatches, external_runs, xcoms
+from scheduler.store.worker import claims, dispatches, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers.process.logs import worker_log
@@ -143,6 +143,9 @@ class DatabaseStore:
 
     def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
         return triggered_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
+
+    def first_start(self, claim: Claim, first_try: int) -> datetime:
+        return self.patient(lambda: claims.first_start(self.hot, claim, first_try))
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
         return self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_run_id))

@@ -4,7 +4,7 @@
 tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,8 +80,12 @@ class Store(Protocol):
         logical_date: datetime | None,
         conf: Mapping[str, Any],
         reset: bool,
+        adopt_unless: Collection[str] | None,
     ) -> str:
-        """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID."""
+        """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID. See workers/task/context."""
+
+    def first_start(self, claim: Claim, first_try: int) -> datetime:
+        """Return when the try with this number, or the first one after it, started."""
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
         """Return data interval, start and end of the last successful run of an earlier logical date. None if there is none."""

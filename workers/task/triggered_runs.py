@@ -1,12 +1,13 @@
 """Triggers runs of other DAGs for a task. It uses its own connection, separate from that of the hot path."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from psycopg2 import errors
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from scheduler.exceptions import ConflictError, PacelineError
@@ -14,10 +15,8 @@ from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.db.rows import EngineReader
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.worker import external_runs
 from scheduler.store.worker.claims import Claim
 
 MAY_NOT = "The database role of this worker may not do that ({}): `paceline db grant-worker ROLE{}` grants it."
@@ -31,65 +30,102 @@ def trigger(
     logical_date: datetime | None,
     conf: Mapping[str, Any],
     reset: bool,
+    adopt_unless: Collection[str] | None = None,
     claim: Claim,
     now: Callable[[], datetime],
     patient: Callable[[Callable[[], Any]], Any],
 ) -> str:
     """Create a run, or clear the existing one with `reset`. Returns its run ID.
 
+    With `adopt_unless`, it first looks for the run that an earlier try has triggered. It returns that run, unless it is in one
+    of these states. Then it is cleared if it is in the way of a new one.
+
     Raises NotFoundError, ConflictError or ParamError. StaleTryError, without a run, if the try is no longer the current one.
     """
     engine = database.create(settings, pool_size=1, application="paceline worker")
-    triggered_by = f"{claim.dag_id}.{claim.task_id}"
     # Chosen before the first attempt. An answer may be lost with its connection, and the next attempt must not create another run.
     logical_date = logical_date or now()
     run_id = run_id or manual_runs.manual_run_id(logical_date)
-    attempts = 0
-
-    def create() -> str:
-        nonlocal attempts
-        attempts += 1
-        try:
-            return transact(
-                engine,
-                manual_runs.trigger,
-                dag_id,
-                run_id=run_id,
-                logical_date=logical_date,
-                conf=dict(conf),
-                triggered_by=triggered_by,
-                default_queue=settings.core.default_queue,
-                conf_overrides_params=settings.core.dag_run_conf_overrides_params,
-                writer=claim.writer,
-                max_conf_bytes=settings.core.max_conf_bytes,
-            ).run_id
-        except ConflictError:
-            if attempts > 1 and transact(engine, manual_runs.triggered_by, dag_id, run_id) == triggered_by:
-                return run_id
-            if not reset:
-                raise
-            return _clear(engine, settings, dag_id, run_id, logical_date, claim=claim)
-
+    request = _Request(engine, settings, claim, dag_id, run_id, logical_date, dict(conf), reset, adopt_unless)
     try:
-        created: str = patient(functools.partial(_explained, create, reset=reset))
+        created: str = patient(functools.partial(_explained, request.run, clears=reset or adopt_unless is not None))
         return created
     finally:
         engine.dispose()
 
 
-def _explained(create: Callable[[], str], *, reset: bool) -> str:
+@dataclass(slots=True)
+class _Request:
+    """One call of `trigger`, which may need several attempts."""
+
+    engine: Engine
+    settings: Settings
+    claim: Claim
+    dag_id: str
+    run_id: str
+    logical_date: datetime
+    conf: dict[str, Any]
+    reset: bool
+    adopt_unless: Collection[str] | None
+    attempts: int = 0
+
+    def run(self) -> str:
+        self.attempts += 1
+        own = None
+        if self.adopt_unless is not None:
+            own = transact(self.engine, manual_runs.child, self.claim.writer, self.dag_id, max_tries=self.claim.max_tries)
+            if own is not None and (own.try_number == self.claim.try_number or own.state not in self.adopt_unless):
+                return own.run_id
+        try:
+            transact(self.engine, self._create)
+        except ConflictError:
+            if self.attempts > 1 and transact(self.engine, manual_runs.triggered_by, self.dag_id, self.run_id) == self._by:
+                return self.run_id
+            known = transact(self.engine, manual_runs.existing, self.dag_id, run_id=self.run_id, logical_date=self.logical_date)
+            if not (self.reset or (own is not None and own.run_id == known)):
+                raise
+            return self._clear(known)
+        return self.run_id
+
+    @property
+    def _by(self) -> str:
+        return f"{self.claim.dag_id}.{self.claim.task_id}"
+
+    def _create(self, connection: Connection) -> None:
+        core = self.settings.core
+        manual_runs.trigger(
+            connection,
+            self.dag_id,
+            run_id=self.run_id,
+            logical_date=self.logical_date,
+            conf=self.conf,
+            triggered_by=self._by,
+            default_queue=core.default_queue,
+            conf_overrides_params=core.dag_run_conf_overrides_params,
+            writer=self.claim.writer,
+            max_conf_bytes=core.max_conf_bytes,
+        )
+        self._remember(connection, self.run_id)
+
+    def _clear(self, run_id: str) -> str:
+        if self.conf:
+            transact(self.engine, manual_runs.replace_conf, self.dag_id, run_id, self.conf, self.claim.writer)
+        runs = Runs(dag_id=self.dag_id, run_id=run_id)
+        clear.clear(self.engine, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
+        transact(self.engine, self._remember, run_id)
+        return run_id
+
+    def _remember(self, connection: Connection, run_id: str) -> None:
+        if self.adopt_unless is not None:
+            manual_runs.remember_child(connection, self.claim.writer, self.dag_id, run_id, max_tries=self.claim.max_tries)
+
+
+def _explained(create: Callable[[], str], *, clears: bool) -> str:
     """Return `create()`. A missing right becomes one sentence; other errors of the database become those of psycopg2."""
     try:
         return create()
     except DBAPIError as error:
         if isinstance(error.orig, errors.InsufficientPrivilege):
-            option = " --may-clear-runs" if reset else ""
+            option = " --may-clear-runs" if clears else ""
             raise PacelineError(MAY_NOT.format(str(error.orig).strip(), option)) from None
         raise error.orig or error from None
-
-
-def _clear(engine: Engine, settings: Settings, dag_id: str, run_id: str, logical_date: datetime, *, claim: Claim) -> str:
-    with engine.connect() as connection:
-        existing = external_runs.run_id_of(EngineReader(connection), dag_id, run_id=run_id, logical_date=logical_date)
-    clear.clear(engine, Runs(dag_id=dag_id, run_id=existing), Tasks(), core=settings.core, writer=claim.writer)
-    return existing

@@ -10,6 +10,8 @@ from scheduler.authoring.timetables.base import Asked, RunTimes, Timetable, exac
 
 #: Two runs of one DAG never have the same logical date.
 _LEAST = timedelta(microseconds=1)
+#: The shortest time between the starts of two continuous runs: one that ends at once must not occupy the schedulers.
+CONTINUOUS_PERIOD = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class Once(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class Continuous(Timetable):
-    """schedule="@continuous": a run as soon as the previous one has ended; its data interval starts where that one ended."""
+    """schedule="@continuous": a run as soon as the previous one has ended, and CONTINUOUS_PERIOD after its start at the earliest.
+
+    Its data interval starts where that one ended.
+    """
 
     kind: ClassVar[str] = "continuous"
     summary: ClassVar[str] = "continuous"
@@ -42,10 +47,12 @@ class Continuous(Timetable):
 
     def _following(self, asked: Asked) -> RunTimes | None:
         begin = asked.start or asked.now
+        earliest = begin
         if asked.last is not None:
             begin = max(begin, asked.covered or asked.last, asked.last + _LEAST)
+            earliest = (asked.covered or asked.last) + CONTINUOUS_PERIOD
         begin = begin.astimezone(UTC)
-        until = max(begin, asked.now.astimezone(UTC))
+        until = max(begin, asked.now.astimezone(UTC), earliest.astimezone(UTC))
         return None if asked.end is not None and until > asked.end else RunTimes(begin, begin, until, until)
 
 

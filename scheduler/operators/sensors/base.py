@@ -12,7 +12,7 @@ from scheduler.authoring.deferral import BaseTrigger, TaskRescheduled
 from scheduler.authoring.fields import Check, Field, boolean, choice, optional
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralError, TaskDeferralTimeout, TaskTimeout
+from scheduler.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralTimeout, TaskTimeout
 from scheduler.operators.python import PythonArguments, PythonOperator
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class DeferrableArguments(SensorArguments, total=False):
 
 
 class BaseSensorOperator(Operator):
-    """Base class of sensors: calls `poke` until it returns a true value, or `timeout` has passed since the try started.
+    """Base class of sensors: calls `poke` until it returns a true value, or `timeout` has passed since the first try started.
 
     - `poke_interval` (60), `timeout` (7 days) and `max_wait`: seconds or timedeltas. `max_wait` limits the interval.
     - `mode`: "poke" keeps the worker and the slots between two pokes, "reschedule" releases them.
@@ -69,7 +69,7 @@ class BaseSensorOperator(Operator):
     - `soft_fail`: skip instead of failing on a timeout or FailTask. `never_fail`: skip on any error.
       `silent_fail`: log an error of a poke and poke again. Only one of the three can be True.
 
-    A timeout raises SensorTimeout and is not retried.
+    A timeout raises SensorTimeout and is not retried. A retry does not start it again; a clear does.
     """
 
     declared: ClassVar[type] = SensorArguments
@@ -101,8 +101,7 @@ class BaseSensorOperator(Operator):
     def execute(self, context: "Context") -> object:
         ti = context["ti"]
         pokes = (ti.resume or {}).get("pokes", 0)
-        # A rescheduled sensor may have started on another worker, so both times are from PostgreSQL's clock.
-        before_s = (ti.now() - ti.start_date).total_seconds() if pokes else 0.0
+        before_s = self._waited_s(ti)
         started = time.monotonic()
         while True:
             pokes += 1
@@ -115,6 +114,11 @@ class BaseSensorOperator(Operator):
             if self.reschedule:
                 raise TaskRescheduled(wait_s, {"pokes": pokes})
             time.sleep(wait_s)
+
+    def _waited_s(self, ti: Any) -> float:
+        """Seconds since the first try started, which may have been on another worker: both times are from PostgreSQL's clock."""
+        since = ti.first_start(self.retries)
+        return 0.0 if since == ti.start_date and not ti.resume else (ti.now() - since).total_seconds()
 
     def wait_s(self, pokes: int, elapsed_s: float, name: str) -> float:
         """Seconds until the next poke, after `pokes` of them; `name` varies the jitter of the backoff."""
@@ -129,31 +133,40 @@ class BaseSensorOperator(Operator):
         return max(0.0, wait_s if self.max_wait is None else min(wait_s, self.max_wait))
 
     def resume_execution(self, next_method: str, next_kwargs: Mapping[str, Any] | None, context: Mapping[str, Any]) -> object:
-        try:
-            return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout:
-            self._give_up(f"The condition was not true within {self.timeout:g} s.")
-        except TaskDeferralError as error:
-            if self.soft_fail or self.never_fail:
-                raise SkipTask(str(error)) from error
-            raise
+        def resume() -> object:
+            try:
+                return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
+            except TaskDeferralTimeout:
+                self._give_up(f"The condition was not true within {self.timeout:g} s.")
+
+        return self._failing_softly(resume)
 
     def _poke(self, context: "Context") -> Any:
         try:
-            return self.poke(context)
-        except SkipTask:
+            return self._failing_softly(lambda: self.poke(context))
+        except (SkipTask, FailTask, TaskTimeout):
             raise
-        except (FailTask, TaskTimeout) as error:
-            if self.soft_fail or self.never_fail:
-                raise SkipTask(f"The sensor is skipped instead of failing: {error}") from error
-            raise
-        except Exception as error:
-            if self.never_fail:
-                raise SkipTask(f"The sensor is skipped instead of failing: {type(error).__name__}: {error}") from error
+        except Exception:
             if not self.silent_fail:
                 raise
             log.warning("A poke failed; the sensor pokes again (silent_fail)", exc_info=True)
             return False
+
+    def _failing_softly(self, call: Callable[[], Any]) -> Any:
+        """The result of `call`. With soft_fail, FailTask and timeouts become a skip, and with never_fail every error.
+
+        A crash of a poke or a trigger is no answer about the condition, so soft_fail does not hide it: it is retried.
+        """
+        try:
+            return call()
+        except SkipTask:
+            raise
+        except Exception as error:
+            is_answer = isinstance(error, FailTask | TaskTimeout)
+            if not (self.never_fail or (self.soft_fail and is_answer)):
+                raise
+            cause = str(error) if is_answer else f"{type(error).__name__}: {error}"
+            raise SkipTask(f"The sensor is skipped instead of failing: {cause}") from error
 
     def _give_up(self, message: str) -> NoReturn:
         if self.soft_fail or self.never_fail:
@@ -179,8 +192,11 @@ class DeferrableSensor(BaseSensorOperator):
     def execute(self, context: "Context") -> object:
         if not self.deferrable:
             return super().execute(context)
-        if not self.poke(context):
-            self.defer(trigger=self.trigger(context), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        if not self._poke(context):
+            left_s = self.timeout - self._waited_s(context["ti"])
+            if left_s <= 0:
+                self._give_up(f"The condition was not true within {self.timeout:g} s.")
+            self.defer(trigger=self.trigger(context), method_name="execute_complete", timeout=timedelta(seconds=left_s))
         return None
 
     def execute_complete(self, context: Mapping[str, Any], event: Any = None) -> None:

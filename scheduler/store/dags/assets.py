@@ -173,10 +173,14 @@ def store(connection: Connection, updates: Sequence[Update], names: Mapping[str,
     """
     if not updates:
         return
-    # In one order, so that two schedulers with the same new assets cannot deadlock.
+    # In one order, so that two schedulers with the same assets cannot deadlock. An asset may have a new name since.
     for uri in sorted({update.uri for update in updates}):
+        name = (names or {}).get(uri)
         connection.exec_driver_sql(
-            "insert into asset (uri, name) values (%s, %s) on conflict do nothing", (uri, (names or {}).get(uri, uri))
+            "insert into asset (uri, name) values (%(uri)s, coalesce(%(name)s, %(uri)s))"
+            " on conflict (uri) do update set name = excluded.name"
+            " where %(name)s::text is not null and asset.name <> excluded.name",
+            {"uri": uri, "name": name},
         )
     rows = psycopg2.extras.Json([_values(update) for update in updates])
     stored = connection.exec_driver_sql(
@@ -279,7 +283,7 @@ def update(
 ) -> dict[str, Any]:
     """Store an update by a person of the asset with this URI or name, and return the event. NotFoundError if it is unknown."""
     known = _all(connection)
-    row = known.get(uri) or next((row for row in known.values() if row["name"] == uri), None)
+    row = known.get(uri) or _with_name(known, uri)
     if row is None:
         near = difflib.get_close_matches(uri, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`paceline assets list` lists all."
@@ -329,17 +333,6 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
         """
     )
     by_uri = {uri: _row(uri, name, updated_at) for uri, name, updated_at in stored}
-    waiting = connection.exec_driver_sql(
-        "select d.dag_id, v.data->'schedule'->'condition' from dag d join dag_version v on v.id = d.version_id"
-        " where d.is_active and v.asset_uris is not null order by 1"
-    )
-    for dag_id, condition in waiting:
-        for wanted in asset.from_spec(condition).assets():
-            known = [row for row in by_uri.values() if isinstance(wanted, asset.AssetRef) and row["name"] == wanted.name]
-            row = known[0] if known else by_uri.setdefault(wanted.uri, _row(wanted.uri, wanted.name, None))
-            row["name"] = wanted.name
-            if dag_id not in row["waited_for_by"]:
-                row["waited_for_by"].append(dag_id)
     updating = connection.exec_driver_sql(
         """
         select d.dag_id, t->>'task_id' as task_id, uri, coalesce(v.data->'asset_names'->>uri, uri) as name
@@ -352,8 +345,27 @@ def _all(connection: Connection) -> dict[str, dict[str, Any]]:
     )
     for one in updating:
         row = by_uri.setdefault(one.uri, _row(one.uri, one.name, None))
+        if one.name != one.uri:
+            row["name"] = one.name
         row["updated_by"].append(f"{one.dag_id}.{one.task_id}")
+    waiting = connection.exec_driver_sql(
+        "select d.dag_id, v.data->'schedule'->'condition' from dag d join dag_version v on v.id = d.version_id"
+        " where d.is_active and v.asset_uris is not null order by 1"
+    )
+    for dag_id, condition in waiting:
+        for wanted in asset.from_spec(condition).assets():
+            known = _with_name(by_uri, wanted.name) if isinstance(wanted, asset.AssetRef) else None
+            row = known or by_uri.setdefault(wanted.uri, _row(wanted.uri, wanted.name, None))
+            row["name"] = wanted.name
+            if dag_id not in row["waited_for_by"]:
+                row["waited_for_by"].append(dag_id)
     return by_uri
+
+
+def _with_name(by_uri: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """The asset with this name. One that has moved to another URI is that with the URI in use."""
+    named = [row for row in by_uri.values() if row["name"] == name]
+    return max(named, key=lambda row: bool(row["updated_by"] or row["waited_for_by"]), default=None)
 
 
 def _row(uri: str, name: str, updated_at: datetime | None) -> dict[str, Any]:

@@ -60,7 +60,7 @@ WORKER: Rights = {
     "dag_run": ("select", "insert"),
     "task_instance": ("select", Only("insert", NEW_INSTANCE), Only("update", MOVED)),
     "deadline": ("select", "insert", Only("update", ("due_at", "missed_at"))),
-    "task_try": ("insert",),
+    "task_try": ("select", "insert"),
     "task_progress": ("select", "insert", "update"),
     "process": ("select", Only("insert", NEW_PROCESS), Only("update", ("heartbeat_at", "stopped_at", "settings"))),
     "external_job": ("select", "insert", "update"),
@@ -84,12 +84,12 @@ CLEAR_RUNS: Rights = {
                 "notify",
                 "requested_state",
                 "results_changed_at",
+                "conf",
             ),
         ),
     ),
     "task_instance": ("update", "delete"),
     "deadline": ("delete",),
-    "task_try": ("select",),
     "backfill": ("select",),
 }
 
@@ -116,7 +116,7 @@ WEB: Rights = {
     "dag_schedule": ("select", "insert", "delete", Only("update", ("is_paused",))),
     "task_try": ("select", "insert"),
     "deferral": ("select", "delete", Only("update", ("waiter",))),  # to lock it
-    "asset": ("select", "insert"),
+    "asset": ("select", "insert", Only("update", ("name",))),
     "asset_event": ("select", "insert"),
     "asset_waiting": ("select", "insert", "delete"),
     "backfill": ("select", "insert", "delete", Only("update", ("is_paused", "cancelled", "ended_at"))),

@@ -1,22 +1,26 @@
 """Manual runs: triggered by a person, a command, the REST API or a task."""
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from scheduler.authoring import params
 from scheduler.authoring.asset_events import check_partition_key
 from scheduler.authoring.timetables.base import Partition
-from scheduler.exceptions import ConflictError, PacelineError, no_dag
+from scheduler.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.db import clock, fencing, sqlstates
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import runs
 from scheduler.store.runs.runs import CreatedRun, NewRun
 
+#: The key of the run that a task instance has triggered, in its state store.
+CHILD = "triggered_run"
 #: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
 RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
 
@@ -112,3 +116,56 @@ def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None
     return connection.exec_driver_sql(
         "select triggered_by from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id)
     ).scalar_one_or_none()
+
+
+def existing(connection: Connection, dag_id: str, *, run_id: str, logical_date: datetime) -> str:
+    """The ID of the run with that ID, else of the run with that logical date. NotFoundError if there is neither."""
+    found = connection.exec_driver_sql(
+        "select run_id from dag_run where dag_id = %s and (run_id = %s or logical_date = %s) order by run_id = %s desc limit 1",
+        (dag_id, run_id, logical_date, run_id),
+    ).scalar_one_or_none()
+    if found is None:
+        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id} any more.")
+    return str(found)
+
+
+def replace_conf(connection: Connection, dag_id: str, run_id: str, conf: dict[str, Any], writer: Writer) -> None:
+    """Give an existing run another conf, which `trigger` has checked. StaleTryError."""
+    connection.exec_driver_sql(
+        "update dag_run set conf = %s where dag_id = %s and run_id = %s", (psycopg2.extras.Json(conf), dag_id, run_id)
+    )
+    fencing.lock(connection, writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The run of another DAG that a task instance has triggered, since it was last cleared."""
+
+    run_id: str
+    state: str
+    #: Of the task instance when it triggered the run.
+    try_number: int
+
+
+def child(connection: Connection, writer: Writer, dag_id: str, *, max_tries: int) -> Child | None:
+    """The run of `dag_id` that an earlier try, or this one, has triggered; None without one. Clearing changes `max_tries`."""
+    row = connection.exec_driver_sql(
+        """
+        select r.run_id, r.state, (s.value->>'try_number')::int as try_number
+          from task_state s join dag_run r on r.dag_id = %s and r.run_id = s.value->>'run_id'
+         where s.task_instance_id = %s and s.key = %s and s.value->>'dag_id' = r.dag_id and s.value->>'max_tries' = %s
+        """,
+        (dag_id, writer.ti_id, CHILD, str(max_tries)),
+    ).first()
+    return None if row is None else Child(row.run_id, row.state, row.try_number)
+
+
+def remember_child(connection: Connection, writer: Writer, dag_id: str, run_id: str, *, max_tries: int) -> None:
+    """Let `child` find this run, from the commit on. StaleTryError."""
+    fencing.lock(connection, writer)
+    value = {"dag_id": dag_id, "run_id": run_id, "max_tries": max_tries, "try_number": writer.try_number}
+    connection.exec_driver_sql(
+        "insert into task_state (task_instance_id, key, value) values (%s, %s, %s) on conflict (task_instance_id, key) do update"
+        " set value = excluded.value, updated_at = clock_timestamp(), expires_at = null",
+        (writer.ti_id, CHILD, psycopg2.extras.Json(value)),
+    )

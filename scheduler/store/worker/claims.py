@@ -7,6 +7,12 @@ from typing import Any, ClassVar
 
 from scheduler.states import TaskState
 from scheduler.store.db.fencing import Writer
+from scheduler.store.db.rows import Reader
+
+FIRST_START = """
+select started_at from task_try
+ where task_instance_id = %s and try_number >= %s and started_at is not null order by try_number limit 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +189,9 @@ class Peer:
 
     task_no: int
     state: TaskState
+
+
+def first_start(connection: Reader, claim: Claim, first_try: int) -> datetime:
+    """When the try with this number, or the first one after it, started. The try of the claim is not in the history yet."""
+    started: datetime = connection.value(FIRST_START, (claim.id, first_try), claim.started_at)
+    return started

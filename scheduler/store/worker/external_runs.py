@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduler.authoring.external import Counts, Target
-from scheduler.exceptions import NotFoundError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.rows import Reader
@@ -30,9 +29,6 @@ select n.place, coalesce(t.state, 'none') as state, count(*) as instances
   from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
   join task_instance t on t.dag_run_id = n.dag_run_id and t.task_no = n.task_no
  group by 1, 2
-"""
-RUN_ID = """
-select run_id from dag_run where dag_id = %s and (run_id = %s or logical_date = %s) order by run_id = %s desc nulls last limit 1
 """
 PREVIOUS_SUCCESS = f"""
 select b.data_interval_start, b.data_interval_end, b.started_at, b.ended_at
@@ -108,14 +104,6 @@ def describe(connection: Reader, dag_of: Callable[[int], SerializedDag], dag_id:
         return None
     dag = dag_of(version_id)
     return {task.task_id: tuple(_around(task.group, _parents(dag))) for task in dag.tasks}
-
-
-def run_id_of(connection: Reader, dag_id: str, *, run_id: str | None, logical_date: datetime | None) -> str:
-    """The ID of the run with that ID, else of the run with that logical date. NotFoundError if there is neither."""
-    found = connection.value(RUN_ID, (dag_id, run_id, logical_date, run_id))
-    if found is None:
-        raise NotFoundError(f"DAG {dag_id!r} has no run {run_id or logical_date} any more.")
-    return str(found)
 
 
 def previous_success(connection: Reader, dag_run_id: int) -> Sequence[datetime | None] | None:

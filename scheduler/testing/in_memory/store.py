@@ -267,10 +267,15 @@ class MemoryStore:
         logical_date: datetime | None,
         conf: Mapping[str, Any],
         reset: bool,
+        adopt_unless: Collection[str] | None,
     ) -> str:
         run_id = run_id or f"manual__{(logical_date or self.now()).isoformat()}"
         self.triggered.append(TriggeredRun(dag_id=dag_id, run_id=run_id, logical_date=logical_date, conf=conf))
         return run_id
+
+    def first_start(self, claim: Claim, first_try: int) -> datetime:
+        """Return the start of this try, because a run in memory keeps no others."""
+        return claim.started_at
 
     def previous_success(self, claim: Claim) -> None:
         """Return None, because a run in memory has no other runs."""

@@ -5,6 +5,7 @@ import random
 import string
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -348,3 +349,30 @@ def test_an_update_that_cannot_be_stored_stops_no_other(scenario: Scenario, brea
 def pending(scenario: Scenario) -> bool:
     """Whether the service looks for updates."""
     return bool(scenario.rows(f"select {assets.PENDING}")[0][0])
+
+
+def test_a_renamed_asset_triggers_the_dags_that_know_it_by_its_new_name(scenario: Scenario) -> None:
+    """Its URI stays the same, and its earlier updates were stored under the old name."""
+    scenario.add(replace(updates("source", A), asset_names={A.uri: A.name}))
+    scenario.trigger("source")
+    scenario.run_to_end()
+    scenario.add(replace(updates("source", A), asset_names={A.uri: "new"}, description="renamed"))
+    scenario.add(waits("waits", asset.AssetRef("new")))
+    scenario.trigger("source")
+    for _ in range(4):
+        scenario.turn()
+        scenario.work()
+
+    assert triggered(scenario, "waits") == 1
+    assert scenario.rows("select uri, name from asset") == [(A.uri, "new")]
+
+
+def test_an_asset_that_moved_to_another_uri_is_updated_there_by_its_name(scenario: Scenario) -> None:
+    moved = Asset("a", "s3://moved")
+    transact(scenario.engine, assets.store, [assets.Update(uri=A.uri)], {A.uri: A.name})
+    scenario.add(waits("waits", moved))
+
+    transact(scenario.engine, assets.update, "a")
+    service(scenario).run_once(NOW)
+
+    assert triggered(scenario, "waits") == 1

@@ -8,6 +8,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.authoring import timetable
+from scheduler.authoring.timetables.trivial import CONTINUOUS_PERIOD
 from scheduler.exceptions import PacelineError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
@@ -159,17 +160,23 @@ def test_a_dag_that_takes_no_scheduled_runs_gets_none(scenario: Scenario) -> Non
     assert plan(scenario, START + HOUR) == []
 
 
-def test_a_continuous_dag_runs_again_as_soon_as_its_run_has_ended(scenario: Scenario) -> None:
+def test_a_continuous_dag_runs_again_once_its_run_has_ended_but_does_not_spin(scenario: Scenario) -> None:
+    """A run that ends at once is followed by the next one after CONTINUOUS_PERIOD: the schedulers have other DAGs too."""
     schedule = timetable.Continuous().to_spec()
     scenario.add(chain("c", 2, schedule=schedule, start_date=START.isoformat(), max_active_runs=1))
+    now = START + HOUR
 
-    for _ in range(30):
-        scenario.turn()
-        scenario.work()
-        assert scenario.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0] <= 1
+    for took in (HOUR, HOUR, timedelta(seconds=1), timedelta(0)):
+        assert len(plan(scenario, now)) == 1
+        assert plan(scenario, now + HOUR) == [], "the run goes on"
+        scenario.sql("update dag_run set state = 'success', started_at = coalesce(started_at, now()), ended_at = now()")
+        ended = now + took
+        now = max(ended, now + CONTINUOUS_PERIOD)
+        assert now == ended or plan(scenario, ended) == [] == plan(scenario, now - timedelta(milliseconds=1))
+    assert len(plan(scenario, now)) == 1
 
     rows = scenario.rows("select data_interval_start, data_interval_end from dag_run order by id")
-    assert len(rows) > 5
+    assert len(rows) == 5
     assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
     assert rows[0][0] == START
     assert scenario.rows("select count(distinct logical_date) from dag_run") == [(len(rows),)]

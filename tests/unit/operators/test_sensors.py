@@ -294,7 +294,8 @@ def test_a_run_of_another_dag_is_triggered_and_waited_for() -> None:
 
     _, ti = run(trigger, Ti("t", answers=[[{"queued": 1}], [{"running": 1}], [{"success": 1}]]))
 
-    assert ti.triggered == [{"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}, "reset": False}]
+    asked = {"dag_id": "other", "run_id": "r-x", "logical_date": NOON, "conf": {"a": "r"}, "reset": False}
+    assert ti.triggered == [{**asked, "adopt_unless": ["failed"]}], "a retry adopts its own run, unless that one has failed"
     assert (ti.pushed, ti.answers) == ({"trigger_run_id": "r-x"}, [])
     with pytest.raises(ExternalTaskFailedError, match="'r-x' of DAG 'other' ended in one of failed"):
         run(trigger, Ti("t", answers=[[{"failed": 1}]]))
@@ -374,3 +375,55 @@ def test_triggers_fire(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [None, 1, "a", [1, {"b": NOON}], {"d": timedelta(seconds=1.5), "e": NOON.date()}])
 def test_values_that_a_deferral_stores_come_back(value: Any) -> None:
     assert deferral.decode(deferral.encode(value, "value")) == value
+
+
+def test_a_function_that_triggers_several_runs_adopts_none() -> None:
+    @task
+    def several(ti: Any = None, **context: Any) -> None:
+        with DAG("inner"):
+            for number in range(2):
+                TriggerDagRunOperator(task_id=f"t{number}", trigger_dag_id="other").execute({**context, "ti": ti})
+
+    _, ti = run(several().operator)
+
+    assert [one["adopt_unless"] for one in ti.triggered] == [None, None]
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule", "deferrable"])
+def test_a_retry_does_not_start_the_timeout_again(mode: str) -> None:
+    arguments: dict[str, Any] = {"deferrable": True} if mode == "deferrable" else {"mode": mode}
+    sensor = DateTimeSensor(task_id="s", target_time=NOON + timedelta(days=1), timeout=60, poke_interval=0, retries=3, **arguments)
+    retried: dict[str, Any] = {"try_number": 2, "max_tries": 3, "start_date": NOON + timedelta(seconds=50), "first": NOON}
+
+    if mode != "poke":
+        with pytest.raises((TaskRescheduled, TaskDeferred)) as waits:
+            run(sensor, Ti("s", clock=NOON + timedelta(seconds=55), **retried))
+        assert getattr(waits.value, "timeout_s", 5) == 5
+    with pytest.raises(SensorTimeout, match="not true within 60 s"):
+        run(sensor, Ti("s", clock=NOON + timedelta(seconds=61), **retried))
+
+
+def test_a_sensor_is_not_skipped_when_its_trigger_crashes_with_soft_fail() -> None:
+    """As when a poke crashes: that is no answer about the condition, and is retried."""
+
+    def ends(resume: dict[str, Any], **arguments: Any) -> type:
+        with DAG("crashes"), pytest.raises((SkipTask, FailTask, TaskDeferralError)) as caught:
+            run(DateTimeSensor(task_id="s", target_time=NOON, deferrable=True, **arguments), Ti("s", resume=resume))
+        return caught.type
+
+    crash, late = {"method": "execute_complete", "error": "ValueError: HTTP 500"}, {"method": "execute_complete", "timed_out": True}
+    assert ends(crash, soft_fail=True) is TaskDeferralError
+    assert ends(crash, never_fail=True) is SkipTask
+    assert ends(crash) is TaskDeferralError
+    assert ends(late, soft_fail=True) is SkipTask
+    assert ends(late) is SensorTimeout
+
+
+def test_soft_fail_means_the_same_after_a_deferral_as_in_a_poke() -> None:
+    class Refuses(DateTimeSensor):
+        def execute_complete(self, context: Any, event: Any = None) -> None:
+            raise FailTask("no such thing")
+
+    fired = {"method": "execute_complete", "event": None}
+    with pytest.raises(SkipTask, match="no such thing"):
+        run(Refuses(task_id="s", target_time=NOON, deferrable=True, soft_fail=True), Ti("s", resume=fired))

@@ -1,7 +1,5 @@
 """An index of the runs of each DAG in their order, by logical date, or by run_after without one."""
 
-from alembic import op
-
 revision = "0024"
 down_revision = "0023"
 branch_labels = None
@@ -14,8 +12,8 @@ indexes = {
 
 
 def upgrade() -> None:
-    op.execute("drop index dag_run_without_date")
+    """Only the index."""
 
 
 def downgrade() -> None:
-    op.execute("create index dag_run_without_date on dag_run (dag_id, run_after) where logical_date is null")
+    """Nothing to undo."""
