@@ -128,9 +128,10 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
         _table(changes)
     rows = [asdict(change) for change in changes]
     answer = {"dry_run": dry_run, "state": state, "changes": rows, "teardowns": changes.teardowns}
-    text = f"Run {run_id} of DAG {dag_id} {'would be' if dry_run else 'is'} {state}"
-    after = f" once its teardowns have ended: {', '.join(changes.teardowns)}" if changes.teardowns else ""
-    output.result(answer, f"{text}{after}.")
+    verb, after = ("would be" if dry_run else "is"), ""
+    if changes.teardowns:
+        verb, after = ("would become" if dry_run else "becomes"), f" once its teardowns have ended: {', '.join(changes.teardowns)}"
+    output.result(answer, f"Run {run_id} of DAG {dag_id} {verb} {state}{after}.")
 
 
 @click.command("mark")

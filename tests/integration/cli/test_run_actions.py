@@ -209,7 +209,7 @@ def test_a_marked_run_names_the_teardowns_that_still_run(cli: Cli, scenario: Sce
     assert cli.json("runs", "mark", "cluster", "one", "failed", "--dry-run")["teardowns"] == ["down"]
     marked = cli("runs", "mark", "cluster", "one", "failed")
 
-    assert marked.stdout.splitlines()[-1] == "Run one of DAG cluster is failed once its teardowns have ended: down."
+    assert marked.stdout.splitlines()[-1] == "Run one of DAG cluster becomes failed once its teardowns have ended: down."
     assert cli.json("runs", "show", "cluster", "one")["requested_state"] == "failed"
     assert "It ends as failed once its teardowns have ended." in cli("runs", "why", "cluster", "one").stdout
     end(scenario, work)

@@ -143,7 +143,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       </Head>
       <RunFacts run={run} />
       {run.scheduling_error && <Note kind="bad">{run.scheduling_error}</Note>}
-      {run.state === 'queued' && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{why.data.value!.waiting_for.join(' ')}</Note>}
+      {(run.state === 'queued' || run.requested_state) && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{why.data.value!.waiting_for.join(' ')}</Note>}
       <nav class="tabs" ref={currentInView} aria-label={t.run.title}>
         {RUN_TABS.map((name) => (
           <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
