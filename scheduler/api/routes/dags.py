@@ -2,10 +2,12 @@
 
 import contextlib
 import inspect
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from sqlalchemy import Connection
 
 from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
@@ -91,13 +93,17 @@ def patch_dags(
     filters.visible(api.tags("operator"))
     found = api.read(lists.dags, filters, page)
     chosen = api.read(lists.names, filters)
-    for dag_id in chosen:
-        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
-            api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
+    api.write(_pause_each, chosen, is_paused=body.is_paused)
     if chosen:
         api.announce("dag paused or unpaused")
     rows = [_row(api, row | {"is_paused": body.is_paused}, set()) for row in found.rows]
     return {"dags": rows, "total_entries": found.total}
+
+
+def _pause_each(connection: Connection, dag_ids: Collection[str], *, is_paused: bool) -> None:
+    for dag_id in sorted(dag_ids):  # schedules are locked in this order everywhere
+        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
+            (actions.pause if is_paused else actions.unpause)(connection, dag_id)
 
 
 @router.get("/dags/{dag_id}", response_model=models.Dag)

@@ -117,6 +117,14 @@ def test_several_runs_are_cleared_as_a_whole_or_not_at_all(client: airflow.ApiCl
     assert (world.state("good"), world.state("bad")) == ("success", "failed")
 
 
+def test_dags_are_paused_as_a_whole_or_not_at_all(world: World, web: Web) -> None:
+    world.scenario.sql("alter table dag_schedule add constraint refused check (dag_id <> 'hourly' or not is_paused)")
+    with web.http(web.account("bob", "operator")) as http:
+        assert http.patch("/api/v2/dags?dag_id_pattern=~", json={"is_paused": True}).status_code >= 400
+
+    assert world.scenario.rows("select distinct is_paused from dag_schedule") == [(False,)]
+
+
 def test_change_runs(client: airflow.ApiClient, world: World) -> None:
     api = airflow.DagRunApi(client)
 
