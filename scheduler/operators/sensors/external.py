@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.triggers import ExternalTrigger
-from scheduler.exceptions import ExternalTaskFailedError, FailTask, SkipTask
+from scheduler.exceptions import ExternalTaskFailedError, FailTask, NotFoundError, SkipTask
 from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
 from scheduler.states import RunState, TaskState
@@ -132,7 +132,7 @@ class ExternalTaskSensor(DeferrableSensor):
         tasks = context["ti"].describe_dag(self.external_dag_id) or {}
         members = [name for name, groups in tasks.items() if self.external_task_group_id in groups]
         if not members:
-            raise FailTask(f"DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}.")
+            raise NotFoundError(f"DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}.")
         return members
 
     def _dates(self, context: Mapping[str, Any]) -> list[datetime]:
@@ -154,10 +154,10 @@ class ExternalTaskSensor(DeferrableSensor):
             return
         tasks = context["ti"].describe_dag(self.external_dag_id)
         if tasks is None:
-            raise FailTask(f"There is no DAG {self.external_dag_id!r} to wait for.")
+            raise NotFoundError(f"There is no DAG {self.external_dag_id!r} to wait for.")
         for task in self._task_ids(context):
             if task not in tasks:
-                raise FailTask(f"DAG {self.external_dag_id!r} has no task {task!r} to wait for.")
+                raise NotFoundError(f"DAG {self.external_dag_id!r} has no task {task!r} to wait for.")
 
     def _shown(self) -> str:
         what = self.external_task_group_id or self.external_task_id or ", ".join(self.external_task_ids or ())

@@ -269,6 +269,39 @@ def test_a_run_of_another_dag_is_triggered_and_awaited(waiting: Any) -> None:
     assert waiting.scenario.rows("select try_number from task_instance where task_id = 't'") == [(2,)], "cleared, and run again"
 
 
+def test_a_retry_triggers_another_run_after_one_that_failed(waiting: Any) -> None:
+    waiting.dag(
+        f"""
+        from pathlib import Path
+        @dag(schedule=None)
+        def other():
+            @task
+            def t(conf=None):
+                mark = Path({str(waiting.folder)!r}, conf["by"])
+                if not mark.exists():
+                    mark.touch()
+                    raise ValueError("first time")
+            t()
+        other()
+        """,
+        "other.py",
+    )
+    run = waiting.run(
+        """
+        @dag(schedule=None)
+        def d():
+            again = dict(trigger_dag_id="other", wait_for_completion=True, deferrable=True, retries=2, retry_delay=0)
+            TriggerDagRunOperator(task_id="free", conf={"by": "free"}, **again)
+            TriggerDagRunOperator(task_id="fixed", conf={"by": "fixed"}, trigger_run_id="fixed", **again)
+        d()
+        """
+    )
+
+    assert waiting.scenario.states(run) == {"free": "success", "fixed": "success"}
+    made = waiting.scenario.rows("select conf->>'by', state from dag_run where dag_id = 'other' order by 1, 2")
+    assert made == [("fixed", "success"), ("free", "failed"), ("free", "success")]
+
+
 @pytest.mark.parametrize("asked", ["none", "success", "skipped"])
 def test_a_running_task_with_a_stop_request_ends_once_as_requested(shared_bench: Any, asked: str) -> None:
     run = shared_bench.run(
