@@ -29,6 +29,7 @@ RENAMED: Mapping[str, str] = {
     "concurrency": "max_active_tasks",
     "task_concurrency": "max_active_tis_per_dag",
     "fail_stop": "fail_fast",
+    "execution_date": "logical_date",
 }
 #: Arguments of older versions of Airflow that have no effect any more, and why.
 NO_EFFECT: Mapping[str, str] = {

@@ -90,6 +90,8 @@ class DAG(Graph[AbstractOperator]):
     disable_bundle_versioning: bool
     rerun_with_latest_version: bool | None
     allowed_run_types: tuple[str, ...]
+    #: Whether its file speaks Airflow 2, so that a run of its cron or timedelta has the logical date at the start of its interval.
+    has_airflow_2_dates: bool = False
 
     def __init__(self, dag_id: str, **given: Unpack[DagArguments]) -> None:
         self.at = source.here()

@@ -1,6 +1,7 @@
 """The context of the task that runs in this process."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,9 @@ Context = dict[str, Any]
 _stack: list[Context] = []
 #: The source of variables and connections outside of tasks: in tests.
 _outside: list[Any] = []
+
+#: Where a DAG file finds variables while it is loaded. A worker has moved them from the environment of its process.
+environment: Mapping[str, str] = os.environ
 
 
 @contextmanager
@@ -44,6 +48,11 @@ def served_outside(backend: Any) -> Iterator[None]:
         yield
     finally:
         _outside.remove(backend)
+
+
+def is_served() -> bool:
+    """Whether variables and connections can be read now: a task is running, or a test serves them."""
+    return bool(_stack or _outside)
 
 
 def secrets_backend(what: str) -> Any:

@@ -10,8 +10,8 @@ from scheduler.authoring import source
 from scheduler.authoring.arguments import ACCEPTED, RENAMED, Arguments
 from scheduler.authoring.graph import Graph, Group
 
-#: The argument of tasks in RENAMED; the others are those of DAGs.
-_RENAMED = {"task_concurrency": RENAMED["task_concurrency"]}
+#: The arguments of tasks in RENAMED; the others are those of DAGs.
+_RENAMED = {name: RENAMED[name] for name in ("task_concurrency", "execution_date")}
 
 
 @cache
@@ -94,7 +94,7 @@ def with_defaults(
     if own is not None:
         defaults |= checks.mapping("default_args", own)
     known = parameters(kind)
-    if ACCEPTED and "task_concurrency" not in known:
-        # In unchanged files for Airflow 2.
-        defaults, kwargs = ({_RENAMED.get(name, name): value for name, value in each.items()} for each in (defaults, kwargs))
+    if ACCEPTED:  # in unchanged files for Airflow 2
+        renamed = {old: new for old, new in _RENAMED.items() if old not in known and new in known}
+        defaults, kwargs = ({renamed.get(name, name): value for name, value in each.items()} for each in (defaults, kwargs))
     return dict(kwargs), {name: value for name, value in defaults.items() if name != "task_id"}

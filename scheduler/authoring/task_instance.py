@@ -109,6 +109,9 @@ class TaskInstance(Protocol):
     def first_start(self, retries: int) -> datetime:
         """The start of the first try since the task instance was last cleared, for a task with so many retries."""
 
+    def is_paused(self, dag_id: str) -> bool:
+        """Whether a DAG is paused."""
+
     def trigger_run(
         self,
         dag_id: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +20,18 @@ class Variable:
     """Access to variables in a running task: `Variable.get("key")`. Templates use `{{ var.value.key }}`."""
 
     @staticmethod
-    def get(key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
+    def get(key: str, default: Any = NOTSET, deserialize_json: bool = False, default_var: Any = NOTSET) -> Any:
         """The string, or with `deserialize_json` the JSON value in it.
 
-        `default` if there is no such variable; without `default`, NotFoundError. PacelineError outside a running task.
+        `default` (in Airflow 2 `default_var`) if there is no such variable; without it, NotFoundError. While a DAG file is
+        loaded, only the environment (PACELINE_VAR_KEY) and then `default` count, since no file needs the database; without
+        both, PacelineError.
         """
-        return _get(running.secrets_backend("Variable.get()"), key, default, as_json=deserialize_json)
+        default = default_var if default is NOTSET else default
+        backend: Any = None if running.is_served() else OfEnvironment(running.environment)
+        if backend is None or (default is NOTSET and backend.variable(key) is None):
+            backend = running.secrets_backend("Variable.get()")
+        return _get(backend, key, default, as_json=deserialize_json)
 
     @staticmethod
     def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
@@ -36,6 +43,17 @@ class Variable:
     def delete(key: str) -> None:
         """Delete a variable, if it exists."""
         running.secrets_backend("Variable.delete()").delete_variable(key)
+
+
+@dataclass(frozen=True, slots=True)
+class OfEnvironment:
+    """The variables of an environment, for DAG files while they are loaded."""
+
+    environment: Mapping[str, str]
+
+    def variable(self, key: str) -> str | None:
+        names = (f"{prefix}{key.upper()}" for prefix in ("PACELINE_VAR_", "AIRFLOW_VAR_"))
+        return next((self.environment[name] for name in names if name in self.environment), None)
 
 
 class VariableBackend(Protocol):
@@ -73,8 +91,8 @@ class Accessor:
         self._backend = source
         self._as_json = as_json
 
-    def get(self, key: str, default: Any = NOTSET) -> Any:
-        return _get(self._backend, key, default, as_json=self._as_json)
+    def get(self, key: str, default: Any = NOTSET, default_var: Any = NOTSET) -> Any:
+        return _get(self._backend, key, default_var if default is NOTSET else default, as_json=self._as_json)
 
     __getitem__ = get
 
@@ -84,7 +102,7 @@ class Accessor:
         return self.get(key)
 
 
-def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> Any:
+def _get(source: Any, key: str, default: Any, *, as_json: bool) -> Any:
     try:
         text = _read(source, key)
     except NotFoundError:
@@ -100,9 +118,9 @@ def _get(source: VariableBackend, key: str, default: Any, *, as_json: bool) -> A
         raise PacelineError(f"Variable {key!r} is not JSON: read it as a string, or set it to JSON.") from None
 
 
-def _read(backend: VariableBackend, key: str) -> str:
+def _read(backend: Any, key: str) -> str:
     """Read a variable, and mask it in the log of the task if its name looks secret; NotFoundError."""
-    text = backend.variable(key)
+    text: str | None = backend.variable(key)
     if text is None:
         raise NotFoundError(f"There is no variable {key!r}; create it with `paceline variables set {key} VALUE`.")
     if secrets_masker.looks_secret(key):

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -17,6 +18,7 @@ from types import CodeType, ModuleType
 import scheduler
 from scheduler.authoring import airflow_conf, scope, source, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.arguments import ACCEPTED
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import recover, side_effects
 from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
@@ -78,7 +80,9 @@ def load(folder: Path, file: str, *, all_errors: bool = False) -> dict[str, DAG]
                 raise _all_of(known) from None
             raise
     try:
-        return _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
+        dags = _checked([value for value in (*opened, *vars(module).values()) if isinstance(value, DAG)], opened, text, path)
+        _give_intervals(dags.values(), text)
+        return dags
     except DagError as error:
         known = list(error.errors) if isinstance(error, DagErrors) else [error]
         if not all_errors or time.monotonic() - started > recover.MOST_S:
@@ -87,6 +91,18 @@ def load(folder: Path, file: str, *, all_errors: bool = False) -> dict[str, DAG]
         if len(found) == len(known):
             raise
         raise _all_of(found) from None
+
+
+def _give_intervals(dags: Iterable[DAG], text: str) -> None:
+    """Mark the DAGs that were written for Airflow 2, in this file or in a module that creates them."""
+    if not ACCEPTED:  # the import hook for unchanged Airflow files is off
+        return
+    from scheduler.airflow.old import speaks_airflow_2
+
+    is_old = speaks_airflow_2(text)
+    for dag in dags:
+        with suppress(OSError):
+            dag.has_airflow_2_dates = is_old or speaks_airflow_2(Path(dag.at.file).read_bytes())
 
 
 def _executed(code: CodeType, path: Path) -> ModuleType:

@@ -15,6 +15,7 @@ from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, fault
 from scheduler.dagfiles.pipes import Piped
 from scheduler.process import hardening
 from scheduler.settings import Settings
+from scheduler.settings.environment import VARIABLE_PREFIXES
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ class _UnexpectedError(Exception):
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of user code while its file is parsed: this process's without passwords, with the folders set."""
+    """Return the environment of user code while its file is parsed: without passwords, with variables and folders."""
     ours = {"PACELINE_HOME": str(settings.home), "PACELINE_DAGS_FOLDER": str(settings.dags_folder)}
-    return hardening.clean(os.environ.items()) | ours
+    variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLE_PREFIXES)}
+    return hardening.clean(os.environ.items()) | variables | ours

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
 from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.fields import Field, boolean, limit, mapping, optional, text
+from scheduler.authoring.fields import Field, anything, boolean, mapping, optional, text
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
@@ -17,29 +17,47 @@ DEPLOY_MODES = ("client", "cluster")
 SUBMITTER = "spark_submitter"
 
 
+def _late(value: Any) -> bool:
+    """Whether a value is known only at run time: a result, a param, or text with a template."""
+    return isinstance(value, XComArg | DagParam | Literal) or (isinstance(value, str) and "{{" in value)
+
+
 def _text(checks: Arguments, name: str, value: Any) -> Any:
     """None, a non-empty str, or a value that is known only at run time."""
-    return value if value is None or isinstance(value, XComArg | DagParam | Literal) else checks.text(name, value)
+    return value if value is None or _late(value) else checks.text(name, value)
+
+
+def _number(checks: Arguments, name: str, value: Any) -> Any:
+    """None, an int of at least 1, its digits, or a value that is known only at run time."""
+    if value is None or _late(value):
+        return value
+    digits = value.strip() if isinstance(value, str) else ""
+    return checks.integer(name, int(digits) if digits.isdecimal() else value, least=1)
 
 
 def _mapping(checks: Arguments, name: str, value: Any) -> Any:
-    return value if isinstance(value, XComArg | DagParam) else mapping(checks, name, value)
+    return value if _late(value) else mapping(checks, name, value)
 
 
 def _list(checks: Arguments, name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, list | tuple | XComArg | DagParam):
+    if value is not None and not isinstance(value, list | tuple) and not _late(value):
         raise checks.refuse(f"{name} must be a list, not {value!r}.")
     return [] if value is None else value
 
 
 def _deploy_mode(checks: Arguments, name: str, value: Any) -> Any:
-    """The mode of deployment, or a template of it."""
-    return value if value is None or "{" in value else checks.choice(name, value, DEPLOY_MODES)
+    """The mode of deployment, or a value that is known only at run time."""
+    return value if value is None or _late(value) else checks.choice(name, value, DEPLOY_MODES)
 
 
 _TEXT = Field(None, _text)
 _OFF = Field(False, boolean)
-_NUMBER = Field(None, limit)
+_NUMBER = Field(None, _number)
+#: The arguments that can be templates or results: what spark-submit gets as text.
+_COMMON = (
+    "conf", "master", "total_executor_cores", "executor_cores", "executor_memory", "keytab", "principal", "name",
+    "num_executors", "yarn_queue",
+)  # fmt: skip
 
 
 class SparkArguments(TaskArguments, total=False):
@@ -48,13 +66,13 @@ class SparkArguments(TaskArguments, total=False):
     conf: Annotated[Mapping[str, Any] | XComArg | None, Field(None, _mapping)]
     conn_id: Annotated[str | None, Field(None, optional(text))]
     master: Annotated[str | None, _TEXT]
-    total_executor_cores: Annotated[int | None, _NUMBER]
-    executor_cores: Annotated[int | None, _NUMBER]
+    total_executor_cores: Annotated[int | str | XComArg | None, _NUMBER]
+    executor_cores: Annotated[int | str | XComArg | None, _NUMBER]
     executor_memory: Annotated[str | None, _TEXT]
     keytab: Annotated[str | None, _TEXT]
     principal: Annotated[str | None, _TEXT]
     name: Annotated[str | None, _TEXT]
-    num_executors: Annotated[int | None, _NUMBER]
+    num_executors: Annotated[int | str | XComArg | None, _NUMBER]
     verbose: Annotated[bool, _OFF]
     yarn_queue: Annotated[str | None, _TEXT]
     heavy: Annotated[bool, _OFF]
@@ -79,6 +97,11 @@ class SparkSubmitArguments(SparkArguments, total=False):
     env_vars: Annotated[Mapping[str, Any] | XComArg | None, Field(None, _mapping)]
     deploy_mode: Annotated[str | None, Field(None, _deploy_mode)]
     spark_binary: Annotated[str | None, _TEXT]
+    properties_file: Annotated[str | None, _TEXT]
+    status_poll_interval: Annotated[float, Field(1, anything)]
+    use_krb5ccache: Annotated[bool, _OFF]
+    openlineage_inject_parent_job_info: Annotated[bool, _OFF]
+    openlineage_inject_transport_info: Annotated[bool, _OFF]
 
 
 class SparkOperator(Operator):
@@ -126,13 +149,15 @@ class SparkSubmitOperator(SparkOperator):
     `application_args` are the arguments of the application. `files`, `py_files`, `archives`, `jars`, `packages`,
     `exclude_packages` and `repositories` are comma-separated, and go with `driver_class_path`, `driver_memory` (such as "2g") and
     `proxy_user` to the options of spark-submit with these names. `env_vars` are added to its environment. `spark_binary` is the
-    command in place of spark-submit.
+    command in place of spark-submit. `properties_file` holds more settings of Spark. `status_poll_interval`,
+    `use_krb5ccache`, `openlineage_inject_parent_job_info` and `openlineage_inject_transport_info` are accepted as in Airflow and
+    have no effect.
     """
 
     template_fields: Sequence[str] = (
-        "application", "conf", "files", "py_files", "archives", "jars", "driver_class_path", "packages", "exclude_packages",
-        "repositories", "keytab", "principal", "proxy_user", "name", "application_args", "env_vars", "yarn_queue", "deploy_mode",
-        "master", "java_class",
+        *_COMMON, "application", "application_args", "files", "py_files", "archives", "jars", "driver_class_path", "packages",
+        "exclude_packages", "repositories", "proxy_user", "env_vars", "deploy_mode", "java_class", "driver_memory",
+        "properties_file",
     )  # fmt: skip
 
     declared: ClassVar[type] = SparkSubmitArguments
@@ -146,7 +171,7 @@ class SparkSubmitOperator(SparkOperator):
 class SparkSqlOperator(SparkOperator):
     """Runs `sql` with spark-sql on a Spark cluster: statements, or the path of a .sql or .hql file next to the DAG file."""
 
-    template_fields: Sequence[str] = ("sql", "conf", "master", "name", "yarn_queue", "keytab", "principal")
+    template_fields: Sequence[str] = ("sql", *_COMMON)
     template_ext: Sequence[str] = (".sql", ".hql")
     conn_id_default: ClassVar[str] = "spark_sql_default"
 

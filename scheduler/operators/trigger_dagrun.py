@@ -1,5 +1,6 @@
 """Tasks that create a run of another DAG, and can wait for its end."""
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from scheduler.authoring import xcom
+from scheduler.authoring import xcom, zones
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.operator import Operator
 from scheduler.authoring.task_arguments import TaskArguments
@@ -20,11 +21,12 @@ from scheduler.states import RunState
 class TriggerDagRunOperator(Operator):
     """Creates a run of `trigger_dag_id`; its run ID is the XCom `trigger_run_id`.
 
-    `logical_date` is a datetime or ISO text with a time zone, `conf` a dict of JSON values. If the run exists already, the
-    task fails, is skipped (`skip_when_already_exists`), or clears that run (`reset_dag_run`), which then gets this `conf` if
-    there is one. With `wait_for_completion` it succeeds when that run is in one of `allowed_states` (success) and fails when it
-    is in one of `failed_states` (failed); it checks every `poke_interval` (seconds or a timedelta), or without occupying a
-    worker with `deferrable=True`.
+    `logical_date` is a datetime or ISO text, by default in the time zone of this DAG; `conf` a dict of JSON values, or JSON text
+    of one. If the run exists already, the task fails, is skipped (`skip_when_already_exists`), or clears that run
+    (`reset_dag_run`), which then gets this `conf` if there is one. With `wait_for_completion` it succeeds when that run is in one
+    of `allowed_states` (success) and fails when it is in one of `failed_states` (failed); it checks every `poke_interval` (seconds
+    or a timedelta), or without occupying a worker with `deferrable=True`. `fail_when_dag_is_paused` fails the task if that DAG is
+    paused. `openlineage_inject_parent_info` is accepted as in Airflow and has no effect.
 
     A retry continues with the run that an earlier try created. If that run has failed, it creates another, or clears that run
     if `trigger_run_id` or `logical_date` allow no other.
@@ -45,7 +47,9 @@ class TriggerDagRunOperator(Operator):
         allowed_states: Iterable[str] | None = None,
         failed_states: Iterable[str] | None = None,
         skip_when_already_exists: bool = False,
+        fail_when_dag_is_paused: bool = False,
         deferrable: bool = False,
+        openlineage_inject_parent_info: bool = True,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -61,6 +65,7 @@ class TriggerDagRunOperator(Operator):
         self.allowed_states = checks.choices("allowed_states", [RunState.SUCCESS] if allowed is None else allowed, RunState)
         self.failed_states = checks.choices("failed_states", [RunState.FAILED] if failed is None else failed, RunState)
         self.skip_when_already_exists = checks.boolean("skip_when_already_exists", skip_when_already_exists)
+        self.fail_when_dag_is_paused = checks.boolean("fail_when_dag_is_paused", fail_when_dag_is_paused)
         self.deferrable = checks.boolean("deferrable", deferrable)
 
     def execute(self, context: Mapping[str, Any]) -> object:
@@ -87,6 +92,8 @@ class TriggerDagRunOperator(Operator):
         self._conclude(ExternalResult(event["verdict"]), run_id)
 
     def _trigger(self, ti: Any, adopt_unless: Sequence[str] | None) -> str:
+        if self.fail_when_dag_is_paused and ti.is_paused(self.trigger_dag_id):
+            raise FailTask(f"DAG {self.trigger_dag_id!r} is paused, and fail_when_dag_is_paused is true.")
         try:
             run_id: str = ti.trigger_run(
                 self.trigger_dag_id,
@@ -106,21 +113,26 @@ class TriggerDagRunOperator(Operator):
         if self.logical_date is None:
             return None
         try:
-            date = datetime.fromisoformat(str(self.logical_date))
+            date = self.logical_date if isinstance(self.logical_date, datetime) else datetime.fromisoformat(str(self.logical_date))
         except ValueError:
-            date = None
-        if date is None or date.utcoffset() is None:
             raise FailTask(
-                f"logical_date {self.logical_date!r} must be an ISO time with an offset, such as 2026-01-01T06:00:00+00:00."
-            )
-        return date
+                f"logical_date {self.logical_date!r} must be an ISO date or time, such as 2026-01-01T06:00:00+00:00."
+            ) from None
+        zone = getattr(self.dag, "timezone", None)
+        return date if date.utcoffset() is not None else date.replace(tzinfo=zones.load(zone or zones.default_name()))
 
     def _conf(self) -> dict[str, Any]:
-        if not isinstance(self.conf, Mapping | None):
-            raise FailTask(f"conf must be a dict, not {self.conf!r}.")
+        given = self.conf
+        try:
+            # A template gives text, unless the DAG renders native objects.
+            conf = json.loads(given) if isinstance(given, str) else json.loads(json.dumps({} if given is None else given))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FailTask(f"conf must be a dict of JSON values, or JSON text of one, not {given!r}: {error}.") from None
+        if not isinstance(conf, dict):
+            raise FailTask(f"conf must be a dict, or JSON text of one, not {given!r}.")
         # Its size is checked against core.max_conf_bytes when the run is created.
-        xcom.encode(dict(self.conf or {}), sys.maxsize, name="conf")
-        return dict(self.conf or {})
+        xcom.encode(conf, sys.maxsize, name="conf")
+        return conf
 
     def _conclude(self, verdict: ExternalResult, run_id: str) -> None:
         if verdict is ExternalResult.FAILED:

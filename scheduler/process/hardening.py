@@ -14,7 +14,7 @@ OURS = (
     "PACELINE_LINEAGE_",
 )  # fmt: skip
 #: Variables and connections in the environment: tasks may read them by name, but not list them.
-STORED = ("PACELINE_VAR_", "PACELINE_CONN_")
+STORED = ("PACELINE_VAR_", "PACELINE_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CONN_")
 #: libpq reads these at each connect, so a process that connects keeps them. A child that does not connect never gets them.
 LIBPQ = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE")
 

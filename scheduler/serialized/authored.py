@@ -29,8 +29,8 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
         schedule=timetable.configured(
             dag.schedule,
             dag.timetable,
-            cron_intervals=scheduler.create_cron_data_intervals,
-            delta_intervals=scheduler.create_delta_data_intervals,
+            cron_intervals=scheduler.create_cron_data_intervals or dag.has_airflow_2_dates,
+            delta_intervals=scheduler.create_delta_data_intervals or dag.has_airflow_2_dates,
         ).to_spec(),
         start_date=_iso(dag.start_date),
         end_date=_iso(dag.end_date),

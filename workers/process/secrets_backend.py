@@ -1,15 +1,17 @@
 """The secrets backend, which serves variables and connections to tasks: from the worker's environment, then from the database."""
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler.authoring import running
 from scheduler.authoring.connection import Connection
 from scheduler.exceptions import PacelineError
 from scheduler.process import hardening
 from scheduler.settings import Settings
-from scheduler.settings.environment import CONNECTION_PREFIX, STORE_PREFIXES, VARIABLE_PREFIX
+from scheduler.settings.environment import CONNECTION_PREFIXES, STORE_PREFIXES, VARIABLE_PREFIXES
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
 
@@ -25,6 +27,7 @@ def take_environment() -> None:
         _taken[name] = os.environ[name]
         hardening.overwrite(name)
         del os.environ[name]
+    running.environment = ChainMap(_taken, os.environ)
 
 
 @dataclass(eq=False, repr=False)
@@ -38,11 +41,15 @@ class EnvironmentBackend:
     def _environment(self) -> Mapping[str, str]:
         return _taken if self.environment is None else self.environment
 
+    def _named(self, prefixes: Sequence[str], name: str) -> str | None:
+        known = (self._environment.get(f"{prefix}{name.upper()}") for prefix in prefixes)
+        return next((value for value in known if value is not None), None)
+
     def variable(self, key: str) -> str | None:
-        return self._environment.get(f"{VARIABLE_PREFIX}{key.upper()}")
+        return self._named(VARIABLE_PREFIXES, key)
 
     def connection(self, conn_id: str) -> Connection | None:
-        text = self._environment.get(f"{CONNECTION_PREFIX}{conn_id.upper()}")
+        text = self._named(CONNECTION_PREFIXES, conn_id)
         return None if text is None else Connection.parse(conn_id, text)
 
 

@@ -61,6 +61,16 @@ def checked(own: Mapping[Any, Any]) -> dict[str, str]:
     return conf
 
 
+def from_properties(path: Path) -> dict[str, str]:
+    """The settings in a properties file, such as spark-defaults.conf: lines with a key and a value, or key=value."""
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except OSError as error:
+        raise FailTask(f"The properties_file {path} cannot be read: {error.strerror}.") from error
+    parts = (re.match(r"([^\s=:]+)\s*[=:\s]\s*(.*)", line) for line in lines if line and not line.startswith(("#", "!")))
+    return {found[1]: found[2] for found in parts if found is not None and found[1].startswith("spark.")}
+
+
 def _check(key: str, value: str) -> None:
     if not key.startswith("spark."):
         raise FailTask(f"The conf key {key!r} does not start with spark., so Spark would ignore it: correct the key.")

@@ -251,6 +251,10 @@ class TaskInstance:
         first = self.max_tries - retries + 1
         return self._store.first_start(self._claim, first) if first < self.try_number else self.start_date
 
+    def is_paused(self, dag_id: str) -> bool:
+        """Whether a DAG is paused."""
+        return self._store.is_paused(dag_id)
+
     def trigger_run(
         self,
         dag_id: str,

@@ -141,6 +141,9 @@ class DatabaseStore:
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         return self.patient(lambda: external_runs.describe(self.hot, self.hot.dag, dag_id))
 
+    def is_paused(self, dag_id: str) -> bool:
+        return bool(self.patient(lambda: self.hot.value(external_runs.PAUSED, (dag_id,))))
+
     def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
         return triggered_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
 

@@ -71,6 +71,9 @@ class Store(Protocol):
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
         """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
 
+    def is_paused(self, dag_id: str) -> bool:
+        """Return whether a DAG is paused."""
+
     def trigger_run(
         self,
         claim: Claim,

@@ -27,6 +27,12 @@ VARIABLES = {
 }
 #: Arguments that mean nothing here, by the class that takes them, and why.
 MEANINGLESS = {"Asset": {"access_control": "Paceline has no teams"}, "Dataset": {"access_control": "Paceline has no teams"}}
+#: What the rewrite of a file of Airflow 2 changes.
+SHIFTED = (
+    "In Airflow 2, the logical date of a run is the start of its data interval; after this rewrite it is the time of the run, and"
+    " {{ ds }} is one interval later. Set scheduler.create_cron_data_intervals and create_delta_data_intervals to true to keep"
+    " Airflow 2's dates, or write CronDataIntervalTimetable."
+)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
 _LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
@@ -37,8 +43,9 @@ class Arguments(cst.CSTTransformer):
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, names: Bound) -> None:
+    def __init__(self, names: Bound, *, speaks_airflow_2: bool = False) -> None:
         super().__init__()
+        self._speaks_airflow_2 = speaks_airflow_2
         self.changes: list[Note] = []
         self.unsupported: list[Note] = []
         self._bound = names
@@ -54,6 +61,13 @@ class Arguments(cst.CSTTransformer):
         for number, arg in reversed(list(enumerate(original_node.args))):
             name = "" if arg.keyword is None else arg.keyword.value
             line = self._line(arg)
+            if (
+                self._speaks_airflow_2
+                and role in {"DAG", "dag"}
+                and name in {"schedule", "schedule_interval"}
+                and _is_timed(arg.value)
+            ):
+                self.unsupported.append(Note(line, SHIFTED))
             if _is_own_weight_rule(arg) and role not in MEANINGLESS:
                 text = "weight_rule= of a class of your own is removed: schedulers never run user code; set priority_weight."
                 self.unsupported.append(Note(line, text))
@@ -93,6 +107,13 @@ class Arguments(cst.CSTTransformer):
     def _line(self, node: cst.CSTNode) -> int:
         line: int = self.get_metadata(PositionProvider, node).start.line
         return line
+
+
+def _is_timed(value: cst.BaseExpression) -> bool:
+    """Whether this may be a schedule by cron or timedelta."""
+    if isinstance(value, cst.SimpleString):
+        return value.evaluated_value not in {"@once", "@continuous"}
+    return not (isinstance(value, cst.List | cst.Tuple) or (isinstance(value, cst.Name) and value.value == "None"))
 
 
 def _is_own_weight_rule(arg: cst.Arg) -> bool:

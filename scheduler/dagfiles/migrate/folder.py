@@ -97,7 +97,10 @@ def load(folder: Path, settings: Settings, *, unchanged: bool, only: Collection[
     """Load the DAG files of a folder, all or `only` some, each in its own process; `unchanged` ones with the import hook."""
     core = settings.core.model_copy(update={"airflow_imports": unchanged})
     paths = settings.paths.model_copy(update={"dags_folder": folder})
-    parser = Parser(settings.model_copy(update={"core": core, "paths": paths}))
+    # The notes on a rewritten file tell that its dates differ; the comparison is about everything else.
+    intervals = {"create_cron_data_intervals": True, "create_delta_data_intervals": True}
+    scheduler = settings.scheduler.model_copy(update=intervals)
+    parser = Parser(settings.model_copy(update={"core": core, "paths": paths, "scheduler": scheduler}))
     waiting = sorted((file for file in _dag_files(folder, settings) if only is None or file in only), reverse=True)
     results: dict[str, Loaded] = {}
     try:

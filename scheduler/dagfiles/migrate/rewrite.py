@@ -7,6 +7,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from scheduler.airflow import names
+from scheduler.airflow.old import speaks_airflow_2
 from scheduler.dagfiles.migrate.arguments import Arguments
 from scheduler.dagfiles.migrate.bound import Collector, Note, Used
 from scheduler.dagfiles.migrate.imports import Imports, is_useless
@@ -35,7 +36,7 @@ def rewrite(content: bytes, *, package: str = "", modules: Collection[str] = ())
         return Rewritten(content, (), (Note(error.raw_line, f"Python cannot read the file: {error.message}"),))
     collector = Collector(local)
     wrapper.visit(collector)
-    arguments = Arguments(collector.bound)
+    arguments = Arguments(collector.bound, speaks_airflow_2=speaks_airflow_2(content))
     module, before, used = wrapper.visit(arguments), Used(), Used()
     wrapper.visit(before)
     module.visit(used)

@@ -35,6 +35,7 @@ select b.data_interval_start, b.data_interval_end, b.started_at, b.ended_at
   from dag_run r join dag_run b on b.dag_id = r.dag_id and {AFTER.format("r", "b")} and b.state = 'success'
  where r.id = %s order by {ORDER.format("b")} desc, b.id desc limit 1
 """
+PAUSED = "select is_paused from dag_schedule where dag_id = %s"
 NEWEST = "select version_id from dag where dag_id = %s and is_active"
 
 

@@ -258,6 +258,10 @@ class MemoryStore:
     def describe_dag(self, dag_id: str) -> None:
         """Return None, because a run in memory has no other DAGs."""
 
+    def is_paused(self, dag_id: str) -> bool:
+        """Return False, because a run in memory has no other DAGs."""
+        return False
+
     def trigger_run(
         self,
         claim: Claim,

@@ -98,3 +98,38 @@ def test_bad_arguments_are_refused_where_they_stand(given: dict[str, Any], sente
 def test_outside_of_a_worker_the_error_names_the_worker() -> None:
     with pytest.raises(PacelineError, match="runs only in a worker"):
         SparkSqlOperator(task_id="t", sql="select 1").execute({})
+
+
+@pytest.mark.parametrize("operator", [SparkSubmitOperator, SparkSqlOperator])
+def test_numbers_may_be_text_templates_or_results(operator: Any) -> None:
+    @task
+    def size() -> int:
+        return 2
+
+    own = {"application": "/app.py"} if operator is SparkSubmitOperator else {"sql": "select 1"}
+    with DAG("d", schedule=None, params={"n": 3}) as dag:
+        number = size()
+        made = operator(
+            task_id="t", num_executors="1", executor_cores="{{ params.n }}", total_executor_cores=number,
+            executor_memory="{{ params.n }}g", **own,
+        )  # fmt: skip
+        for wrong in ("one", "0", 0, 1.5, True):
+            with pytest.raises(DagError, match="executor_cores must be an int of at least 1"):
+                operator(task_id="u", executor_cores=wrong, **own)
+
+    assert (made.num_executors, made.upstream_task_ids) == (1, {"size"})
+    assert {"num_executors", "executor_cores", "total_executor_cores"} <= set(made.template_fields)
+    assert from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler()).tasks[1].queue == "spark"
+
+
+def test_a_deploy_mode_may_be_a_result() -> None:
+    @task
+    def mode() -> str:
+        return "client"
+
+    with DAG("d", schedule=None):
+        made: Any = SparkSubmitOperator(task_id="t", application="/app.py", deploy_mode=mode(), status_poll_interval=1)
+        with pytest.raises(DagError, match="deploy_mode cannot be 'clint'; did you mean 'client'"):
+            SparkSubmitOperator(task_id="u", application="/app.py", deploy_mode="clint")
+
+    assert made.upstream_task_ids == {"mode"}

@@ -1,9 +1,11 @@
-"""An application to submit, from its operator and target, and its command line. Pure; no argument contains a secret."""
+"""An application to submit, from its operator and target, and its command line."""
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from scheduler.exceptions import FailTask
@@ -86,9 +88,16 @@ class Submission:
 
 def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) -> Submission:
     """The submission for a rendered operator; FailTask if an argument is wrong."""
-    conf = confs.checked({**target.conf, **_mapping("conf", operator.conf)})
+    file = getattr(operator, "properties_file", None)
+    conf = confs.checked({**target.conf, **(confs.from_properties(Path(file)) if file else {}), **_mapping("conf", operator.conf)})
     options = {key: str(value) for key in OPTIONS if (value := getattr(operator, key, None)) not in (None, "")}
     environment = {key: str(value) for key, value in _mapping("env_vars", getattr(operator, "env_vars", None)).items()}
+    for secret in (
+        *secrets_masker.secrets_in(conf),
+        *secrets_masker.secrets_in(environment),
+        *_secret_arguments(_arguments(operator)),
+    ):
+        secrets_masker.mask_secret(secret)
     sql = _sql(operator) if isinstance(operator, SparkSqlOperator) else None
     return Submission(
         target=target,
@@ -151,6 +160,16 @@ def _arguments(operator: SparkOperator) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise FailTask(f"application_args must be a list, not {given!r}.")
     return [str(argument) for argument in given]
+
+
+def _secret_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """The values of options with secret names: those of --db-password=value and of --token value."""
+    for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        if name.startswith("-") and secrets_masker.looks_secret(name):
+            value = value if equals else after
+            if equals or not value.startswith("-"):
+                yield value
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:

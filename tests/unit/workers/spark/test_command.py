@@ -1,5 +1,6 @@
 """From an operator and its connection to a command line, and arguments that are refused before a JVM starts."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +208,20 @@ def test_keys_of_an_application_itself_are_free() -> None:
     own = {"spark.mine.anything": "x", "spark.executorEnv.PATH": "/bin", "spark.hadoop.fs.s3a.endpoint": "e"}
 
     assert conf.checked(own) == own
+
+
+def test_secrets_in_arguments_and_the_environment_are_masked(tmp_path: Path) -> None:
+    properties = tmp_path / "spark.properties"
+    properties.write_text("# ours\nspark.hadoop.fs.s3a.secret.key = hidden4\nspark.ui.enabled false\nother.key=1\n")
+    operator = SparkSubmitOperator(
+        task_id="t", application="/a.py", properties_file=str(properties), env_vars={"DB_PASSWORD": "hidden3"},
+        application_args=["--db-password=hidden1", "--token", "hidden2", "--secret", "--day", "2026-01-01"],
+        conf={"spark.ui.enabled": True},
+    )  # fmt: skip
+    made = command.submission(operator, Target("local", "local[1]"), tag="tag", name="n")
+    line = command.shown(command.argv(made, binary="spark-submit", secrets="/s"))
+
+    assert "hidden" not in line and "2026-01-01" in line
+    assert "hidden3" not in secrets_masker.redact("DB_PASSWORD=hidden3")
+
+    assert dict(made.conf) == {"spark.hadoop.fs.s3a.secret.key": "hidden4", "spark.ui.enabled": "true"}
