@@ -12,9 +12,9 @@ from scheduler.api.routes.dag_runs import delete_run
 from scheduler.api.routes.task_instances import ours
 from scheduler.exceptions import ConflictError, PacelineError, UsageError
 from scheduler.states import TaskState
-from scheduler.store.actions import clear, mark
+from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import instances, runs
-from scheduler.store.lists.listing import Filters
+from scheduler.store.lists.listing import Filters, Row
 from scheduler.store.runs.selection import Change
 
 router = new_router(tags=["Paceline"])
@@ -44,23 +44,36 @@ def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
 
 @router.post("/deleteByFilter", response_model=models.ByFilter)
 def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
-    """Delete all runs that a filter selects, except runs with a task instance on a worker."""
+    """Delete all runs that a filter selects, except runs with a task instance on a worker or a teardown that has yet to run."""
     filters = _common(api, runs.RUNS.filters(), body.filter)
     filters.one_of("state", body.filter.state).one_of("run_type", body.filter.run_type)
     found = api.read(runs.names, filters)
-    if not body.dry_run:
-        _require(body.expected, len(found))
-    errors, deleted = [], []
+    if body.dry_run or body.expected is not None:
+        # It only locks, as long as the check takes.
+        deletable, errors = _each(found, lambda dag_id, run_id: api.write(delete.deletable_run, dag_id, run_id))
+        if body.dry_run:
+            return _deleted(deletable, errors, dry_run=True)
+        _require(body.expected, len(deletable))
+    return _deleted(*_each(found, functools.partial(delete_run, api)), dry_run=False)
+
+
+def _each(found: Sequence[Row], work: Callable[[str, str], object]) -> tuple[list[Row], list[str]]:
+    """The runs for which `work(dag_id, run_id)` succeeds, and the errors of the others."""
+    done: list[Row] = []
+    errors = []
     for row in found:
         try:
-            if not body.dry_run:
-                delete_run(api, row["dag_id"], row["run_id"])
-            deleted.append(row)
+            work(row["dag_id"], row["run_id"])
+            done.append(row)
         except PacelineError as error:
             errors.append(str(error))
+    return done, errors
+
+
+def _deleted(deleted: Sequence[Row], errors: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
     states = Counter(row["state"] for row in deleted)
     return {
-        "dry_run": body.dry_run,
+        "dry_run": dry_run,
         "count": len(deleted),
         "runs": len(deleted),
         "changes": [{"state": state, "becomes": "deleted", "count": count} for state, count in states.items()],

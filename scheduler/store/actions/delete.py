@@ -21,14 +21,20 @@ class DeletedDag:
     keys: Mapping[str, int]
 
 
-def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
-    """Delete a run with its task instances, tries and XComs, and return its number.
+def deletable_run(connection: Connection, dag_id: str, run_id: str) -> int:
+    """Lock a run that can be deleted, and return its number.
 
     NotFoundError; ConflictError while a worker has some of its task instances, or a teardown has yet to run.
     """
     (key,) = selection.run_keys(connection, selection.Runs(dag_id=dag_id, run_id=run_id))
     _refuse_started(connection, [key], f"Run {run_id!r} of DAG {dag_id!r}", f"`paceline runs mark {dag_id} {run_id} failed`")
     _refuse_teardowns(connection, key)
+    return key
+
+
+def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
+    """Delete a run with its task instances, tries and XComs, and return its number. The errors are those of `deletable_run`."""
+    key = deletable_run(connection, dag_id, run_id)
     connection.exec_driver_sql("delete from dag_run where id = %s", (key,))
     return key
 

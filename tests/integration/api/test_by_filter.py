@@ -51,12 +51,25 @@ def test_mark_by_filter(http: httpx.Client, world: World) -> None:
 
 
 def test_delete_by_filter_leaves_running_runs(http: httpx.Client, world: World) -> None:
-    assert post(http, "delete", filter={"dag_ids": ["etl"]})["count"] == 3
+    planned = post(http, "delete", filter={"dag_ids": ["etl"]})
 
-    done = post(http, "delete", filter={"dag_ids": ["etl"]}, dry_run=False, expected=3)
+    done = post(http, "delete", filter={"dag_ids": ["etl"]}, dry_run=False, expected=2)
 
     assert done["count"] == 2 and "now" in done["errors"][0]
+    assert planned == done | {"dry_run": True}
     assert [row[0] for row in world.scenario.rows("select run_id from dag_run")] == ["now"]
+
+
+def test_a_run_that_cannot_be_changed_stops_no_other(http: httpx.Client, world: World) -> None:
+    world.scenario.sql("insert into dag_version (dag_id, number, content_hash, data) values ('etl', 99, 'x', '{}')")
+    world.scenario.sql("update dag_run set version_id = (select id from dag_version where number = 99) where run_id = 'good'")
+    world.scenario.broker.delete("paceline:doorbell")
+
+    done = post(http, "mark", filter={"task_ids": ["load"], "dag_run_ids": ["good", "bad"]}, new_state="skipped", dry_run=False)
+
+    assert (done["count"], len(done["errors"])) == (1, 1)
+    assert (world.states("good")["load"], world.states("bad")["load"]) == ("success", "skipped")
+    assert world.scenario.broker.zcard("paceline:doorbell") > 0, "a scheduler is woken"
 
 
 def test_an_empty_filter_is_refused_and_tags_limit_it(web: Web, http: httpx.Client, world: World) -> None:
