@@ -139,6 +139,8 @@ def _choose_and_queue(
     pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
     if not pools:
         return chosen
+    if waiting.paused:
+        capacity.park(connection, waiting.paused)
     counts = capacity.count(connection, chosen.runs, alive_s=settings.worker.heartbeat_timeout)
     limits = SharedLimits()
     window.look(in_queues(counts), at_s)
@@ -152,7 +154,7 @@ def _choose_and_queue(
     chosen.waits |= bool(chosen.full.queues)
     chosen.ahead = max((count - counts.places.get(name, 0) for name, count in held.items()), default=0)
     if all_held:
-        _allow_passing_on(connection, pools, free)
+        _allow_passing_on(connection, pools, free, chosen.full, {name for name in chosen.full.queues if name not in counts.places})
     return chosen
 
 
@@ -209,21 +211,27 @@ def _round(
     return free, more_wait and (_exclude(chosen.full, free, batch, ours) or bool(picked))
 
 
-def _allow_passing_on(connection: Connection, pools: Mapping[str, Pool], free: FreeCapacity) -> None:
-    may = may_pass_slots_on(free.pools, free.parallelism)
+def _allow_passing_on(
+    connection: Connection, pools: Mapping[str, Pool], free: FreeCapacity, full: Full, unserved: Collection[str]
+) -> None:
+    with_slots = {name for name, slots in free.pools.items() if slots > 0}
+    if with_slots and len(pools) > 1:
+        with_slots = capacity.without_shared_limit(connection, with_slots, full, unserved)
+    may = may_pass_slots_on(free.pools, free.parallelism, with_slots)
     if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.may_pass_slots_on}:
         capacity.set_passing_on(connection, changed)
 
 
-def may_pass_slots_on(free: Mapping[str, int], parallelism: int) -> dict[str, bool]:
+def may_pass_slots_on(free: Mapping[str, int], parallelism: int, with_slots: Collection[str] | None = None) -> dict[str, bool]:
     """For each pool with waiting task instances, given its free slots: whether workers may pass slots on without this service.
 
-    They may not if more slots are taken than there are. Nor may they while another pool has free slots and a waiting task. That
-    task waits for a shared limit (places in a queue, in its run or overall), and would never get a place if these were passed on
-    with the slots.
+    They may not if more slots are taken than there are. Nor may they while another pool, one of `with_slots`, has free slots and
+    a task that waits for a shared limit (places in a queue, in its run or overall). It would never get a place if these were
+    passed on with the slots. A task that waits for something of its own changes nothing for others.
     """
-    with_slots = {name for name, slots in free.items() if slots > 0}
-    return {name: slots >= 0 <= parallelism and not with_slots - {name} for name, slots in free.items()}
+    if with_slots is None:
+        with_slots = {name for name, slots in free.items() if slots > 0}
+    return {name: slots >= 0 <= parallelism and not set(with_slots) - {name} for name, slots in free.items()}
 
 
 def _lock(connection: Connection, batch: list[Waiting]) -> list[Waiting]:

@@ -19,7 +19,7 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
-from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
+from scheduler.store.queueing.limits import MOST_RUNS, OWN_RANK, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
@@ -272,6 +272,7 @@ def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
         f"""
         update task_instance t
            set state = null, reason = 'cleared', max_tries = t.try_number + n.retries, resume = null, decision = null,
+               rank = {OWN_RANK},
                due_at = null, map_label = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
                scheduled_at = null, queued_at = null, started_at = null, ended_at = null
           from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)

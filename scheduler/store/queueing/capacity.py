@@ -8,14 +8,18 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, Limit, Place, own_limits
-from scheduler.states import Waiting
+from scheduler.states import RUN_UNFINISHED, Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
 from scheduler.store.db.liveness import LIVE_WORKER
-from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, WAITS, outside
+from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, HOLDS, IN_LINE, PARKED, outside
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
-PENDING = "exists (select from task_instance where state = 'scheduled')"
+PENDING = f"exists (select from pool p where exists (select from task_instance t where t.pool = p.name and {IN_LINE}))"
+#: How many of those first in line for a pool are examined for paused DAGs.
+HEAD = 8
+#: How many of a paused DAG one pass moves behind all others.
+PARK_AT_ONCE = 5000
 #: The prefix of the name of a shared limit in the keys of its advisory locks; see services/shared_limits.
 LIMITS_LOCK = "paceline limit "
 
@@ -52,6 +56,7 @@ union all
 select 'places', null, q.name, null, null, null, sum(p.concurrency), 0, null, null, null
   from process p cross join unnest(p.queues) q (name) where {LIVE_WORKER} group by 3
 """
+TASK_NOT_FULL = " and ".join(outside(limit) for limit in (TASK, TASK_IN_RUN))
 NOT_FULL = " and ".join(outside(limit) for limit in OWN)
 
 
@@ -96,10 +101,13 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The locked pools by name, and whether task instances wait for a pool that another scheduler has locked."""
+    """The locked pools by name, whether task instances wait for a pool that another scheduler has locked, and the paused DAGs of
+    those that are first in line.
+    """
 
     held: dict[str, Pool]
     held_elsewhere: bool
+    paused: list[str] = field(default_factory=list)
 
 
 def lock_waiting_pools(connection: Connection) -> Pools:
@@ -107,17 +115,46 @@ def lock_waiting_pools(connection: Connection) -> Pools:
     found = connection.exec_driver_sql(
         f"""
         with wanted as materialized (
-            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and {WAITS})
+            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
         ), held as (
             select p.name, p.slots, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
-        select held.*, null as wanted from held union all select null, null, null, (select count(*) from wanted)
+        select held.*, null as wanted, null as paused from held
+        union all select null, null, null, (select count(*) from wanted), array(
+            select distinct s.dag_id
+              from wanted w
+             cross join lateral (
+                   select t.dag_run_id from task_instance t
+                    where t.pool = w.name and {IN_LINE} order by t.rank desc, t.id limit {HEAD}) t
+              join dag_run r on r.id = t.dag_run_id
+              join dag_schedule s on s.dag_id = r.dag_id and s.is_paused)
         """
     ).all()
     held = {row.name: Pool(row.name, row.slots, row.hands_on) for row in found if row.name is not None}
-    wanted = next(row.wanted for row in found if row.name is None)
-    return Pools(held, len(held) < wanted)
+    others = next(row for row in found if row.name is None)
+    return Pools(held, len(held) < others.wanted, others.paused)
+
+
+def park(connection: Connection, dag_ids: Collection[str]) -> None:
+    """Move the waiting task instances of these DAGs, if paused, behind all others of their pools, so that nothing examines them.
+
+    The trigger of dag_schedule moves them up again when their DAG is unpaused. It waits for the shared locks taken here.
+    """
+    held = connection.exec_driver_sql(
+        "select dag_id from dag_schedule where dag_id = any(%s) and is_paused order by dag_id for share skip locked",
+        (sorted(dag_ids),),
+    )
+    connection.exec_driver_sql(
+        f"""
+        with parked as (
+            select t.id from task_instance t join dag_run r on r.id = t.dag_run_id and r.state in {RUN_UNFINISHED.sql}
+             where r.dag_id = any(%s) and {IN_LINE} order by t.id limit {PARK_AT_ONCE} for no key update of t skip locked
+        )
+        update task_instance t set rank = t.rank - {PARKED} from parked where t.id = parked.id and {IN_LINE}
+        """,
+        (list(held.scalars()),),
+    )
 
 
 def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
@@ -219,6 +256,33 @@ class Full:
         return found
 
 
+def without_shared_limit(connection: Connection, pools: Collection[str], full: Full, unserved: Collection[str]) -> set[str]:
+    """Those of these pools with a task instance that waits for a limit which other pools share: nothing of its own is reached.
+
+    Its own are a paused DAG, the limits of its task, max_active_tasks of a run that is active in no other pool, and a queue
+    without workers, which are the `unserved` ones.
+    """
+    found = connection.exec_driver_sql(
+        f"""
+        with alone as materialized (
+            select t.dag_run_id, min(t.pool) as pool from task_instance t
+             where t.dag_run_id = any(%({RUN})s::bigint[]) and {HOLDS}
+             group by 1 having min(t.pool) = max(t.pool)
+        )
+        select p.name from unnest(%(pools)s::text[]) p (name)
+         where exists (
+               select from task_instance t
+                 join dag_run r on r.id = t.dag_run_id and r.state = 'running'
+                 join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
+                where t.pool = p.name and {IN_LINE} and t.queue <> all(%(unserved)s::text[])
+                  and {TASK_NOT_FULL}
+                  and not exists (select from alone where alone.dag_run_id = t.dag_run_id and alone.pool = t.pool))
+        """,
+        {"pools": list(pools), "unserved": list(unserved), **full.keys()},
+    )
+    return set(found.scalars())
+
+
 def waiting(
     connection: Connection,
     free: Mapping[str, int],
@@ -248,7 +312,7 @@ def waiting(
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
                  join dag_version v on v.id = r.version_id
                  join dag_schedule s on s.dag_id = r.dag_id and {MAY_CONTINUE}
-                where t.pool = p.name and {WAITS} and t.pool_slots <= p.largest
+                where t.pool = p.name and {IN_LINE} and t.pool_slots <= p.largest
                   and t.queue <> all(%(full_queues)s::text[]) and {NOT_FULL}
                 order by {rank} desc, t.id
                 limit least(p.free, %(limit)s) {locking}) w

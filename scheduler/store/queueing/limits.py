@@ -11,6 +11,12 @@ HOLDS = f"t.state in {HOLDS_SLOTS.sql}"
 COUNTS = f"t.state in {ACTIVE.sql}"
 #: One that waits for slots, and one that is deferred.
 WAITS = "t.state = 'scheduled'"
+#: How far the queue service moves the rank of a waiting task instance down while its DAG is paused, so that it is behind all
+#: others of its pool; the least rank of one that is in the line. The trigger that moves them up again has both numbers, too.
+PARKED, LOWEST_RANK = 2**61, -(2**60)
+IN_LINE = f"t.state = 'scheduled' and t.rank > {LOWEST_RANK}"
+#: The rank of a task instance `t` that is not parked any more.
+OWN_RANK = f"case when t.rank > {LOWEST_RANK} then t.rank else t.rank + {PARKED} end"
 DEFERRED = "t.state = 'deferred'"
 #: A deferred task instance that holds slots of its pool `p`; any task instance that does.
 DEFERRED_IN_POOL = f"(p.include_deferred and {DEFERRED})"

@@ -16,6 +16,7 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import RUN_UNFINISHED, STARTED
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
+from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import new_instances, selection
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Change, Instance, Run
@@ -174,10 +175,10 @@ def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Inst
         ([ti.id for ti in instances],),
     )
     connection.exec_driver_sql(
-        """
+        f"""
         update task_instance t
-           set state = null, reason = 'the task came back', max_tries = t.try_number + n.retries, ended_at = null,
-               started_at = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
+           set state = null, reason = 'the task came back', rank = {OWN_RANK}, max_tries = t.try_number + n.retries,
+               ended_at = null, started_at = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
                scheduled_at = null, queued_at = null, map_label = null
           from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
          where t.id = n.id and t.state = 'removed'

@@ -10,12 +10,13 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.states import REFRESHED
 from scheduler.store.db.arrays import literal
+from scheduler.store.queueing.limits import OWN_RANK
 
 #: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
 BACKFILL_RANK = -(2**33)
 #: The columns that all instances of a task have in common, and these of an instance `t`.
 COMMON = "queue, pool, pool_slots, priority_weight, rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun"
-COMMON_OF_INSTANCE = ", ".join(f"t.{column}" for column in COMMON.split(", "))
+COMMON_OF_INSTANCE = ", ".join(OWN_RANK if column == "rank" else f"t.{column}" for column in COMMON.split(", "))
 #: The values of tasks `n` (see `_values`), with their pools `p` and the pools `c` of their clusters; below, COMMON from these.
 TASKS = """
     unnest(%(task_no)s::int[], %(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[],

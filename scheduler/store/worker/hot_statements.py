@@ -2,6 +2,7 @@
 
 from scheduler.states import FINISHED, IDLE, NEVER_RUN
 from scheduler.store.db import prepared
+from scheduler.store.queueing.limits import LOWEST_RANK
 
 #: The type of each parameter, the same in every statement.
 TYPES = {
@@ -155,7 +156,7 @@ with probe as materialized (
       left join lateral (
            select w.id, w.rank, w.dag_run_id from task_instance w
             where w.pool = done.pool and w.state = 'scheduled'
-            order by w.rank desc, w.id limit 1) next on true
+            order by w.rank desc, w.id limit 1) next on next.rank > {LOWEST_RANK}
       left join lateral (  -- from the high end, as in unstarted
            select true as waits from task_instance o
             where o.dag_run_id = done.dag_run_id
@@ -198,7 +199,8 @@ with probe as materialized (
              from task_instance w
             where w.pool = a.pool and w.state = 'scheduled'
             order by w.rank desc, w.id limit {LINE}) w
-     where $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
+     where w.rank > {LOWEST_RANK}
+       and $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
        and a.hands_on
        -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
        and not exists (select from moved m
@@ -244,7 +246,7 @@ select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait,
 #: Suspends a try: when it is due, the data for its next dispatch, and the trigger of a deferral.
 SUSPEND = _statement(
     "suspend",
-    """
+    f"""
 with done as (
     update task_instance
        set state = $state, reason = $reason, due_at = clock_timestamp() + $due_in_s * interval '1 second', resume = $resume
@@ -257,7 +259,9 @@ with done as (
        set dispatch_id = excluded.dispatch_id, classpath = excluded.classpath, kwargs = excluded.kwargs, file = excluded.file,
            created_at = now(), waiter = null
 )
-select exists (select 1 from task_instance w where w.pool = done.pool and w.state = 'scheduled') as pool_has_waiting from done
+select coalesce((select w.rank > {LOWEST_RANK} from task_instance w
+                  where w.pool = done.pool and w.state = 'scheduled'
+                  order by w.rank desc limit 1), false) as pool_has_waiting from done
 """,
 )
 

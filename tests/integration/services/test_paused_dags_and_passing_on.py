@@ -1,0 +1,164 @@
+"""A paused DAG, or a task that waits for a limit of its own, does not stop other DAGs from passing their slots on."""
+
+import threading
+import uuid
+
+import pytest
+from sqlalchemy import event
+from support.run_actions import clear_
+from support.scenario import Scenario, chain, dag, wide
+
+from scheduler.services.queue import Queue
+from scheduler.states import TaskState
+from scheduler.store.dags import dags
+from scheduler.store.db.database import transact
+from scheduler.store.queueing import capacity
+from scheduler.store.worker.claims import Continuation, Ending
+
+PARKED = "select count(*) from task_instance where state = 'scheduled' and rank < 0"
+
+
+def pause(scenario: Scenario) -> None:
+    assert transact(scenario.engine, dags.pause, "p")
+
+
+def unpause(scenario: Scenario) -> None:
+    assert transact(scenario.engine, dags.unpause, "p")
+
+
+def waiting_while_paused(scenario: Scenario, width: int = 3) -> int:
+    """A run of the paused DAG `p` with one task queued and the others waiting for the pool `narrow`, behind all others of it."""
+    scenario.pool("narrow", 1)
+    scenario.add(wide("p", width, task={"pool": "narrow"}))
+    run = scenario.trigger("p", run_id="p")
+    scenario.turn()
+    pause(scenario)
+    scenario.turn()
+    assert scenario.rows(PARKED) == [(width - 1,)]
+    return run
+
+
+def test_a_chain_in_the_pool_of_a_paused_dag_follows(scenario: Scenario) -> None:
+    waiting_while_paused(scenario)
+    scenario.work()
+    scenario.add(chain("c", 20, task={"pool": "narrow"}))
+    run = scenario.trigger("c", run_id="c")
+
+    for _ in range(10):
+        scenario.turn()
+        while scenario.work():
+            pass
+
+    by = [
+        row[0].split("#")[0] for row in scenario.rows("select queued_by from task_instance where dag_run_id = %s order by id", run)
+    ]
+    assert by == ["s0"] + ["w"] * 19
+
+
+WAITS_FOR_ITS_OWN = {
+    "a paused DAG": {},
+    "max_active_tasks": {"max_active_tasks": 1},
+    "max_active_tis_per_dag": {"task": {"max_active_tis_per_dag": 1}, "max_active_tasks": 9},
+    "max_active_tis_per_dagrun": {"task": {"max_active_tis_per_dagrun": 1}, "max_active_tasks": 9},
+    "a queue without workers": {"task": {"queue": "nobody"}},
+}
+
+
+@pytest.mark.parametrize("reason", WAITS_FOR_ITS_OWN)
+def test_a_task_that_waits_for_its_own_does_not_forbid_other_pools_to_pass_slots_on(scenario: Scenario, reason: str) -> None:
+    options = {**WAITS_FOR_ITS_OWN[reason]}
+    task = {"pool": "wide", "expand": {"kind": "product", "inputs": [{"literal": 60}]}, **options.pop("task", {})}
+    scenario.pool("narrow", 1)
+    scenario.pool("wide", 80)
+    scenario.add(dag("p", {"a": []}, task=task, **options))
+    scenario.add(wide("w", 4, task={"pool": "narrow"}))
+    scenario.trigger("p", run_id="p")
+    if reason == "a paused DAG":
+        scenario.sql("update pool set slots = 1 where name = 'wide'")
+        scenario.turn()
+        pause(scenario)
+        scenario.work()
+    scenario.trigger("w", run_id="w")
+
+    for _ in range(2):
+        scenario.turn()
+
+    assert scenario.rows("select 1 from task_instance where state = 'scheduled' and pool = 'wide' limit 1") == [(1,)]
+    assert scenario.rows("select hands_on from pool where name = 'narrow'") == [(True,)]
+
+
+def test_a_process_continues_in_place_beside_a_paused_dag(scenario: Scenario) -> None:
+    waiting_while_paused(scenario)
+    scenario.work()
+    scenario.add(chain("c", 2, task={"pool": "narrow"}))
+    scenario.trigger("c", run_id="c")
+    scenario.turn()
+    (message,) = scenario.messages()
+    claim = scenario.claim(message)
+    assert claim is not None
+    continuation = Continuation(str(uuid.uuid4()))
+
+    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS), continuation)
+
+    assert continuation.claim is not None
+
+
+def test_a_pass_reads_no_task_instance_of_a_paused_dag(scenario: Scenario) -> None:
+    waiting_while_paused(scenario, 40)
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(scenario.engine, "before_cursor_execute", note)
+    scenario.schedulers[0].service(Queue).queue()
+    event.remove(scenario.engine, "before_cursor_execute", note)
+
+    assert len(statements) == 1, "no pool has a task instance in its line, so none is locked"
+    assert scenario.rows(f"select {capacity.PENDING}") == [(False,)]
+
+
+def test_an_unpaused_dag_gets_back_all_that_waited(scenario: Scenario) -> None:
+    run = waiting_while_paused(scenario)
+
+    unpause(scenario)
+
+    assert scenario.rows(PARKED) == [(0,)]
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+
+
+def test_nothing_is_parked_by_a_pass_that_overlaps_the_end_of_the_pause(scenario: Scenario) -> None:
+    scenario.pool("narrow", 1)
+    scenario.add(wide("p", 3, task={"pool": "narrow"}))
+    run = scenario.trigger("p", run_id="p")
+    scenario.turn()
+    pause(scenario)
+    with scenario.engine.begin() as connection:
+        capacity.park(connection, ["p"])
+        thread = threading.Thread(target=unpause, args=(scenario,))
+        thread.start()
+        while not scenario.rows("select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"):
+            assert thread.is_alive(), "unpausing waits for the pass"
+    thread.join(30)
+
+    assert scenario.rows(PARKED) == [(0,)]
+    with scenario.engine.begin() as connection:
+        capacity.park(connection, ["p"])
+    assert scenario.rows(PARKED) == [(0,)], "the DAG is not paused any more"
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
+
+
+def test_what_is_cleared_while_its_dag_is_paused_runs_afterwards(scenario: Scenario) -> None:
+    waiting_while_paused(scenario)
+    run = scenario.rows("select id from dag_run")[0][0]
+    scenario.work()
+
+    scenario.sql("update task_instance set state = 'skipped', ended_at = now() where state = 'scheduled'")
+    clear_(scenario, dag_id="p", run_id="p")
+    unpause(scenario)
+
+    assert scenario.rows("select count(*) from task_instance where rank < 0") == [(0,)]
+    scenario.run_to_end()
+    assert scenario.run_state(run) == "success"
