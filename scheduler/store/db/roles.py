@@ -60,7 +60,8 @@ WORKER: Rights = {
     "dag_run": ("select", "insert"),
     "task_instance": ("select", Only("insert", NEW_INSTANCE), Only("update", MOVED)),
     "deadline": ("select", "insert", Only("update", ("due_at", "missed_at"))),
-    "task_try": ("select", "insert"),
+    # To read when the first try of a task instance started, as sensors do.
+    "task_try": ("insert", Only("select", ("task_instance_id", "try_number", "started_at"))),
     "task_progress": ("select", "insert", "update"),
     "process": ("select", Only("insert", NEW_PROCESS), Only("update", ("heartbeat_at", "stopped_at", "settings"))),
     "external_job": ("select", "insert", "update"),
@@ -90,6 +91,7 @@ CLEAR_RUNS: Rights = {
     ),
     "task_instance": ("update", "delete"),
     "deadline": ("delete",),
+    "task_try": ("select",),
     "backfill": ("select",),
 }
 
