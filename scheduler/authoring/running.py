@@ -63,5 +63,6 @@ def secrets_backend(what: str) -> Any:
         return _outside[-1]
     raise PacelineError(
         f"{what} works only while a task runs: use it inside the task's function, or a template such as "
-        "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database."
+        "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database. A variable at the top level"
+        " of a file needs a default, or PACELINE_VAR_<KEY> in the environment of schedulers and workers."
     )

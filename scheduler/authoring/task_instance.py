@@ -43,7 +43,7 @@ class TaskInstance(Protocol):
     map_index: int
     start_date: datetime
     state: str
-    #: The log of this try.
+    #: The page of this task instance if flower.pages_url is set, else the path of the log of this try.
     log_url: str
     #: The operator, once its templates are rendered with their results.
     task: Any

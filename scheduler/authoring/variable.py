@@ -30,7 +30,7 @@ class Variable:
         default = default_var if default is NOTSET else default
         backend: Any = None if running.is_served() else OfEnvironment(running.environment)
         if backend is None or (default is NOTSET and backend.variable(key) is None):
-            backend = running.secrets_backend("Variable.get()")
+            backend = running.secrets_backend(f"Variable.get({key!r}) without a default")
         return _get(backend, key, default, as_json=deserialize_json)
 
     @staticmethod

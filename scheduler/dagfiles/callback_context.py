@@ -1,6 +1,7 @@
 """The callbacks of an event: the functions in the DAG file, and the context that they receive."""
 
 import asyncio
+import builtins
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
+from scheduler import exceptions
 from scheduler.authoring import context, params
 from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.dag import DAG
@@ -118,10 +120,27 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
         values["deadline"] = SimpleNamespace(deadline_time=due, name=dag.deadline[call["data"]["number"]].name)
     return values | {
         "reason": call["reason"],
-        "exception": call["reason"] if call["kind"] in ("on_failure", "on_retry") else None,
+        "exception": exception_of(call["reason"]) if call["kind"] in ("on_failure", "on_retry") else None,
         "is_rerun": call["is_rerun"],
         "attempt": call["attempt"],
     }
+
+
+def exception_of(reason: str | None) -> BaseException | None:
+    """An exception of the kind and with the text of the one that failed a try, which ended with its process.
+
+    The kind is one of Python or of Paceline; for another, and for a cause without an exception, it is PacelineError.
+    """
+    if reason is None:
+        return None
+    name, _, message = reason.partition(": ")
+    kind = getattr(builtins, name, None) or getattr(exceptions, name, None)
+    error: BaseException = PacelineError(reason)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(Exception):
+            made = kind(message)
+            error = made if str(made) == message else error
+    return error
 
 
 def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_overrides: bool) -> context.Context:

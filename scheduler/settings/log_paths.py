@@ -10,6 +10,8 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 #: Maximum length of a path component, in bytes. File systems allow 255.
 MAX_COMPONENT_BYTES = 200
@@ -98,3 +100,13 @@ def append(path: str) -> int:
 def _task_folder(folder: Path, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     mapped = f"/{map_index}" if map_index >= 0 else ""
     return f"{folder}/{component(dag_id)}/{component(run_id)}/{component(task_id)}{mapped}"
+
+
+def page_of_try(pages_url: str, attempt: Any) -> str:
+    """The address of the page of a task instance, named by the IDs and map_index of `attempt`; empty without `pages_url`."""
+    if not pages_url:
+        return ""
+    parts = ["dags", attempt.dag_id, "runs", attempt.run_id, "tasks", attempt.task_id]
+    if attempt.map_index >= 0:
+        parts.append(attempt.map_index)
+    return "/".join((pages_url.rstrip("/"), *(quote(str(part), safe="") for part in parts)))

@@ -125,7 +125,7 @@ class Flower(Section):
     allowed_hosts: str = ""
     """Comma-separated host names that Flower accepts in addition to localhost and IP addresses. * accepts any name."""
     pages_url: str = Field(default="", examples=["https://paceline.example.org"])
-    """Address of the web process for links on Flower's Broker page. standalone fills it in."""
+    """Address of the web process for links on Flower's Broker page and in ti.log_url. standalone fills in the first."""
 
     @property
     def local_url(self) -> str:

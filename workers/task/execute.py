@@ -174,7 +174,7 @@ class TryRunner:
         operator = self.files.task(dag.file, claim.dag_id, claim.task_id, (claim.version_id, dag.edges))
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
-        ti.log_url = path
+        ti.log_url = log_paths.page_of_try(self.settings.flower.pages_url, claim) or path
         if self.settings.tracing.otlp_endpoint:
             trace_properties.enter(self.settings, ti)
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)

@@ -345,7 +345,7 @@ def test_callbacks_and_notifiers_are_called_as_by_the_engine(dag_maker: DagMaker
 
     def called(context: Any) -> None:
         ti = context["ti"]
-        calls.append((ti.task_id, ti.state, ti.try_number, context["exception"]))
+        calls.append((ti.task_id, ti.state, ti.try_number, repr(context["exception"])))
 
     def broken(context: Any) -> None:
         raise ValueError("not sent")
@@ -374,9 +374,9 @@ def test_callbacks_and_notifiers_are_called_as_by_the_engine(dag_maker: DagMaker
 
     assert result.failed and Note.sent == ["d r"]
     assert calls == [
-        ("flaky", "running", 1, None), "runs", ("flaky", "up_for_retry", 1, "RuntimeError: no luck"),
-        ("skips", "skipped", 1, None),
-        ("flaky", "running", 2, None), "runs", ("flaky", "success", 2, None), ("fails", "failed", 1, "broken"),
+        ("flaky", "running", 1, "None"), "runs", ("flaky", "up_for_retry", 1, "RuntimeError('no luck')"),
+        ("skips", "skipped", 1, "None"),
+        ("flaky", "running", 2, "None"), "runs", ("flaky", "success", 2, "None"), ("fails", "failed", 1, "PacelineError('broken')"),
     ]  # fmt: skip
     assert "callback" in (printed := capsys.readouterr().err) and "ValueError: not sent" in printed
 
