@@ -13,7 +13,7 @@ SCOPE = dag("d", {"up": [], "work": ["up"], "down": ["work"]}, options={"up": {"
 BEGUN = {S.RUNNING, S.SHUTDOWN, S.DEFERRED, S.UP_FOR_RESCHEDULE, S.UP_FOR_RETRY}
 
 
-@pytest.mark.parametrize("setup", set(S) - {S.REMOVED})
+@pytest.mark.parametrize("setup", [state for state in S if state is not S.REMOVED])
 def test_the_teardown_runs_if_the_setup_succeeded_or_counts_as_such(setup: S) -> None:
     states = {0: {-1: setup}, 1: {-1: S.NONE}, 2: {-1: S.NONE}}
     unfinished = {0} - ({0} if setup in FINISHED else set())
@@ -25,7 +25,7 @@ def test_the_teardown_runs_if_the_setup_succeeded_or_counts_as_such(setup: S) ->
     assert bool(still_to_run(SCOPE, states, success)) == (setup is S.SUCCESS or setup in BEGUN)
 
 
-@pytest.mark.parametrize("teardown", UNFINISHED - {S.NONE})
+@pytest.mark.parametrize("teardown", sorted(UNFINISHED - {S.NONE}))
 def test_a_teardown_that_was_decided_to_run_continues(teardown: S) -> None:
     states = {0: {-1: S.SUCCESS}, 1: {-1: S.FAILED}, 2: {-1: teardown}}
 
