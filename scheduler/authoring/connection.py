@@ -182,7 +182,9 @@ def _read(backend: ConnectionBackend, conn_id: str) -> Connection:
     connection = backend.connection(conn_id)
     if connection is None:
         command = f"paceline connections add {conn_id} --conn-uri URI"
-        raise NotFoundError(f"There is no connection {conn_id!r}; create it with `{command}`.")
+        raise NotFoundError(
+            f"There is no connection {conn_id!r}; create it with `{command}`, or set PACELINE_CONN_{conn_id.upper()}."
+        )
     secrets_masker.mask_secret(connection.password)
     for secret in secrets_masker.secrets_in(connection.extra_dejson):
         secrets_masker.mask_secret(secret)

@@ -127,6 +127,26 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
+def check_names(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str) -> None:
+    """Check that a DAG with params has each key of `conf`; ParamError suggests a similar one. Without params, the conf is free."""
+    for name in conf if spec else ():
+        if name not in spec:
+            raise ParamError(f"DAG {dag_id!r} has no param {name!r}{near(name, spec)}")
+
+
+def typed(spec: Mapping[str, Any], name: str, text: str) -> Any:
+    """The value of a param that was given as text: JSON if the schema of the param takes that, else the text itself."""
+    schema = spec.get(name, {}).get("schema") or {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not schema:
+        default = spec.get(name, {}).get("value")
+        return text if isinstance(default, str) else value
+    return text if (_complaint(value, schema) and not _complaint(text, schema)) or schema.get("type") == "string" else value
+
+
 def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     """The fault in the values that a person gave for params, as a sentence that names the param; None if all fit."""
     if is_too_deep(given):

@@ -122,7 +122,9 @@ def _read(backend: Any, key: str) -> str:
     """Read a variable, and mask it in the log of the task if its name looks secret; NotFoundError."""
     text: str | None = backend.variable(key)
     if text is None:
-        raise NotFoundError(f"There is no variable {key!r}; create it with `paceline variables set {key} VALUE`.")
+        raise NotFoundError(
+            f"There is no variable {key!r}; create it with `paceline variables set {key} VALUE`, or set PACELINE_VAR_{key.upper()}."
+        )
     if secrets_masker.looks_secret(key):
         secrets_masker.mask_secret(text)
     value = _json_or_none(text)

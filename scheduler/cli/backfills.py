@@ -44,7 +44,7 @@ def backfills() -> None:
 )
 @click.option("--reverse", is_flag=True, help="Start with the newest date.")
 @click.option("--dry-run", is_flag=True, help="Show the runs that would be created, without creating them.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
+@options.conf
 @options.as_json
 def create(
     dag_id: str,
@@ -56,6 +56,7 @@ def create(
     reverse: bool,
     dry_run: bool,
     conf: dict[str, Any] | None,
+    given: tuple[tuple[str, str], ...],
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
     # Read first: if the DAG does not exist, the error message suggests a similar name.
@@ -67,12 +68,15 @@ def create(
         max_active_runs=max_active_runs,
         reprocess=reprocess,
         reverse=reverse,
-        conf=conf,
+        conf=options.with_params(conf, given, dag["params"]),
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     if dry_run:
-        _show_dates(options.transact(store.dry_run, wanted))
+        dates = options.transact(store.dry_run, wanted)
+        _show_dates(dates)
+        if not output.json_wanted():
+            output.say(f"{output.count(len(dates), 'date')}, DAG version {dag['version']}. Nothing is created yet.")
         return
     created = options.transact(store.create, wanted)
     options.announce("backfill created")

@@ -32,7 +32,10 @@ def list_(all_: bool) -> None:
     columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
     output.listing(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
     if not output.json_wanted() and (failed := len(options.transact(reads.import_errors))):
-        output.say(f"{failed} DAG files cannot be read: `paceline dags errors` lists the errors.")
+        output.say(f"{output.count(failed, 'DAG file')} cannot be read: `paceline dags errors` lists the errors.")
+    if not output.json_wanted():
+        for warning in _warnings():
+            output.say(output.visible(f"Warning: DAG {warning['dag_id']}: {warning['message']}"))
 
 
 @dags.command()
@@ -75,18 +78,21 @@ def graph(dag_id: str, form: str) -> None:
 @dags.command()
 @options.as_json
 def errors() -> None:
-    """List import errors of DAG files."""
+    """List import errors of DAG files. Exit 1 if there are any. Warnings are printed too, and do not count."""
     rows = options.transact(reads.import_errors)
     if output.json_wanted():
         output.print_json(rows)
-        return
+        click.get_current_context().exit(1 if rows else 0)
     for row in rows:
         line = f":{row['line']}" if row["line"] else ""
         click.echo(output.visible(f"{row['file']}{line}: {row['message']}"))
         if click.get_current_context().find_root().params.get("debug"):
             click.echo(output.visible(row["traceback"]))
-    if not rows:
-        output.say("Every DAG file can be read.")
+    for warning in _warnings():
+        output.say(output.visible(f"Warning: {warning['file']}: {warning['message']}"))
+    if rows:
+        click.get_current_context().exit(1)
+    output.say("Every DAG file can be read.")
 
 
 @dags.command()
@@ -119,9 +125,10 @@ def unpause(dag_id: str) -> None:
 @dags.command()
 @options.dag
 @click.option("--run-id", type=options.RUN_ID, help="ID of the run. Default: manual__ and the current time.")
-@click.option("--logical-date", type=options.MOMENT, help="Logical date, such as 2025-01-31T00:00:00+00:00. Default: now.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
+@options.logical_date
+@options.conf
 @click.option("--partition", metavar="KEY", help="The partition of the run, available to tasks as `dag_run.partition_key`.")
+@click.option("--force", is_flag=True, help="Create the run although the file of the DAG cannot be loaded.")
 @click.option("--wait", is_flag=True, help="Watch the run until it ends. Exit 0 on success, 1 on failure.")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="With --wait: exit 5 after this time."
@@ -133,7 +140,9 @@ def trigger(
     run_id: str | None,
     logical_date: datetime | None,
     conf: dict[str, Any] | None,
+    given: tuple[tuple[str, str], ...],
     partition: str | None,
+    force: bool,
     wait: bool,
     timeout_s: float | None,
 ) -> None:
@@ -147,7 +156,8 @@ def trigger(
         dag_id,
         run_id=run_id,
         logical_date=logical_date,
-        conf=conf,
+        conf=options.with_params(conf, given, dag["params"]),
+        although_broken=force,
         default_queue=options.settings().core.default_queue,
         conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
         max_conf_bytes=options.settings().core.max_conf_bytes,
@@ -160,7 +170,7 @@ def trigger(
     elif output.json_wanted():
         output.print_json(options.transact(reads.run, dag_id, run.run_id))
     else:
-        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
+        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued. Follow it with `paceline runs watch {dag_id} {run.run_id}`.")
 
 
 @dags.command("next")
@@ -176,18 +186,19 @@ def next_runs(dag_id: str, count: int) -> None:
 
 @dags.command()
 @options.dag
-@click.option("--date", "logical_date", type=options.MOMENT, help="Logical date of the run. Default: now.")
-@click.option("--conf", type=options.JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`.")
+@options.logical_date
+@options.conf
 @options.as_json
-def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None) -> None:
+def test(dag_id: str, *, logical_date: datetime | None, conf: dict[str, Any] | None, given: tuple[tuple[str, str], ...]) -> None:
     """Run the tasks of a DAG in this process, one at a time.
 
-    The command needs no database, broker or workers. Each task gets one try.
+    The command needs no database, broker or workers. Each task gets one try. If the database of the settings answers,
+    tasks read its variables and connections; changes stay in this process.
     """
     from scheduler.cli import dag_test
 
     date = logical_date or datetime.now(UTC)
-    result = dag_test.run(options.settings(), dag_id, logical_date=date, conf=conf or {}, quiet=output.json_wanted())
+    result = dag_test.run(options.settings(), dag_id, logical_date=date, conf=conf or {}, given=given, quiet=output.json_wanted())
     if output.json_wanted():
         output.print_json(result)
     else:
@@ -196,6 +207,10 @@ def test(dag_id: str, logical_date: datetime | None, conf: dict[str, Any] | None
         click.echo(f"DAG {dag_id}: {result['state']}.")
     if result["state"] != states.RunState.SUCCESS:
         click.get_current_context().exit(1)
+
+
+def _warnings() -> list[dict[str, Any]]:
+    return options.transact(overview.dag_warnings)
 
 
 def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:

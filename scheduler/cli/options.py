@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -237,6 +237,13 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(settings().core.default_timezone))
 
 
+def _named_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r} must be NAME=VALUE, such as day=1.")
+    return name, value
+
+
 def _run_id(text: str) -> str:
     """A run ID. It becomes the name of a folder, so its characters are limited."""
     from scheduler.store.runs.manual_runs import RUN_ID
@@ -249,6 +256,24 @@ def _run_id(text: str) -> str:
 JSON_OBJECT = Parsed("json", _json_object)
 MOMENT = Parsed("timestamp", _moment)
 RUN_ID = Parsed("run id", _run_id)
+logical_date = click.option(
+    "--logical-date", "--date", "logical_date", type=MOMENT, help="Logical date, such as 2025-01-31T00:00:00+00:00. Default: now."
+)
+#: --conf and -p, which `with_params` puts together.
+conf = together(
+    click.option("--conf", type=JSON_OBJECT, help="A JSON object, available to tasks as `dag_run.conf`."),
+    click.option(
+        "-p", "--param", "given", type=Parsed("name=value", _named_value), multiple=True, metavar="NAME=VALUE",
+        help="The value of a param, converted to its type. Can be repeated.",
+    ),
+)  # fmt: skip
+
+
+def with_params(conf: dict[str, Any] | None, given: Sequence[tuple[str, str]], spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The conf with the values of -p, converted to the types of the params `spec`."""
+    from scheduler.authoring import params
+
+    return {**(conf or {}), **{name: params.typed(spec, name, text) for name, text in given}} if given else conf
 
 
 def _refuse_constant(name: str) -> float:

@@ -48,7 +48,10 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 @options.as_json
 def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
+    from scheduler.store.queries import why as queries
+
     run = options.transact(reads.run, dag_id, run_id)
+    options.transact(queries.explain_open, options.settings(), run["tasks"])
     if events_wanted:
         run["events"] = options.transact(store.events, run["id"])
     if output.json_wanted():

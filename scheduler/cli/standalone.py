@@ -25,6 +25,7 @@ def standalone(workers: int) -> None:
 
     from scheduler.embedded import stack
     from scheduler.process import hardening
+    from scheduler.testing import folder
 
     hardening.close()
     settings = options.settings()
@@ -48,6 +49,8 @@ def standalone(workers: int) -> None:
                 "home": f"{settings.home}  (PACELINE_HOME={settings.home} paceline dags list)",
             }
             output.facts({name: str(value) for name, value in where.items()})
+            if left := stack.wait_for_dags(settings, folder.listed(settings) or []):
+                output.say(f"{output.count(left, 'DAG file')} not parsed yet: `paceline dags errors` shows errors later.")
             screen.print(Text("Ready. Ctrl-C ends everything."))
             try:
                 threading.Event().wait()

@@ -38,10 +38,13 @@ tasks.add_command(run_actions.mark_task)
 @options.as_json
 def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
+    from scheduler.store.queries import why as queries
+
     if run_id is None:
         rows = _defined(options.transact(reads.dag, dag_id))
     else:
         rows = options.transact(reads.task_instances, dag_id, run_id)
+        options.transact(queries.explain_open, options.settings(), rows)
     if output.json_wanted():
         output.print_json(rows)
     elif run_id is None:
@@ -58,11 +61,17 @@ def list_(dag_id: str, run_id: str | None) -> None:
 @options.task
 @click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Number of the try. Default: the newest.")
 @options.map_index
+@click.option("--callbacks", is_flag=True, help="Print the output of the callbacks of the task instead.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the try ends.")
 @options.as_json
-def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, follow: bool) -> None:
+def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_index: int, callbacks: bool, follow: bool) -> None:
     """Print the log of a try."""
     json_wanted = output.json_wanted()
+    if callbacks:
+        if follow or try_number:
+            raise click.UsageError("--callbacks prints one whole log: leave out --follow and --try.")
+        _print_callbacks(dag_id, run_id, task_id, map_index)
+        return
     if follow and json_wanted:
         raise click.UsageError("--json prints one whole log; leave out --follow.")
     log = _TryLog(try_number, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
@@ -108,6 +117,17 @@ def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
     if not output.json_wanted():
         rows = [row | {"value": _shown(row["value"])} for row in rows]
     output.listing(rows, ["key", "value", "created_at"], empty="It pushed nothing.")
+
+
+def _print_callbacks(dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
+    options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
+    settings = options.settings()
+    named = log_paths.callbacks_path(settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+    path = log_copies.local(settings, Path(named))
+    if not path.is_file():
+        raise NotFoundError(f"There is no output of callbacks at {path}: none has run yet, or it ran on another machine.")
+    text = path.read_bytes().decode("utf-8", "replace")
+    output.result({"path": path, "log": text}, text.removesuffix("\n"))
 
 
 class _TryLog:

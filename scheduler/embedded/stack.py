@@ -3,6 +3,7 @@ Flower as supervised children.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,11 +17,14 @@ from typing import Any
 from scheduler.embedded import flower_login, home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
+from scheduler.exceptions import ConflictError, PacelineError
+from scheduler.services import checks
 from scheduler.settings import Settings
 from scheduler.settings.environment import is_setting
 from scheduler.settings.model import environment_names
-from scheduler.settings.sections import Web
+from scheduler.settings.sections import Flower, Web
 from scheduler.store.accounts import accounts, keys
+from scheduler.store.dags import files as dag_files
 from scheduler.store.db import database, migrate
 
 #: The `paceline` command. Without -P, a DAG folder as the working directory could shadow Paceline's packages.
@@ -36,6 +40,9 @@ WEB_MARGIN_S = 5.0
 #: Seconds for which the login link of a stack works, once.
 LINK_S = 3600.0
 PORTS_TRIED = 50
+#: Seconds for which the start of a stack waits until the DAG files have been parsed.
+PARSE_LIMIT_S = 60.0
+POLL_S = 0.1
 #: A second Ctrl-C within this time (seconds) is the same key press, sent by both the terminal and `make`.
 SAME_KEY_S = 1.0
 #: Removed for processes that run user code, if they have their own database URL, and for Flower, which needs no database.
@@ -81,6 +88,8 @@ def running_stack(
     `prepare` is called after the home is locked, before any process starts. ConflictError if another stack runs on the home.
     """
     with contextlib.ExitStack() as undo:
+        _refuse_taken_ports(settings, web=web)
+        _refuse_full_disk(settings, say)
         lock = undo.enter_context(home.lock(settings.home, say=say))
         if prepare is not None:
             prepare(settings)
@@ -103,6 +112,8 @@ def running_stack(
             worker_grace_sec=settings.worker.grace_sec,
         ):
             supervisor.start(command)
+        _note_addresses(settings, web=web)
+        undo.callback((settings.home / checks.ADDRESSES).unlink, missing_ok=True)
         yield Stack(
             settings=settings,
             supervisor=supervisor,
@@ -123,6 +134,45 @@ def _with_addresses(settings: Settings, *, web: bool) -> Settings:
         webs = webs.model_copy(update={"port": port, "flower_url": webs.flower_url or flowers.local_url})
         flowers = flowers.model_copy(update={"pages_url": flowers.pages_url or webs.local_url})
     return settings.model_copy(update={"flower": flowers, "web": webs})
+
+
+def _refuse_taken_ports(settings: Settings, *, web: bool) -> None:
+    """ConflictError if a port that the settings name is in use. A default port moves to the next free one."""
+    sections: dict[str, Web | Flower] = {"flower": settings.flower} | ({"web": settings.web} if web else {})
+    for name, section in sections.items():
+        if "port" in section.model_fields_set and free_port(section.address, section.port) != section.port != 0:
+            raise ConflictError(f"Port {section.port} of {section.address} is taken: set PACELINE_{name.upper()}_PORT to another.")
+
+
+def _refuse_full_disk(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say that a disk is nearly full. PacelineError if it is full, because what follows would fail for less clear reasons."""
+    for finding in checks.space(settings):
+        if not finding.ok:
+            say(f"{finding.message} {finding.fix}")
+            if " has 0 " in finding.message:
+                raise PacelineError(f"Nothing can be started: {finding.message} {finding.fix}")
+
+
+def _note_addresses(settings: Settings, *, web: bool) -> None:
+    """Note the addresses for `paceline doctor`, because a default port may have moved."""
+    addresses = {"pid": os.getpid(), "flower": settings.flower.local_url} | ({"web": settings.web.local_url} if web else {})
+    (settings.home / checks.ADDRESSES).write_text(json.dumps(addresses), encoding="utf-8")
+
+
+def wait_for_dags(settings: Settings, files: Sequence[str], *, limit_s: float = PARSE_LIMIT_S) -> int:
+    """Wait until each of these DAG files was parsed since its last change. Returns how many were not after `limit_s` seconds."""
+    engine = database.create(settings, pool_size=1, application="paceline standalone")
+    deadline = time.monotonic() + limit_s
+    modified: dict[str, float] = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            modified[file] = (settings.dags_folder / file).stat().st_mtime
+    try:
+        while (left := database.transact(engine, dag_files.not_parsed_since, modified)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return left
+    finally:
+        engine.dispose()
 
 
 def default_workers(settings: Settings, *, workers: int = 1) -> list[tuple[str, int]]:

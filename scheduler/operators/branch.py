@@ -9,6 +9,7 @@ from scheduler.authoring.abstract_operator import AbstractOperator
 from scheduler.authoring.arguments import near
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.xcom_arg import RETURN_KEY
 from scheduler.exceptions import DownstreamTasksSkipped, FailTask
 from scheduler.operators.python import PythonArguments, PythonOperator
 
@@ -23,8 +24,8 @@ Choice = str | Iterable[str] | None
 class BaseBranchOperator(Operator):
     """Base class of branches. Subclasses implement `choose_branch`.
 
-    Direct downstream tasks are skipped if it names neither them nor one of their upstream tasks. As in Airflow, the choice becomes
-    the result of the task only if nothing is skipped.
+    Direct downstream tasks are skipped if it names neither them nor one of their upstream tasks. The choice is the result of the
+    task.
     """
 
     branches: ClassVar[bool] = True
@@ -124,8 +125,12 @@ def follow(operator: AbstractOperator, choice: Choice, context: Mapping[str, Any
     followed = chosen.union(*(dag.task_dict[name].get_flat_relative_ids() for name in chosen))
     if direct:
         record(context, "followed", direct & followed)
+    result = choice if choice is None or isinstance(choice, str) else names
+    if result is not None:
+        # Skipping ends the try, so the result is pushed before.
+        context["ti"].xcom_push(RETURN_KEY, result)
     context["ti"].skip(sorted(direct - followed))
-    return choice if choice is None or isinstance(choice, str) else names
+    return result
 
 
 def record(context: Mapping[str, Any], verb: str, task_ids: Collection[str]) -> None:

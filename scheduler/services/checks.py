@@ -1,6 +1,7 @@
 """The checks of `paceline doctor`, except that of Java. Each yields findings: a good result, or a problem with a fix."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import ssl
@@ -9,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -23,12 +25,17 @@ from scheduler.store.secrets import connections, variables
 from scheduler.store.upkeep import settings_drift
 from scheduler.store.worker import deferrals
 
+#: The file in which a stack on one machine notes its addresses and its process ID.
+ADDRESSES = "addresses.json"
 #: Libraries whose versions are shown.
 LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-binary", "pyspark", "flower")
 OLDEST_POSTGRES = 14
 #: Seconds for the web process to answer.
 WEB_S = 3.0
 OLDEST_REDIS = (6, 2)
+#: With less, PostgreSQL soon stops, and logs lose lines.
+LEAST_FREE_MIB = 32
+LEAST_FREE_INODES = 1000
 #: Maximum number of import errors and similar problems that are listed one by one.
 SPELLED_OUT = 5
 #: Converts an error of the database or the broker; None for any other error.
@@ -92,8 +99,35 @@ def machine(settings: Settings) -> Iterator[Finding]:
             yield good(name, str(path))
         else:
             yield bad(name, f"{path} cannot be written.", f"Grant this user write permission on {nearest}, or set another.")
+    yield from space(settings)
     if settings.logs.url is not None:
         yield _log_copies(settings.logs.url)
+
+
+def space(settings: Settings) -> Iterator[Finding]:
+    """Check the free space and the free inodes of the disks that hold the home, the logs, the data and the embedded PostgreSQL."""
+    folders = {"home": settings.home, "logs": settings.logs_folder, "PostgreSQL": settings.home / "postgres"}
+    if "://" not in settings.data_url:
+        folders["data"] = Path(settings.data_url)
+    disks: dict[int, tuple[Path, list[str]]] = {}
+    for name, path in folders.items():
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+        disks.setdefault(nearest.stat().st_dev, (nearest, []))[1].append(name)
+    for nearest, names in disks.values():
+        yield _free(nearest, ", ".join(names))
+
+
+def _free(folder: Path, what: str) -> Finding:
+    disk = os.statvfs(folder)
+    free_mib = disk.f_bavail * disk.f_frsize // 2**20
+    if free_mib < LEAST_FREE_MIB:
+        message = f"The disk of {folder} ({what}) has {free_mib} MiB left."
+        return bad("free space", message, "Delete files there, or `paceline db clean --before TIME --logs` deletes old runs.")
+    # Some file systems create inodes as needed, and report none.
+    if disk.f_files and disk.f_favail < LEAST_FREE_INODES:
+        message = f"The disk of {folder} ({what}) has {disk.f_favail} free inodes, so it soon takes no more files."
+        return bad("free space", message, "Delete files there, or `paceline db clean --before TIME --logs` deletes old runs.")
+    return good("free space", f"{free_mib:,} MiB on the disk of {folder} ({what})")
 
 
 def _log_copies(url: str) -> Finding:
@@ -113,20 +147,40 @@ def _log_copies(url: str) -> Finding:
 
 def web(settings: Settings) -> Iterator[Finding]:
     """Check the web process of this machine, if one listens."""
-    place = f"{settings.web.local_url}/alive"
+    address = running_addresses(settings.home).get("web", settings.web.local_url)
+    place = f"{address}/alive"
     try:
         # An own certificate is for browsers elsewhere: here it matters only that the process answers.
         with urllib.request.urlopen(place, timeout=WEB_S, context=ssl._create_unverified_context()) as answer:  # noqa: S310, S323
-            answer.read(1000)
+            ours = _is_ours(answer.read(1000))
     except urllib.error.HTTPError as error:
         # Any other status is from another program.
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-            yield bad("web", f"{settings.web.local_url} is shutting down.", "Wait for its supervisor, or start it: `paceline web`.")
+            yield bad("web", f"{address} is shutting down.", "Wait for its supervisor, or start it: `paceline web`.")
     except OSError as error:
         if isinstance(error, TimeoutError):
             yield bad("web", f"{place} does not answer within {WEB_S:g} s.", "Restart the web process, and see its log.")
     else:
-        yield good("web", settings.web.local_url)
+        if ours:
+            yield good("web", address)
+
+
+def _is_ours(answer: bytes) -> bool:
+    """Whether this is the answer of a web process to GET /alive, and not that of another program on its port."""
+    try:
+        return bool(json.loads(answer)["status"] == "alive")
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return False
+
+
+def running_addresses(home: Path) -> dict[str, str]:
+    """The addresses of the stack that runs on this home, by name. Empty without a stack."""
+    try:
+        found = json.loads((home / ADDRESSES).read_text(encoding="utf-8"))
+        os.kill(found.pop("pid"), 0)
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return {}
+    return {name: address for name, address in found.items() if isinstance(address, str)}
 
 
 def postgres(engine: Engine) -> Iterator[Finding]:
@@ -161,8 +215,14 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         if waiting and not queue["workers"]:
             yield bad(
                 "queues",
-                f"{waiting} task instances wait in queue {queue['queue']!r}, which no live worker listens to.",
+                f"{waiting} {'task instance waits' if waiting == 1 else 'task instances wait'} in queue {queue['queue']!r},"
+                " which no live worker listens to.",
                 f"Start one: `paceline worker -q {queue['queue']}`.",
+            )
+    for warning in transact(engine, overview.dag_warnings):
+        if warning["warning_type"] == "unknown queue":
+            yield bad(
+                "dag files", f"{warning['file']}: {warning['message']}", "Correct the name, or start a worker for that queue."
             )
     for pool in transact(engine, overview.missing_pools):
         yield bad(

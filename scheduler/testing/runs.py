@@ -46,6 +46,7 @@ def prepare(
     plan = from_dag(dag, file=file, core=settings.core, scheduler=settings.scheduler)
     given = {**(conf or {}), **(params or {})}
     params_.check_size(given, settings.core.max_conf_bytes, dag_id=dag.dag_id)
+    params_.check_names(plan.params, given, dag_id=dag.dag_id)
     params_.check(plan.params, given, dag_id=dag.dag_id, conf_overrides=settings.core.dag_run_conf_overrides_params)
     checks = Arguments(f"A run of DAG {dag.dag_id!r}", source.here())
     zones.set_default(settings.core.default_timezone)

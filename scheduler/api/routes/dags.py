@@ -21,7 +21,7 @@ from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
 from scheduler.store.lists import dags as lists
-from scheduler.store.lists import listing, records, runs
+from scheduler.store.lists import listing, overview, records, runs
 from scheduler.store.lists.listing import Filters, in_memory
 
 router = new_router(tags=["DAG"])
@@ -256,19 +256,14 @@ def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
 
 @router.get("/dagWarnings", response_model=models.DagWarningPage, tags=["DagWarning"])
 def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
-    """List DAGs whose tasks name a pool that does not exist."""
-    missing = api.read(records.missing_pools)
-    visible = set(api.read(lists.visible, {row["dag_id"] for row in missing}, api.tags()))
+    """List DAGs whose tasks name a pool that does not exist, or a queue that no worker listens to."""
+    found_warnings = api.read(overview.dag_warnings)
+    visible = set(api.read(lists.visible, {row["dag_id"] for row in found_warnings}, api.tags()))
     rows = [
-        {
-            "dag_id": row["dag_id"],
-            "dag_display_name": row["dag_id"],
-            "warning_type": "non-existent pool",
-            "message": f"The pool {row['pool']!r} does not exist: its tasks wait until it is created.",
-            "timestamp": row["parsed_at"],
-        }
-        for row in missing
-        if row["dag_id"] in visible and dag_id in {None, row["dag_id"]} and warning_type in {None, "non-existent pool"}
+        {name: row[name] for name in ("dag_id", "warning_type", "message")}
+        | {"dag_display_name": row["dag_id"], "timestamp": row["parsed_at"]}
+        for row in found_warnings
+        if row["dag_id"] in visible and dag_id in {None, row["dag_id"]} and warning_type in {None, row["warning_type"]}
     ]
     found = in_memory(rows, page, orders={"dag_id", "warning_type", "message", "timestamp"}, default=("dag_id",))
     return {"dag_warnings": found.rows, "total_entries": found.total}

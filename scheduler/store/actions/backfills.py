@@ -222,6 +222,7 @@ def _check(dag: SerializedDag, wanted: BackfillRequest, now: datetime) -> None:
     if wanted.first > now:
         raise BackfillError(f"--from {wanted.first.isoformat()} is in the future: a backfill creates runs of past dates.")
     params.check_size(wanted.conf or {}, wanted.max_conf_bytes, dag_id=dag.dag_id)
+    params.check_names(dag.params, wanted.conf or {}, dag_id=dag.dag_id)
     params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
     past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
     if past is not None and wanted.reverse:

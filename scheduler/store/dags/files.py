@@ -381,3 +381,17 @@ def _deactivate(connection: Connection, which: str, parameters: Mapping[str, Any
         parameters,
     )
     return tuple(gone.scalars())
+
+
+def not_parsed_since(connection: Connection, modified: Mapping[str, float]) -> int:
+    """How many files were not parsed since their modification (seconds since 1970). A time in the future does not count."""
+    count: int = connection.exec_driver_sql(
+        """
+        select count(*) from unnest(%s::text[], %s::float[]) w (path, modified)
+         where not exists (select from dag_file f where f.path = w.path
+                              and (f.parsed_at >= to_timestamp(w.modified) or to_timestamp(w.modified) > statement_timestamp()
+                                   and f.parsed_at is not null))
+        """,
+        (list(modified), list(modified.values())),
+    ).scalar_one()
+    return count

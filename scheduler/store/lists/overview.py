@@ -98,6 +98,35 @@ def missing_pools(connection: Connection) -> list[Row]:
     return rows.dicts(found)
 
 
+def dag_warnings(connection: Connection) -> list[Row]:
+    """Names in active DAGs that are probably typos: a pool that does not exist, and a queue that no worker has ever listened to.
+
+    A queue is known if a pool or a worker names it, even one that has stopped. Without any worker, queues are not checked.
+    """
+    found = connection.exec_driver_sql(
+        """
+        with named as (
+            select distinct d.dag_id, d.file, d.parsed_at, t->>'pool' as pool, t->>'queue' as queue
+              from dag d join dag_version v on v.id = d.version_id
+             cross join jsonb_array_elements(v.data->'tasks') t where d.is_active
+        ), known as (
+            select distinct unnest(queues) as queue from process where kind = 'worker'
+             union select queue from pool
+        )
+        select distinct dag_id, file, parsed_at, 'non-existent pool' as warning_type,
+               'The pool ' || quote_literal(pool) || ' does not exist: its tasks wait until it is created.' as message
+          from named n where pool is not null and not exists (select from pool p where p.name = n.pool)
+         union all
+        select distinct dag_id, file, parsed_at, 'unknown queue',
+               'No worker listens to the queue ' || quote_literal(queue) || ': its tasks wait for one.'
+          from named n where queue is not null and exists (select from process where kind = 'worker')
+           and not exists (select from known k where k.queue = n.queue)
+         order by 1, 4, 5
+        """
+    )
+    return rows.dicts(found)
+
+
 def oversized(connection: Connection) -> list[Row]:
     """Scheduled task instances that need more slots than their pool has in total."""
     found = connection.exec_driver_sql(

@@ -287,16 +287,3 @@ def heartbeats(connection: Connection, silent_after_s: dict[str, float]) -> dict
         (list(silent_after_s), list(silent_after_s.values())),
     )
     return {row["kind"]: row for row in rows.dicts(found)}
-
-
-def missing_pools(connection: Connection) -> list[Row]:
-    """By active DAG: the pools that its tasks name and that do not exist."""
-    found = connection.exec_driver_sql(
-        """
-        select n.dag_id, n.pool, n.parsed_at
-          from (select distinct d.dag_id, t->>'pool' as pool, d.parsed_at from dag d join dag_version v on v.id = d.version_id
-                 cross join jsonb_array_elements(v.data->'tasks') t where d.is_active) n
-         where not exists (select from pool p where p.name = n.pool) order by 1, 2
-        """
-    )
-    return rows.dicts(found)

@@ -14,7 +14,7 @@ from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, RunState
+from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, WAITS_FOR_WORKER, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
@@ -67,6 +67,16 @@ def why(
     counts = {S(row["state"]): row["count"] for row in known} if map_index is None and index >= 0 else {}
     situation = _situation(connection, settings, ti["id"], counts, reader or Reader())
     return {"state": ti["state"], "map_index": index, "waiting_for": explain(situation)}
+
+
+def explain_open(connection: Connection, settings: Settings, tasks: Sequence[Row], *, limit: int = 50) -> None:
+    """Give up to `limit` task instances that wait the reason of `why`, which is that of now: the stored one is of a past change."""
+    reader = Reader()
+    waiting = [task for task in tasks if task["state"] in WAITS_FOR_WORKER]
+    for task in waiting[:limit]:
+        task["reason"] = " ".join(explain(_situation(connection, settings, task["id"], {}, reader)))
+    for task in waiting[limit:]:
+        task["reason"] = None
 
 
 def why_run(connection: Connection, settings: Settings, dag_id: str, run_id: str, *, reader: Reader | None = None) -> Row:

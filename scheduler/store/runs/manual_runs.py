@@ -41,16 +41,22 @@ def trigger(
     data_interval: tuple[datetime, datetime] | None = None,
     run_after: datetime | None = None,
     partition_key: str | None = None,
+    although_broken: bool = False,
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
 
     With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
     The run waits until `run_after`. `partition_key` names its partition.
 
-    NotFoundError; ConflictError if the run exists; ParamError if `conf` does not fit the params of the DAG; StaleTryError.
+    NotFoundError; PacelineError if its file cannot be loaded, unless `although_broken`; ConflictError if the run exists;
+    ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
     version_id, dag = _newest(connection, dag_id)
+    if not although_broken:
+        _refuse_broken(connection, dag_id)
     conf = conf or {}
+    if writer is None:
+        params.check_names(dag.params, conf, dag_id=dag_id)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
     params.check_size(conf, max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
@@ -77,7 +83,8 @@ def trigger(
     except DataError as error:
         raise PacelineError(sqlstates.unstorable("conf", error)) from None
     if created is None:
-        what = f"run ID {run_id!r}" + (f" or logical date {logical_date.isoformat()}" if logical_date else "")
+        same_id = _exists(connection, dag_id, run_id)
+        what = f"run ID {run_id!r}" if same_id or logical_date is None else f"logical date {logical_date.isoformat()}"
         raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
     fencing.lock(connection, writer)
     return created
@@ -94,6 +101,18 @@ def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
         raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
     return version.id, dag
+
+
+def _refuse_broken(connection: Connection, dag_id: str) -> None:
+    """PacelineError if the file of the DAG has an import error: its tasks would fail."""
+    error = connection.exec_driver_sql(
+        "select e.file, e.line, e.message from dag d join import_error e on e.file = d.file where d.dag_id = %s", (dag_id,)
+    ).first()
+    if error is not None:
+        place = f"{error.file}:{error.line}" if error.line else error.file
+        raise PacelineError(
+            f"The file of DAG {dag_id!r} cannot be loaded ({place}: {error.message.rstrip('.')}): correct it first."
+        )
 
 
 def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:
@@ -169,3 +188,8 @@ def remember_child(connection: Connection, writer: Writer, dag_id: str, run_id: 
         " set value = excluded.value, updated_at = clock_timestamp(), expires_at = null",
         (writer.ti_id, CHILD, psycopg2.extras.Json(value)),
     )
+
+
+def _exists(connection: Connection, dag_id: str, run_id: str) -> bool:
+    found = connection.exec_driver_sql("select 1 from dag_run where dag_id = %s and run_id = %s", (dag_id, run_id))
+    return found.first() is not None

@@ -24,7 +24,7 @@ from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 from scheduler.store.worker.xcoms import Source
-from workers.process.secrets_backend import MemoryBackend
+from workers.process.secrets_backend import MemoryBackend, StoredSecrets
 from workers.task.state_backend import MemoryStates
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ class MemoryStore:
         self._max_map_length = max_map_length
         self._retries = retries
         self._environment = environment
-        self._variables: dict[str, str] = {}
+        self._variables: dict[str, str | None] = {}
+        #: The variables and connections of a database, if there is one.
+        self.stored: StoredSecrets | None = None
         self._states: dict[tuple[str | int, str], tuple[str, float | None]] = {}
         for no in range(len(plan.tasks)):
             self._create(no, [-1])
@@ -285,7 +287,7 @@ class MemoryStore:
         """Return None, because a run in memory has no other runs."""
 
     def secrets(self, claim: Claim) -> MemoryBackend:
-        return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim))
+        return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim), stored=self.stored)
 
     def events(self, claim: Claim) -> EventReads:
         return NO_EVENTS

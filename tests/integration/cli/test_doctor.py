@@ -43,7 +43,7 @@ def test_a_queue_with_work_and_no_worker_is_named(cli: Cli, scenario: Scenario) 
 
     (problem,) = problems(cli, "queues")
 
-    assert "1 task instances wait in queue 'nobody'" in problem["message"]
+    assert "1 task instance waits in queue 'nobody'" in problem["message"]
     assert "`paceline worker -q nobody`" in problem["fix"]
     assert cli("doctor").exit_code == 1
 

@@ -137,8 +137,10 @@ def test_a_missing_variable_or_connection_is_one_sentence(shared_bench: Any) -> 
 
     reasons = [str(shared_bench.column(name, "reason")) for name in ("variable", "connection", "no_json")]
     assert reasons == [
-        "NotFoundError: There is no variable 'nothing'; create it with `paceline variables set nothing VALUE`.",
-        "NotFoundError: There is no connection 'nothing'; create it with `paceline connections add nothing --conn-uri URI`.",
+        "NotFoundError: There is no variable 'nothing'; create it with `paceline variables set nothing VALUE`,"
+        " or set PACELINE_VAR_NOTHING.",
+        "NotFoundError: There is no connection 'nothing'; create it with"
+        " `paceline connections add nothing --conn-uri URI`, or set PACELINE_CONN_NOTHING.",
         "PacelineError: Variable 'plain' is not JSON: read it as a string, or set it to JSON.",
     ]
 
