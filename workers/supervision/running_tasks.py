@@ -23,6 +23,8 @@ ENDS = {RUNNING_AT: STOP_AT, STOP_AT: IN_PLACE_AT, IN_PLACE_AT: IN_HAND_AT, IN_H
 #: Bytes in the first slot, which is the worker's. A signal handler may set them.
 DRAINING_AT, EVENTS_AT = IN_PLACE_AT, IN_PLACE_AT + 1
 LENGTH_BYTES = 4
+#: The longest time between the claim of a dispatch in the database and in the slot, in seconds.
+CLAIM_S = 1.0
 #: Attempts to read a slot that is being written.
 READS = 5
 
@@ -228,6 +230,23 @@ class Slot:
     def take(self, dispatch_id: str, ti_id: int | None = None) -> None:
         """Record the dispatch that this process has received; with its task instance once it is claimed."""
         self._running_tasks._write(self._place, IN_HAND_AT, [dispatch_id, ti_id])
+
+    def is_ours(self, dispatch_id: str) -> bool:
+        """Whether this process has claimed a dispatch that a process of this worker has claimed.
+
+        Another one that has received it too either claims it at once, or puts it down.
+        """
+        deadline = time.monotonic() + CLAIM_S
+        while others := {place: ti_id for place, (held, ti_id) in self._others() if held == dispatch_id}:
+            if any(ti_id is not None for ti_id in others.values()):
+                return False
+            if time.monotonic() > deadline:
+                return self._place < min(others)
+            time.sleep(0.005)
+        return True
+
+    def _others(self) -> list[tuple[int, Any]]:
+        return [(place, entry) for place, entry in self._running_tasks._entries(IN_HAND_AT) if place != self._place]
 
     def put_down(self) -> None:
         """Record that this process has no dispatch any more."""

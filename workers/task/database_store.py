@@ -1,6 +1,7 @@
 """The store of tries in PostgreSQL. Each call is repeated until the database answers."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,19 +47,22 @@ class DatabaseStore:
     over: xcoms.MappedOver = field(default_factory=xcoms.MappedOver)
     lock: ReportLock = field(default_factory=ReportLock)
 
-    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str, is_ours: Callable[[], bool] = lambda: True) -> Claim | None:
         self.hot.worker_id = worker_id
-        return self.patient(lambda: self._claim(ti_id, dispatch_id))
+        attempts = itertools.count()
+        return self.patient(lambda: self._claim(ti_id, dispatch_id, next(attempts) > 0, is_ours))
 
-    def _claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
+    def _claim(self, ti_id: int, dispatch_id: str, is_repeated: bool, is_ours: Callable[[], bool]) -> Claim | None:
         """Claim, in turn only in a burst of reports and after a failed attempt: turns would delay the start of quick tasks."""
         if self.hot.is_open or not (self.hot.is_contended or self.lock.others_wait()):
-            return self.hot.claim(ti_id, dispatch_id)
-        with self._turn():
-            claim = self.hot.claim(ti_id, dispatch_id)
-            if claim is None and self.lock.others_wait():
-                self.hot.close_for_others()
-            return claim
+            claim = self.hot.claim(ti_id, dispatch_id, is_repeated)
+        else:
+            with self._turn():
+                claim = self.hot.claim(ti_id, dispatch_id, is_repeated)
+                if claim is None and self.lock.others_wait():
+                    self.hot.close_for_others()
+        # After an attempt that was not stored, another process of this worker may have received the message again, and claimed it.
+        return claim if not is_repeated or is_ours() else None
 
     def dag(self, version_id: int) -> SerializedDag:
         return self.patient(lambda: self.hot.dag(version_id))
@@ -113,23 +117,29 @@ class DatabaseStore:
         return self.patient(lambda: xcoms.pull(self.hot, claim.dag_run_id, task_id, key, map_index, default=default))
 
     def pull_xcoms(self, claim: Claim, task_no: int, key: str) -> list[Any]:
-        return self.patient(lambda: xcoms.of_instances(self.hot, claim.dag_run_id, task_no, key))
+        number = self._number(claim, task_no)
+        return self.patient(lambda: xcoms.of_instances(self.hot, claim.dag_run_id, number, key))
 
     def pull_other(self, claim: Claim, source: xcoms.Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
         return self.patient(lambda: xcoms.other(self.hot, source, key, map_index))
 
     def count_entries(self, claim: Claim, task_no: int, key: str, *, is_mapped: bool) -> int | None:
-        return self.patient(lambda: xcoms.length(self.hot, claim.dag_run_id, task_no, key, is_mapped=is_mapped, over=self.over))
+        run, number = claim.dag_run_id, self._number(claim, task_no)
+        return self.patient(lambda: xcoms.length(self.hot, run, number, key, is_mapped=is_mapped, over=self.over))
 
     def entry(self, claim: Claim, task_no: int, key: str, place: int, *, is_mapped: bool) -> Sequence[Any]:
-        run = claim.dag_run_id
-        return self.patient(lambda: xcoms.entry(self.hot, run, task_no, key, place, is_mapped=is_mapped, over=self.over))
+        run, number = claim.dag_run_id, self._number(claim, task_no)
+        return self.patient(lambda: xcoms.entry(self.hot, run, number, key, place, is_mapped=is_mapped, over=self.over))
+
+    def _number(self, claim: Claim, task_no: int) -> xcoms.Number:
+        """The task that has this number in the version of the claim."""
+        return xcoms.Number(claim.dag_run_id, task_no, self.dag(claim.version_id).tasks[task_no].task_id)
 
     def label(self, claim: Claim, text: str) -> None:
         self.patient(lambda: dispatches.label(self.hot, claim, text))
 
     def count_instances(self, claim: Claim) -> int:
-        place = ([0], [claim.dag_run_id], [claim.task_no])
+        place = ([0], [claim.dag_run_id], [claim.task_no], [claim.task_id])
         return sum(count for _, _, count in self.patient(lambda: self.hot.read(external_runs.INSTANCES, place)))
 
     def now(self) -> datetime:

@@ -71,7 +71,7 @@ class TryRunner:
     def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.continuing.begin(dispatch_id)
         fault_points.point("claim.before")
-        claim = self.store.claim(ti_id, dispatch_id, worker_id)
+        claim = self.store.claim(ti_id, dispatch_id, worker_id, lambda: self.slot.is_ours(dispatch_id))
         if claim is None:
             # Or not yet: one queued before a crash of PostgreSQL is sent again in a while, see HotPath.claim.
             worker_log.info("dropped dispatch %s of task instance %s: it is not queued under it any more", dispatch_id, ti_id)

@@ -81,7 +81,7 @@ class Follower:
             with self._hot.locked(claim, plan, waiting) as states:
                 fault_points.point("follow.locked")
                 decided = plan_of(dag, claim, ending.state, ending.skip, states)
-                answer = self._hot.report(claim, ending, decided, continuation, aging=self._aging)
+                answer = self._hot.report(claim, ending, decided, continuation, aging=self._aging, is_locked=True)
                 fault_points.point("follow.commit")
         if continuation is not None:
             continuation.claim = answer.continues

@@ -4,7 +4,7 @@
 tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """Writes of a try that is no longer the current one change nothing and raise StaleTryError."""
 
-    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
-        """Move queued to running for this dispatch. None if the task instance is not queued under it."""
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str, is_ours: Callable[[], bool] = ...) -> Claim | None:
+        """Move queued to running for this dispatch. None if the task instance is not queued under it.
+
+        A claim whose answer was lost is repeated. What an earlier attempt has claimed counts if it `is_ours`, and not of another
+        process of this worker.
+        """
 
     def dag(self, version_id: int) -> SerializedDag: ...
 

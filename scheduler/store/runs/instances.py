@@ -280,21 +280,22 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
     which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
     stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which=which), parameters).scalars().all()
+    # Another statement, which begins when it has the locks: the number of a task and the version of its run belong together.
+    held = connection.exec_driver_sql(
+        f"select id from task_instance where state = 'running' and {which} order by id for no key update", parameters
+    )
     lost = connection.exec_driver_sql(
-        f"""
-        with lost as (
-            select id from task_instance where state = 'running' and {which} order by id for no key update
-        )
+        """
         update task_instance t
            set state = case when t.max_tries > 0 and t.try_number <= t.max_tries then 'up_for_retry' else 'failed' end,
                ended_at = clock_timestamp(), reason = %(reason)s, resume = null,
                due_at = clock_timestamp() + case when %(at_once)s then interval '0' else
                         make_interval(secs => least(coalesce((v.data->'tasks'->t.task_no->>'retry_delay_s')::float, 0), 1e9)) end
-          from lost, dag_run r, dag_version v
-         where t.id = lost.id and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
+          from dag_run r, dag_version v
+         where t.id = any(%(ids)s) and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
         returning t.dag_run_id
         """,
-        parameters,
+        {**parameters, "ids": list(held.scalars())},
     )
     return sorted({*stopped, *lost.scalars()})
 

@@ -118,6 +118,8 @@ class Continued(Moved):
     try_number: int
     max_tries: int
     started_at: datetime
+    #: The version of the DAG in which it has its number.
+    version_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Reported:
     continues: Claim | None = None
     #: Those of Plan.asked that wait for a task which no worker has.
     waiting: frozenset[int] = frozenset()
-    #: Whether each of Plan.settled moved something.
+    #: Whether each of Plan.settled moved something, and the run still has the version of the plan.
     all_moved: bool = True
     is_stored: ClassVar[bool] = True
 
@@ -170,6 +172,8 @@ class ReportRow(Continued):
     pool_has_waiting: bool
     #: None if the report was rejected.
     others_wait: bool | None
+    #: Whether the run is running in the version of the claim.
+    run_goes_on: bool | None
     #: Whether it waited before, and got the slots.
     was_waiting: bool | None
 

@@ -24,10 +24,16 @@ select n.place, t.state, count(*) as instances
   join task_instance t on t.dag_run_id = n.dag_run_id and t.task_id = n.task_id and t.state = 'removed'
  group by 1, 2
 """
-INSTANCES = """
-select n.place, coalesce(t.state, 'none') as state, count(*) as instances
-  from unnest(%s::int[], %s::bigint[], %s::int[]) n (place, dag_run_id, task_no)
-  join task_instance t on t.dag_run_id = n.dag_run_id and t.task_no = n.task_no
+#: A task of a row `w` has this number in the run now. It was `w.task_no` in the version that was read before.
+NUMBER = """
+coalesce((select k.task_no from task_instance k
+           where k.dag_run_id = w.dag_run_id and k.task_id = w.task_id and k.task_no = w.task_no limit 1),
+         (select k.task_no from task_instance k where k.dag_run_id = w.dag_run_id and k.task_id = w.task_id limit 1))
+"""
+INSTANCES = f"""
+select w.place, coalesce(t.state, 'none') as state, count(*) as instances
+  from unnest(%s::int[], %s::bigint[], %s::int[], %s::text[]) w (place, dag_run_id, task_no, task_id)
+  join task_instance t on t.dag_run_id = w.dag_run_id and t.task_no = {NUMBER}
  group by 1, 2
 """
 PREVIOUS_SUCCESS = f"""
@@ -76,19 +82,19 @@ def states(connection: Reader, dag_of: Callable[[int], SerializedDag], targets: 
         ([one.dag_id for one in targets], [one.logical_date for one in targets], [one.run_id for one in targets]),
     )
     answers: list[dict[str, int]] = [{} for _ in targets]
-    wanted: list[tuple[int, int, int]] = []
+    wanted: list[tuple[int, int, int, str]] = []
     gone: list[tuple[int, int, str]] = []
     for run in runs:
         place = run.place - 1
         task_id, group_id = targets[place].task_id, targets[place].group_id
         if group_id is not None:
             dag = dag_of(run.version_id)
-            members = (no for no, task in enumerate(dag.tasks) if group_id in _around(task.group, _parents(dag)))
-            wanted += [(place, run.id, no) for no in members]
+            members = ((no, task.task_id) for no, task in enumerate(dag.tasks) if group_id in _around(task.group, _parents(dag)))
+            wanted += [(place, run.id, *member) for member in members]
         elif task_id is None:
             answers[place][run.state] = 1
         elif (task_no := dag_of(run.version_id).number.get(task_id)) is not None:
-            wanted.append((place, run.id, task_no))
+            wanted.append((place, run.id, task_no, task_id))
         else:
             gone.append((place, run.id, task_id))
     for statement, rows in ((INSTANCES, wanted), (REMOVED, gone)):

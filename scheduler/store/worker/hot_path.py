@@ -31,11 +31,13 @@ from scheduler.store.worker.claims import (
 from scheduler.store.worker.worker_connection import WorkerConnection
 
 ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
+#: With the version of its number: the run may have another one since the report.
 #: The pool keeps the search short: its running and queued task instances have an index.
 CONTINUED = f"""
-select id, dispatch_id::text, task_id, map_index, queue, priority_weight, state, pool, pool_slots, task_no, try_number, max_tries,
-       started_at
-  from task_instance where pool = %s and state in {STARTED.sql} and dispatch_id = %s
+select t.id, t.dispatch_id::text, t.task_id, t.map_index, t.queue, t.priority_weight, t.state, t.pool, t.pool_slots, t.task_no,
+       t.try_number, t.max_tries, t.started_at, r.version_id
+  from task_instance t join dag_run r on r.id = t.dag_run_id
+ where t.pool = %s and t.state in {STARTED.sql} and t.dispatch_id = %s
 """
 
 
@@ -46,29 +48,41 @@ class HotPath(WorkerConnection):
         super().__init__(settings, worker_id)
         self._place = place
 
-    def claim(self, ti_id: int, dispatch_id: str) -> Claim | None:
-        """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message."""
+    def claim(self, ti_id: int, dispatch_id: str, is_repeated: bool = False) -> Claim | None:
+        """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message.
+
+        `is_repeated` says that this process got no answer to an earlier attempt. If that was stored, it counts.
+        """
         claimed = self.objects(
             Claim,
             # For this transaction only: two statements in one message are one transaction.
-            f"set local synchronous_commit = off; {sql.CLAIM.execute}",
-            {"ti_id": ti_id, "dispatch_id": dispatch_id, "worker": self.worker_id},
+            f"set local synchronous_commit = off; {sql.HOLD.execute}; {sql.CLAIM.execute}",
+            {"ti_id": ti_id, "dispatch_id": dispatch_id, "worker": self.worker_id, "is_repeated": is_repeated},
         )
         return claimed[0] if claimed else None
 
     def report(
-        self, claim: Claim, ending: Ending, plan: Plan, continuation: Continuation | None = None, *, aging: bool = False
+        self,
+        claim: Claim,
+        ending: Ending,
+        plan: Plan,
+        continuation: Continuation | None = None,
+        *,
+        aging: bool = False,
+        is_locked: bool = False,
     ) -> Reported | Undecided | Refused:
         """running -> the end of the try, durably, with the moves of `plan`.
 
-        With a continuation, the task instance that gets the slots may go straight to running under its dispatch ID.
+        With a continuation, the task instance that gets the slots may go straight to running under its dispatch ID. `is_locked`:
+        inside `locked`, which has the locks.
         """
         if plan.peer_joins:
             return Undecided(self._waiting(claim, plan.asked))
         in_place = plan.in_place and continuation is not None and not continuation.withdrawn
+        hold = "" if is_locked else f"{(sql.HOLD_MOVES if plan.settled else sql.HOLD).execute}; "
         answer = self.objects(
             ReportRow,
-            sql.REPORT.execute,
+            f"{hold}{sql.REPORT.execute}",
             {
                 **_names(claim, plan.asked),
                 **_end(ending),
@@ -103,7 +117,7 @@ class HotPath(WorkerConnection):
             slots_passed_to=next((row for row in answer if row.was_waiting), None),
             continues=next((_continued(claim, row) for row in answer if row.state is TaskState.RUNNING), None),
             waiting=waiting,
-            all_moved=len(moved) == len(plan.settled),
+            all_moved=bool(first.run_goes_on) and len(moved) == len(plan.settled),
         )
 
     def suspend(self, claim: Claim, ending: Ending) -> Reported | Refused:

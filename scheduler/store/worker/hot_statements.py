@@ -13,7 +13,14 @@ TYPES = {
     **dict.fromkeys(("verdicts", "reasons"), "text[]"),
     **dict.fromkeys(("decision", "resume", "kwargs"), "jsonb"),
     **dict.fromkeys(("aging", "line_in_place"), "boolean"),
-    **{"map_index": "int", "place": "int", "due_in_s": "double precision", "result": "json", "below_branch": "boolean[]"},
+    **{
+        "map_index": "int",
+        "place": "int",
+        "is_repeated": "boolean",
+        "due_in_s": "double precision",
+        "result": "json",
+        "below_branch": "boolean[]",
+    },
 }
 #: How many of those first in line for a pool a report considers for its slots.
 LINE = 8
@@ -25,6 +32,26 @@ def _statement(name: str, body: str) -> prepared.Prepared:
     return prepared.Prepared(name, TYPES, body)
 
 
+# A statement that waits for a lock then reads the new version of that one row, and everything else as of its start. So a statement
+# that decides by other rows too must not wait. It comes after one of these, in the same message and thus the same transaction,
+# and begins when the locks are held; see docs/explanation/locks.md.
+HOLD = _statement("hold", "select from task_instance where id = $ti_id and dispatch_id = $dispatch_id for no key update")
+
+#: As HOLD, with the rows that the report moves, in ID order. Those of another version have other numbers; then it moves none.
+HOLD_MOVES = _statement(
+    "hold_moves",
+    """
+select from task_instance
+ where id = any (array (select $ti_id union all
+                        select t.id from unnest($task_nos, $map_indexes) n (task_no, map_index)
+                         cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
+                               select id from task_instance
+                                where dag_run_id = $dag_run_id and task_no = n.task_no and map_index = n.map_index offset 0) t))
+ order by id for no key update
+""",
+)
+
+#: Runs after HOLD. With `is_repeated` it also returns what an earlier attempt of this process claimed, if its answer was lost.
 CLAIM = _statement(
     "claim",
     """
@@ -32,7 +59,8 @@ update task_instance t
    set state = 'running', worker = $worker, reason = null,
        started_at = case when t.resume is null then clock_timestamp() else coalesce(t.started_at, clock_timestamp()) end
   from dag_run r
- where t.id = $ti_id and coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id and r.id = t.dag_run_id
+ where t.id = $ti_id and t.dispatch_id = $dispatch_id and r.id = t.dag_run_id
+   and (coalesce(t.state, '') = 'queued' or ($is_repeated and coalesce(t.state, '') = 'running' and t.worker = $worker))
    -- Work of a worker that was declared lost would never be recovered.
    and exists (select from process p where p.id = $worker and p.stopped_at is null)
    -- Nothing that was queued before a crash of PostgreSQL: the crash may have undone its claim, which its worker then repeats. If
@@ -113,6 +141,7 @@ select task_no, coalesce(state, 'none') as state
 #: The end of a try, with the moves of downstream task instances. `successor` is the position, from 1, of the move that gets the
 #: slots. `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting.
 #: With `in_place_id` it goes straight to running under that ID, in the process that reports, unless it must go by message.
+#: It runs after HOLD, HOLD_MOVES or LOCK_JOINS, so that no run changes its version in the meantime.
 #: Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
 REPORT = _statement(
     "report",
@@ -126,17 +155,11 @@ with probe as materialized (
      cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
            select id, pool, pool_slots, queue, rank, reason as was from task_instance
             where dag_run_id = $dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
-), first as materialized (
-    -- Locks are taken in id order, also where a task was added to the run after what comes below it.
-    select count(*) from (
-        select id from task_instance
-         where id = any (array (select id from below where id < $ti_id)) order by id for no key update) held
 ), done as (
     update task_instance
        set state = $state, ended_at = clock_timestamp(), reason = $reason, resume = null, decision = $decision,
            due_at = clock_timestamp() + $due_in_s * interval '1 second'
      where id = $ti_id and dispatch_id = $dispatch_id and coalesce(state, '') = 'running' and (select waiting @> $joins from probe)
-       and (select count >= 0 from first)
  returning id, dag_run_id, pool, pool_slots, queue
 ), stored as (
     insert into xcom (task_instance_id, key, value) select id, 'return_value', $result from done where $result is not null
@@ -230,7 +253,7 @@ with probe as materialized (
  returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
            t.pool_slots, t.task_no, t.try_number, t.max_tries, t.started_at
 )
-select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, m.*
+select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, a.run_goes_on, $version_id as version_id, m.*
   from probe
   left join around a on true
   left join (select false as was_waiting, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots,
@@ -265,6 +288,6 @@ select coalesce((select w.rank > {LOWEST_RANK} from task_instance w
 """,
 )
 
-ALL = (CLAIM, UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
+ALL = (HOLD, HOLD_MOVES, CLAIM, UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS, UPSTREAM_STATES, PEER_STATES, REPORT, SUSPEND)
 #: The statements that a new connection runs.
 STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+from psycopg2.extensions import adapt
+
 from scheduler.authoring import xcom
 from scheduler.states import FINISHED
 from scheduler.store.db import fencing
@@ -84,8 +86,31 @@ class Source:
     date: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The number that a task of a run has now, as a parameter of a statement.
+
+    In the version that the caller knows, it was `task_no`. The run may have another version since.
+    """
+
+    dag_run_id: int
+    task_no: int
+    task_id: str
+
+    def __conform__(self, _protocol: object) -> "Number":
+        return self
+
+    def getquoted(self) -> bytes:
+        """The SQL, which psycopg2 asks for. The first part nearly always finds it, by the unique key."""
+        task_id = adapt(self.task_id)
+        task_id.encoding = "utf-8"
+        run, no, name = str(self.dag_run_id).encode(), str(self.task_no).encode(), task_id.getquoted()
+        of_run = b"(select k.task_no from task_instance k where k.dag_run_id = %b and k.task_id = %b" % (run, name)
+        return b"(select coalesce(%b and k.task_no = %b limit 1), %b limit 1)))" % (of_run, no, of_run)
+
+
 #: (run, task number, key) of what a task is mapped over.
-Place = tuple[int, int, str]
+Place = tuple[int, int | Number, str]
 
 
 class MappedOver:
@@ -102,7 +127,7 @@ class MappedOver:
         #: The state of the run's results, and the IDs of the task instances.
         self._pushed: OrderedDict[Place, tuple[list[str | None], list[int]]] = OrderedDict()
 
-    def entries(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> Sequence[str] | None:
+    def entries(self, connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> Sequence[str] | None:
         """The entries that the task has pushed now; one of a dict is the pair [key, value]."""
         place = (dag_run_id, task_no, key)
         known, entries = self._entries.get(place, (None, None))
@@ -115,7 +140,7 @@ class MappedOver:
         _keep(self._entries, place, (stored_at, entries))
         return entries
 
-    def pushed(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[int]:
+    def pushed(self, connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> list[int]:
         """The instances of a mapped task that have pushed a value, in the order of map indexes."""
         place = (dag_run_id, task_no, key)
         results, ids = self._pushed.get(place, (None, []))
@@ -123,7 +148,7 @@ class MappedOver:
             return ids
         return self._read_pushed(connection, place)
 
-    def value(self, connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, at: int) -> list[Any]:
+    def value(self, connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str, at: int) -> list[Any]:
         """The value at `at` of those that a mapped task pushed, alone in a list; an empty list if there is none."""
         place = (dag_run_id, task_no, key)
         known, ids = self._pushed.get(place, (None, []))
@@ -179,13 +204,13 @@ def other(connection: WorkerConnection, source: Source, key: str, map_index: int
     return [(index, value) for index, value in connection.read(OTHER, asdict(source) | {"key": key, "index": map_index})]
 
 
-def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int, key: str) -> list[Any]:
+def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> list[Any]:
     """The values that the instances of a mapped task pushed, in the order of map indexes."""
     return [value for (value,) in connection.read(ALL, (key, dag_run_id, task_no))]
 
 
 def length(
-    connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, *, is_mapped: bool, over: MappedOver
+    connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str, *, is_mapped: bool, over: MappedOver
 ) -> int | None:
     """The number of entries to map over; None if there is no list or dict."""
     if is_mapped:
@@ -195,7 +220,7 @@ def length(
 
 
 def entry(
-    connection: WorkerConnection, dag_run_id: int, task_no: int, key: str, place: int, *, is_mapped: bool, over: MappedOver
+    connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str, place: int, *, is_mapped: bool, over: MappedOver
 ) -> list[Any]:
     """The entry at `place`, alone in a list; an empty list if there is none."""
     if is_mapped:

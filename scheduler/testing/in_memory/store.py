@@ -160,7 +160,7 @@ class MemoryStore:
             if state is S.NONE:
                 self._decide(Decision(task_no, S.SCHEDULED, "", map_index))
 
-    def claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
+    def claim(self, ti_id: int, dispatch_id: str, worker_id: str, is_ours: object = None) -> Claim | None:
         instance, run = self.instances[ti_id], self.dag_run
         if instance.state is not S.QUEUED or instance.dispatch_id != dispatch_id:
             return None
