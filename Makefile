@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-metrics test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -48,6 +48,9 @@ test-faults: setup ## Kill processes at every fault point under 200 runs each, s
 		$(addprefix tests/acceptance/test_,fault_points.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py) \
 		tests/integration/services/test_same_states.py tests/integration/store/actions/test_actions_stateful.py \
 		$(addprefix tests/integration/workers/spark/test_,frames.py spark.py spark_archive.py spark_endings.py spark_session.py spark_submit.py)
+
+test-interleavings: setup ## Overlap each statement that waits for a lock with each change, and find mutants; ARGS="-k claim" selects
+	@$(BIN)/python -m pytest -m "" -n 2 tests/integration/interleavings $(ARGS)
 
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
 	@$(BIN)/python -m pytest -m "" tests/acceptance/test_bench.py

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from scheduler.store.runs import integrity
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import external_runs
 from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.hot_path import HotPath
 from workers.task.database_store import DatabaseStore
 
 R = TypeVar("R")
@@ -173,22 +175,24 @@ def test_a_result_to_map_over_is_found_under_its_new_number(scenario: Scenario) 
     assert store.count_entries(using, 0, "return_value", is_mapped=False) == 3
 
 
-def test_states_of_a_task_of_another_dag_are_counted_by_its_id(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_a_task_of_another_dag_are_counted_by_its_id(scenario: Scenario) -> None:
     scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
     push(scenario, running(scenario))
     scenario.add(dag("d", {"c": ["a"], "a": []}, **FREE))
-    read = scenario.hot.objects
 
-    def switching(kind: Any, statement: str, parameters: Any) -> Any:
-        found = read(kind, statement, parameters)
-        if statement is external_runs.RUNS:
-            switch(scenario, run)
-        return found
+    class Switching(HotPath):
+        """After it has read the version of the run, the run switches."""
 
-    monkeypatch.setattr(scenario.hot, "objects", switching)
+        def objects(self, kind: Any, statement: str, parameters: Any) -> Any:
+            found = super().objects(kind, statement, parameters)
+            if statement is external_runs.RUNS:
+                switch(scenario, run)
+            return found
+
     target = Target(dag_id="d", run_id="r", logical_date=None, task_id="a", group_id=None)
-    assert external_runs.states(scenario.hot, scenario.hot.dag, [target]) == [{"success": 1}]
+    with closing(Switching(scenario.settings, scenario.worker_id)) as reads:
+        assert external_runs.states(reads, scenario.hot.dag, [target]) == [{"success": 1}]
 
 
 def test_the_loss_of_a_worker_delays_a_retry_as_its_own_task_says(scenario: Scenario) -> None:
