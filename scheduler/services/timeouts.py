@@ -8,7 +8,7 @@ import logging
 from sqlalchemy import Connection
 
 from scheduler.services.closed_runs import after_closing
-from scheduler.services.service import AT_ONCE, Result, Service
+from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.states import RunState, TaskState
 from scheduler.store.actions import mark
 from scheduler.store.db.database import commit_point, transact
@@ -26,14 +26,22 @@ class Timeouts(Service):
     def run_once(self) -> Result:
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
         late = transact(self._engine, runs.timed_out, limit=limit)
-        ended = {run: state for run in late if (state := transact(self._engine, _end, run)) is not None}
+        states, broken = each(late, lambda run: transact(self._engine, _end, run))
+        ended = {run: state for run, state in states.items() if state is not None}
         closed = {run: RunState.FAILED for run, state in ended.items() if state is RunState.FAILED}
         wake, log = after_closing(self._engine, closed)
         return Result(
             services=wake,
             runs=sorted(ended.keys() - closed.keys()),
             again_in_s=AT_ONCE if len(ended) == limit else None,
-            log=[*((logging.WARNING, f"DAG run {run} fails: its dagrun_timeout is over") for run in ended), *log],
+            log=[
+                *((logging.WARNING, f"DAG run {run} fails: its dagrun_timeout is over") for run in ended),
+                *(
+                    (logging.ERROR, f"DAG run {run} cannot be ended, although its dagrun_timeout is over: {why}")
+                    for run, why in broken.items()
+                ),
+                *log,
+            ],
         )
 
 

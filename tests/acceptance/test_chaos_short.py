@@ -10,7 +10,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.alone]
 
 COUNTERS = [
     "lost", "stuck", "double_running", "double_success", "lost_success", "failed_without_cause", "skipped_without_cause",
-    "wrong_xcoms", "out_of_order", "wrong_runs", "parallelism_overruns", "pool_overruns", "deadlocks", "overlaps_without_fault",
+    "wrong_xcoms", "out_of_order", "wrong_runs", "teardowns_missed", "parallelism_overruns", "pool_overruns", "deadlocks",
+    "overlaps_without_fault",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from chaos.rules import FAIL, RUN, SKIP, verdicts
 
 #: Counters of this checker, in the order in which they are printed.
 COUNTERS = ("lost_success", "failed_without_cause", "skipped_without_cause", "wrong_xcoms", "out_of_order", "wrong_runs",
-            "parallelism_overruns", "slot_overruns")  # fmt: skip
+            "teardowns_missed", "parallelism_overruns", "slot_overruns")  # fmt: skip
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
@@ -38,6 +38,7 @@ class Findings:
     wrong_xcoms: list[str] = field(default_factory=list)
     out_of_order: list[str] = field(default_factory=list)
     wrong_runs: list[str] = field(default_factory=list)
+    teardowns_missed: list[str] = field(default_factory=list)
     parallelism_overruns: list[str] = field(default_factory=list)
     slot_overruns: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
@@ -158,8 +159,10 @@ class _Case:
     # Runs and task instances
 
     def _runs(self) -> Iterator[str]:
-        stored = {(run.dag_id, run.run_id): run for run in self._records.runs}
+        stored = {(run.dag_id, run.run_id): run for run in self._records.runs if run.dag_id not in self._plan.others}
         for (dag_id, run_id), sure in self._history.runs.items():
+            if dag_id in self._plan.others:
+                continue
             if sure and (dag_id, run_id) not in stored:
                 yield f"{dag_id}, run {run_id}: it was triggered and is not stored"
         for (dag_id, run_id), run in stored.items():

@@ -17,6 +17,7 @@ from support.ledger import Ledger, ask
 from support.servers import DURABLE, EVERYTHING, FAST
 from support.waiting import eventually
 
+from chaos.corners import Corners
 from chaos.dag_files import files
 from chaos.history import Harm, History
 from chaos.plan import Plan
@@ -223,7 +224,9 @@ def _signal(supervisor: Supervisor, name: str, number: int) -> None:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None) -> Iterator[Cluster]:
+def running_cluster(
+    folder: Path, plan: Plan, *, quick: bool, packages: Path | None = None, corners: Corners | None = None
+) -> Iterator[Cluster]:
     """Start everything, with all DAGs parsed; end everything. `packages` is a folder with other packages than those installed."""
     output: list[str] = []
     with contextlib.ExitStack() as undo:
@@ -242,14 +245,16 @@ def running_cluster(folder: Path, plan: Plan, *, quick: bool, packages: Path | N
         url = f"postgresql://postgres@127.0.0.1:{own.port}/paceline"
         settings = _settings(folder, url, f"redis+socket://{broker.socket}?virtual_host=0")
         _prepare(settings, plan)
-        for name, source in files(plan, ledger).items():
+        for name, source in (files(plan, ledger) | (corners.files(ledger) if corners is not None else {})).items():
             (settings.dags_folder / name).write_text(source, encoding="utf-8")
         supervisor = undo.enter_context(Supervisor(folder / "logs", say=output.append))
         cluster = Cluster(folder, settings, plan, ledger, servers, supervisor, postgres, broker, proxy, own, {}, output)
         undo.callback(lambda: [cluster.thaw(pid) for pid in list(cluster.frozen)])
         environment = (QUICK if quick else {}) | {"PACELINE_CORE_PARALLELISM": str(plan.parallelism)}
         _start_processes(cluster, environment | ({} if packages is None else {"PYTHONPATH": str(packages)}))
-        eventually(lambda: _parsed(settings) == len(plan.dags), timeout=START_S, interval=0.2, message=cluster.log_tail)
+        eventually(
+            lambda: _parsed(settings) == len(plan.dags) + len(plan.others), timeout=START_S, interval=0.2, message=cluster.log_tail
+        )
         yield cluster
 
 

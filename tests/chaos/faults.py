@@ -22,6 +22,7 @@ from chaos.processes import (
     scale_down,
     scheduler_kill,
     scheduler_stop,
+    waiter_ended_in_a_claim,
     waiter_kill,
     worker_kill,
     worker_stop,
@@ -41,7 +42,7 @@ from chaos.servers import (
     redis_kill,
     slow_disk,
 )
-from chaos.user_actions import cleared, marked, paused, pool_shrunk
+from chaos.user_actions import cleared, marked, paused, pool_shrunk, runs_deleted, scope_ended, version_switched
 
 #: Those that return a recovery; every second fault is one of them.
 MEASURED: tuple[Fault, ...] = (
@@ -56,6 +57,7 @@ UNMEASURED: tuple[Fault, ...] = (
     scheduler_stop, worker_stop, child_kill, child_stop, waiter_kill, scale_down, redis_kill, redis_client_kill,
     postgres_terminate, delivered_twice, *HALF_OPEN, refused_worker_postgres, refused_worker_redis, redis_frozen,
     postgres_read_only, standby_promoted, slow_disk, disk_full, logs_deleted, cleared, cleared, marked, paused, pool_shrunk,
+    waiter_ended_in_a_claim, scope_ended, scope_ended, version_switched, version_switched, runs_deleted, runs_deleted,
 )  # fmt: skip
 
 

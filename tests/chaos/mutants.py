@@ -8,6 +8,7 @@ from pathlib import Path
 import scheduler
 from chaos.fault_context import Fault
 from chaos.servers import delivered_twice, redis_flush
+from chaos.user_actions import scope_ended
 
 PACKAGES = ("scheduler", "workers")
 ROOT = Path(scheduler.__file__).parent.parent
@@ -141,6 +142,14 @@ MUTANTS = (
         "scheduler/services/plan.py",
         "created = runs.create(",
         "created = None if upcoming.logical_date.minute % 2 else runs.create(",
+    ),
+    _mutant(
+        "forgets_teardowns",
+        "teardowns_missed",
+        RULES,
+        "if setups.total == setups.removed or setups.success:",
+        "if setups.success and not (scope.bad or upstream.bad):",
+        scope_ended,
     ),
     _mutant(
         "ignores_parallelism",

@@ -100,10 +100,12 @@ class Plan:
     dags: Mapping[str, PlannedDag]
     pools: Mapping[str, int]
     parallelism: int
+    #: DAGs that the plan does not describe, see chaos/corners.py.
+    others: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(dags: Iterable[PlannedDag], pools: Mapping[str, int], parallelism: int) -> "Plan":
-        return Plan({dag.dag_id: dag for dag in dags}, dict(pools), parallelism)
+    def of(dags: Iterable[PlannedDag], pools: Mapping[str, int], parallelism: int, others: Iterable[str] = ()) -> "Plan":
+        return Plan({dag.dag_id: dag for dag in dags}, dict(pools), parallelism, frozenset(others))
 
     def groups(self) -> dict[str, list[PlannedDag]]:
         """DAGs by the file they are written into: pool children read each file once."""

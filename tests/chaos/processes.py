@@ -12,6 +12,7 @@ from chaos.recovery import Recovery
 
 #: Seconds until a worker ends after SIGTERM. It may be stopped or cut off meanwhile.
 ENDED_S = 90.0
+FREE_TRIGGER = "select 1 from deferral where waiter is null limit 1"
 NEWEST_SCHEDULER = "select id from process where pid = %s and kind = 'scheduler' order by started_at desc limit 1"
 
 
@@ -79,6 +80,18 @@ def child_stop(context: FaultContext) -> None:
 
 def waiter_kill(context: FaultContext) -> None:
     context.cluster.signal("waiter-1", signal.SIGKILL)
+
+
+def waiter_ended_in_a_claim(context: FaultContext) -> None:
+    """SIGTERM or SIGKILL as soon as a trigger can be claimed, several times."""
+    for _ in range(context.rng.randint(2, 4)):
+        context.trigger("c17_deferral")
+        deadline = time.monotonic() + LOOK_S
+        while not context.meter.ask(FREE_TRIGGER) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(context.rng.uniform(0, 0.02))
+        context.cluster.signal("waiter-1", context.rng.choice((signal.SIGTERM, signal.SIGKILL)))
+        eventually(lambda: context.cluster.stack.alive("waiter-1"), timeout=ENDED_S)
 
 
 def scale_down(context: FaultContext) -> None:

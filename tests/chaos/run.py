@@ -18,10 +18,12 @@ from support.ledger import Verdict, ask
 from chaos import read_records
 from chaos.checker import COUNTERS, Findings, Tolerance, check
 from chaos.cluster import Cluster, running_cluster
+from chaos.corners import RETAINED, TRIGGERED, Corners, without_deleted
 from chaos.fault_context import Fault, FaultContext
 from chaos.faults import MEASURED, UNMEASURED, InjectedFault, inject
 from chaos.load import LoadGenerator
 from chaos.monitor import Monitor
+from chaos.plan import PlannedDag
 from chaos.recovery import LIMIT_S, Meter, figures
 from chaos.shapes import MEASURES, plan
 
@@ -39,9 +41,12 @@ CRASHES, AFTERMATH_S = ("postgres_immediate", "postgres_backend", "standby_promo
 NOTICED_S, NOTICED_QUICK_S = 25.0, 12.0
 #: Seconds that a fault whose recovery is measured waits for others to be over.
 QUIET_S = 15.0
+#: Dates before the start of the run that the corner DAGs leave out.
+FEWER = 6
 OPEN = (
     "select (select count(*) from dag_run where state in ('queued', 'running')),"
-    " (select count(*) from dag_run where run_type = 'scheduled'),"
+    # Of the last DAG, runs are deleted.
+    f" (select count(*) from dag_run where run_type = 'scheduled' and dag_id <> '{RETAINED}'),"
     " (select count(*) from task_instance where ended_at is not null)"
 )
 
@@ -127,34 +132,43 @@ def chaos(
     `at_least` so many faults happen, however long that takes on a slow machine.
     """
     planned = plan(seed, start=datetime.now(UTC), seconds=seconds)
-    with running_cluster(folder, planned, quick=quick, packages=packages) as cluster:
+    dates = planned.dags["c21_catchup"].schedule
+    assert dates is not None
+    corners = Corners(dates.start + FEWER * dates.interval, dates.end, dates.interval)
+    with running_cluster(folder, planned, quick=quick, packages=packages, corners=corners) as cluster:
         say(f"seed {seed}: {len(cluster.links)} processes, logs in {folder / 'logs'}")
         monitor = Monitor(cluster.settings.database_url, cluster.history)
         triggered = [one for _, one in sorted(planned.dags.items()) if one.schedule is None and one not in MEASURES]
+        triggered += [PlannedDag(dag_id=dag_id, tasks=()) for dag_id in TRIGGERED]
         load = LoadGenerator(cluster.settings, cluster.history, triggered, seed, seconds=seconds, tis_per_second=tis_per_second)
         monitor.start()
         load.start()
         injected = _inject_faults(cluster, seed, seconds, at_least, longest_s, FaultSchedule(faults, measured, seed), say)
         load.end()
-        settled = _settle(cluster, settle_s, say)
+        settled = _settle(cluster, settle_s, corners.dates, say)
         monitor.end()
-        report = _checked(cluster, seed, injected, monitor, quick=quick)
+        report = _checked(cluster, seed, injected, monitor, corners, quick=quick)
         report.notes.append(f"{load.triggered} runs triggered, {monitor.looks} looks, settled after {settled:.1f} s")
         if not report.ok:
             report.notes.append(f"last log lines of the processes:\n{cluster.log_tail()}")
         return report
 
 
-def _checked(cluster: Cluster, seed: int, injected: list[InjectedFault], monitor: Monitor, *, quick: bool) -> Report:
+def _checked(
+    cluster: Cluster, seed: int, injected: list[InjectedFault], monitor: Monitor, corners: Corners, *, quick: bool
+) -> Report:
     url, history = cluster.settings.database_url, cluster.history
     cleared = Counter(
         (action.dag_id, action.run_id, task) for action in history.actions if action.kind == "clear" for task in action.tasks
     )
     marked = {(action.dag_id, action.run_id, task) for action in history.actions if action.kind == "mark" for task in action.tasks}
     verdict = cluster.ledger.check(url, cleared=cleared, marked=marked)
+    verdict.lost[:] = without_deleted(verdict.lost)
     findings = check(
         cluster.plan, read_records.read(url, cluster.ledger), history, Tolerance(NOTICED_QUICK_S if quick else NOTICED_S)
     )
+    for counter, texts in corners.judge(url, cluster.ledger).items():
+        getattr(findings, counter).extend(texts)
     logs = [log.read_text(errors="replace") for log in sorted((cluster.folder / "logs").glob("postgres*.log"))]
     logged = [line for log in logs for line in log.splitlines() if "deadlock detected" in line]
     return Report(
@@ -257,11 +271,11 @@ def _wait(begun: list[tuple[threading.Thread, InjectedFault]], seconds: float) -
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _settle(cluster: Cluster, settle_s: float, say: Any) -> float:
-    """Wait until every run has ended, or until nothing moves any more; how long it took."""
+def _settle(cluster: Cluster, settle_s: float, more_dates: int, say: Any) -> float:
+    """Wait until every run has ended, or until nothing moves any more; how long it took. `more_dates` are not in the plan."""
     started = moved = time.monotonic()
     last = (-1, -1)
-    to_come = sum(len(dag.schedule.dates) for dag in cluster.plan.dags.values() if dag.schedule is not None)
+    to_come = more_dates + sum(len(dag.schedule.dates) for dag in cluster.plan.dags.values() if dag.schedule is not None)
     while time.monotonic() < min(moved + settle_s, started + LONGEST_S):
         with contextlib.suppress(psycopg2.Error):
             left, scheduled, ended = ask(cluster.settings.database_url, OPEN)[0]

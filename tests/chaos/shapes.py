@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from chaos.corners import DAG_IDS
 from chaos.plan import Plan, PlannedDag, PlannedTask, Schedule
 
 #: Pools made before anything runs; tasks that need 2 slots are among those of `narrow` and `odd`.
@@ -53,7 +54,7 @@ def plan(seed: int, *, start: datetime | None = None, seconds: float = 0.0) -> P
         PlannedDag(dag_id="c21_catchup", tasks=tuple(_past(1)), max_active_runs=3, schedule=schedule),
         PlannedDag(dag_id="c22_past", tasks=tuple(_past(3)), max_active_runs=2, schedule=schedule),
     ]
-    return Plan.of([*found, *MEASURES], POOLS, PARALLELISM)
+    return Plan.of([*found, *MEASURES], POOLS, PARALLELISM, others=DAG_IDS)
 
 
 def _seconds(rng: random.Random) -> float:

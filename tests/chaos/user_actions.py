@@ -3,23 +3,33 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine
 
+from chaos import corners
+from chaos.corners import CHANGING, CHANGING_FILE, RETAINED, TEARDOWN
 from chaos.fault_context import FaultContext
 from chaos.plan import PlannedDag
 from chaos.shapes import MEASURES
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Core
-from scheduler.states import TaskState
+from scheduler.states import RunState, TaskState
 from scheduler.store.actions import clear, mark, pools
 from scheduler.store.dags import dags
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.upkeep import retention
 
 #: Runs by how they stand; of the newest.
 NEWEST = "select dag_id, run_id from dag_run where dag_id = any(%s) and state = any(%s) order by id desc limit 20"
+#: Seconds until the task between a setup and its teardown runs.
+BUSY_S = 20.0
+BUSY = """
+select 1 from task_instance t join dag_run r on r.id = t.dag_run_id
+ where r.dag_id = %s and r.run_id = %s and t.task_id = 'busy' and t.state = 'running'
+"""
 CHANGED_POOLS = ("narrow", "odd", "wide")
 
 
@@ -68,6 +78,41 @@ def pool_shrunk(context: FaultContext) -> None:
             time.sleep(min(context.pause_s(), 8.0))
         finally:
             context.retry_until_done(lambda: transact(engine, pools.set_pool, name, context.cluster.plan.pools[name]))
+
+
+def scope_ended(context: FaultContext) -> None:
+    """What is between a setup and its teardown is ended: the run is marked, or the task and all below it."""
+    run_id = context.trigger(TEARDOWN)
+    deadline = time.monotonic() + BUSY_S
+    while not context.meter.ask(BUSY, TEARDOWN, run_id) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    state = context.rng.choice((TaskState.FAILED, TaskState.SUCCESS))
+    with _engine(context) as engine, context.cluster.history.action("mark", TEARDOWN, run_id, ("up", "busy", "after", "down")):
+        if context.rng.random() < 0.5:
+            transact(engine, mark.mark_run, TEARDOWN, run_id, RunState(state))
+        else:
+            mark.mark(engine, Runs(dag_id=TEARDOWN, run_id=run_id), Tasks(task_ids=("busy",), downstream=True), state)
+
+
+def version_switched(context: FaultContext) -> None:
+    """A file is saved while runs of its DAG are open, which then continue with another version, with other task numbers."""
+    cluster = context.cluster
+    for _ in range(context.rng.randint(1, 3)):
+        context.trigger(CHANGING)
+        context.trigger(CHANGING)
+        draft = cluster.settings.dags_folder / f".{CHANGING_FILE}"
+        draft.write_text(corners.changed(cluster.ledger, context.rng), encoding="utf-8")
+        draft.rename(cluster.settings.dags_folder / CHANGING_FILE)
+        time.sleep(min(context.pause_s(), 4.0))
+
+
+def runs_deleted(context: FaultContext) -> None:
+    """Retention of one DAG, by the condition of the product: all of its ended runs that nothing needs any more."""
+    with _engine(context) as engine, engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"delete from dag_run r where r.dag_id = %(dag)s and {retention.FREE_RUN}",
+            {"dag": RETAINED, "before": datetime.now(UTC) - timedelta(seconds=1)},
+        )
 
 
 @contextlib.contextmanager

@@ -42,13 +42,14 @@ create trigger witness after update of state on task_instance for each row
 #: The start of each ledger DAG file. It retries for a while to reach the ledger, and records an execution once, however often it
 #: retries. `beside` lists older executions of the same task instance whose process is still connected, so still running.
 PRELUDE = '''
-import contextlib, json, os, time, types, uuid
+import contextlib, json, os, sys, time, types, uuid
 from datetime import datetime, timedelta, timezone
 import psycopg2
 from scheduler import DAG, dag, task, get_current_context
 from scheduler.exceptions import SkipTask
 
-_open = {{}}
+#: One connection for all DAG files of a process, also after one of them is loaded again.
+_open = sys.__dict__.setdefault("_ledger", {{}})
 
 def _ask(statement, parameters):
     deadline = time.monotonic() + 60
@@ -177,8 +178,8 @@ class Ledger:
         marked: Collection[Key] = (),
     ) -> Verdict:
         """Compare Paceline's database with the ledger. Every task of `dag_ids` (None: of all DAGs) writes into it, but for
-        empty ones and sensors. Tasks are (DAG id, run id, task id): how often each was cleared, so that it may succeed once more,
-        and those that a person marked, which need not have run.
+        empty ones, sensors, triggers of runs and the gates of loops. Tasks are (DAG id, run id, task id): how often each was
+        cleared, so that it may succeed once more, and those that a person marked, which need not have run.
         """
         chosen = None if dag_ids is None else list(dag_ids)
         tis = ask(database_url, TASK_INSTANCES, {"dags": chosen})
@@ -207,6 +208,7 @@ FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "remove
 TASK_INSTANCES = """
 select r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, r.state,
        v.data->'tasks'->t.task_no->>'runtime' = 'empty' or v.data->'tasks'->t.task_no->>'operator' like '%%Sensor'
+       or v.data->'tasks'->t.task_no->>'operator' = 'TriggerDagRunOperator' or t.task_id like '%%.loop_gate'
   from task_instance t join dag_run r on r.id = t.dag_run_id join dag_version v on v.id = r.version_id
  where %(dags)s::text[] is null or r.dag_id = any(%(dags)s)
 """
