@@ -10,9 +10,12 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scheduler.api import asgi, errors, pages, routes
-from scheduler.api.call import Service, new_router, operation_id
+from scheduler.api.call import Service, new_router, operation_id, service_of
+from scheduler.exceptions import PacelineError, UnreachableError
 from scheduler.process import measures
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings
@@ -63,7 +66,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         app.router.routes.extend(router.routes)
     pages.install(app)
     app.add_middleware(_Audited)
-    app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes)
+    app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes, authenticate=_refusal)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app
@@ -86,12 +89,12 @@ class _Audited:
         self._app = app
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        status = 500
+        has_begun = False
 
         async def noted(message: Any) -> None:
-            nonlocal status
+            nonlocal has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                has_begun, status = True, message["status"]
                 measures.count("paceline.web_requests", method=scope["method"], status=str(status))
                 entry = scope.get("state", {}).pop("audit", None)
                 # Before the response: a client that has it finds the complete entry.
@@ -99,7 +102,25 @@ class _Audited:
                     await _end(scope["app"].state.service, entry, status)
             await send(message)
 
-        await self._app(scope, receive, noted)
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            # Here, since Starlette's own handler is outside all middleware: its responses are not counted and have no headers.
+            if scope["type"] != "http" or has_begun:
+                raise
+            await errors.unexpected(Request(scope), error)(scope, receive, noted)
+
+
+def _refusal(scope: asgi.Scope) -> JSONResponse | None:
+    """The response to a request with a large body and without a login; None if it has one."""
+    request = Request(scope)
+    try:
+        service_of(request).logins.account(request)
+    except PacelineError as error:
+        return errors.response(error)
+    except (DBAPIError, PoolTimeoutError):
+        return errors.response(UnreachableError("PostgreSQL does not answer: try again."))
+    return None
 
 
 async def _end(service: Service, entry: int, status: int) -> None:

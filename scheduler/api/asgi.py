@@ -1,10 +1,13 @@
 """The ASGI middleware of every request: path prefix, entity tags and security headers."""
 
+import asyncio
 import gzip
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio.to_thread
 from starlette.exceptions import HTTPException
 
 Scope = dict[str, Any]
@@ -12,6 +15,10 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+#: Bytes of a body that is read before the account is known; lists and objects of a body, each of which takes up to 100 bytes.
+SMALL_BODY, MOST_LISTS = 64 << 10, 250_000
+#: Seconds for the next part of a body, and for all of it.
+PART_S, BODY_S = 20.0, 120.0
 #: Bytes of a response.
 WORTH_COMPRESSING = 2000
 HEADERS = [
@@ -41,26 +48,59 @@ class Prefix:
 
 
 class BodyLimit:
-    """Refuses a body with too many bytes as the other errors are: Starlette's own limit answers in plain text."""
+    """Refuses a body with too many bytes, lists or objects, or one that arrives too slowly, as the other errors are: Starlette's
+    own limit answers in plain text.
 
-    def __init__(self, app: App, most_bytes: int) -> None:
+    `authenticate` is called in a thread before more than SMALL_BODY bytes are read, and returns the refusal if there is one.
+    """
+
+    def __init__(self, app: App, most_bytes: int, authenticate: Callable[[Scope], Any]) -> None:
         self._app = app
         self._most_bytes = most_bytes
+        self._authenticate = authenticate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        read = 0
+        read = lists = 0
+        is_whole = False
+        began = time.monotonic()
         announced = dict(scope["headers"]).get(b"content-length", b"0") if scope["type"] == "http" else b"0"
 
         async def limited() -> Any:
-            nonlocal read
-            message = {} if announced.isdigit() and int(announced) > self._most_bytes else await receive()
-            read += len(message.get("body", b""))
+            nonlocal read, lists, is_whole
+            if is_whole:
+                return await receive()  # it waits for the end of the connection
+            message = {} if announced.isdigit() and int(announced) > self._most_bytes else await in_time()
+            part = message.get("body", b"")
+            is_whole = not message.get("more_body")
+            read += len(part)
+            lists += part.count(b"[") + part.count(b"{")
             if not message or read > self._most_bytes:
                 limit = f"web.max_request_bytes allows {self._most_bytes:,}"
                 raise HTTPException(413, f"The body of the request has too many bytes: {limit}.")
+            if lists > MOST_LISTS:
+                raise HTTPException(413, f"The body of the request has more than {MOST_LISTS:,} lists and objects.")
             return message
 
+        async def in_time() -> Any:
+            try:
+                async with asyncio.timeout(min(PART_S, max(0.0, began + BODY_S - time.monotonic()))):
+                    return await receive()
+            except TimeoutError:
+                late = f"each part within {PART_S:.0f} s and the whole within {BODY_S:.0f} s"
+                raise HTTPException(408, f"The body of the request arrives too slowly: send {late}.") from None
+
+        if scope["type"] == "http" and self._is_large(scope, announced):
+            refusal = await anyio.to_thread.run_sync(self._authenticate, scope)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
         await self._app(scope, limited, send)
+
+    def _is_large(self, scope: Scope, announced: bytes) -> bool:
+        """Whether the body may have more than SMALL_BODY bytes: one in chunks announces no number."""
+        if any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+            return True
+        return not announced.isdigit() or int(announced) > SMALL_BODY
 
 
 class EntityTags:

@@ -56,6 +56,14 @@ class TooManyLoginsError(PacelineError):
         self.wait_s = wait_s
 
 
+class UnprocessableError(PacelineError):
+    """The body can be read, but its content cannot be used."""
+
+
+class StaleError(PacelineError):
+    """The thing has changed since the client read it."""
+
+
 class UnsupportedError(PacelineError):
     """Paceline does not have this."""
 
@@ -68,7 +76,9 @@ STATUS: dict[type[PacelineError], int] = {
     ConflictError: 409,
     StaleTryError: 409,
     UnreadableVersionError: 409,
+    StaleError: 412,
     BackfillError: 422,
+    UnprocessableError: 422,
     TooManyLoginsError: 429,
     UnsupportedError: 501,
     UnreachableError: 503,
@@ -92,7 +102,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def response(error: PacelineError) -> JSONResponse:
@@ -119,7 +128,7 @@ def _database(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": f"PostgreSQL cannot use a value: {sqlstates.first_line(error)}."}, 400)
     if sqlstates.is_passing(error.orig) or getattr(error.orig, "pgcode", None) == sqlstates.NO_RIGHT:
         return response(database.translate(error))
-    return _unexpected(request, error)
+    return unexpected(request, error)
 
 
 def _busy(request: Request, error: Exception) -> JSONResponse:
@@ -146,6 +155,7 @@ def _http(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def unexpected(request: Request, error: Exception) -> JSONResponse:
+    """The response to an error that no handler knows."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return JSONResponse({"detail": "Unexpected error: the log of the web process has the details."}, 500)

@@ -4,13 +4,12 @@ import base64
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.settings import Settings, log_copies, log_paths
+from scheduler.settings import Settings, log_copies, log_paths, regular_files
 from scheduler.states import FINISHED, NOT_BEGUN
 
 #: The beginning of the lines of log records, see workers/process/logs.
@@ -22,18 +21,14 @@ PART = 1_048_576
 def opened(file: Path) -> BinaryIO:
     """Open a file that a worker wrote. NotFoundError if it is not a regular file.
 
-    No link is followed: a task could make its log a link to a file that it may not read, but the web process may.
+    No link is followed: a task could make its log, or a folder above, a link to what it may not read, but the web process may.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.fdopen(regular_files.descriptor(file), "rb")
     except FileNotFoundError:
         raise NotFoundError("The log was deleted.") from None
     except OSError as error:
-        raise NotFoundError(f"The log cannot be read: {error.strerror}.") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotFoundError("The log is not a regular file.")
-    return os.fdopen(descriptor, "rb")
+        raise NotFoundError(f"The log cannot be read: {error.strerror or 'it is not a regular file'}.") from None
 
 
 def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
@@ -41,7 +36,8 @@ def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
     place = {name: ti[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
     found = log_copies.local(settings, Path(log_paths.try_path(settings.logs_folder, **place, try_number=try_number)))
     if found.is_file() and not found.is_symlink():
-        return found
+        folder = settings.logs_folder if found.is_relative_to(settings.logs_folder) else log_copies.cache(settings)
+        return regular_files.resolved(folder, found)
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
     if try_number > ti["try_number"] or (try_number == ti["try_number"] and (ti["state"] or "none") in NOT_BEGUN):
         raise NotFoundError(f"{which} has not begun.")

@@ -10,6 +10,7 @@ from pydantic import Field
 from scheduler.api.models import known
 from scheduler.api.models.base import Moment
 from scheduler.exceptions import UsageError
+from scheduler.process import secrets_masker
 from scheduler.store.lists import listing
 
 T = TypeVar("T")
@@ -130,6 +131,17 @@ def masked(values: dict[str, Any], mask: list[str] | None, allowed: set[str]) ->
     if unknown := names - allowed:
         raise UsageError(f"update_mask {min(unknown)!r} is not possible here: choose {', '.join(sorted(allowed))}.")
     return {name: value for name, value in values.items() if name in names}
+
+
+def unmasked(name: str, new: str, shown: str | None, old: str | None) -> str | None:
+    """The new value of a field that is shown with ***, in which each *** is the old value. UsageError if it is not clear which."""
+    try:
+        return secrets_masker.unmasked_text(new, shown, old)
+    except secrets_masker.AmbiguousMaskError:
+        raise UsageError(
+            f"{name} contains {secrets_masker.MASK} where no secret is kept: send each secret itself,"
+            f" or leave {secrets_masker.MASK} where it was shown."
+        ) from None
 
 
 def bounds_in(body: Any, *names: str) -> Ranges:

@@ -9,6 +9,7 @@ from types import FrameType
 import uvicorn
 
 from scheduler.api import app, database
+from scheduler.api.protocol import Connection
 from scheduler.process import hardening, log_format, role
 from scheduler.process.service_manager import ServiceManager
 from scheduler.settings import Settings
@@ -75,6 +76,7 @@ def config(settings: Settings, application: object) -> uvicorn.Config:
         log_config=None if settings.logs.format == log_format.JSON else uvicorn.config.LOGGING_CONFIG,
         lifespan="on",
         ws="none",
+        http=Connection,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=web.drain_timeout,
     )

@@ -3,9 +3,9 @@
 import copy
 import json
 from collections.abc import Mapping
-from datetime import date, datetime, time
 from typing import Any, NoReturn
 
+from scheduler.authoring import json_schema
 from scheduler.authoring.arguments import Arguments, near
 from scheduler.authoring.nesting import MAX_DEPTH, is_too_deep
 from scheduler.exceptions import ParamError
@@ -85,12 +85,12 @@ def authored(given: Mapping[str, Any], checks: Arguments) -> dict[str, Param]:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError, RecursionError) as error:
                 raise checks.refuse(f"the {what} of param {name!r} is not JSON: {error}.") from None
-        if complaint := schema_complaint(param.schema):
+        if complaint := json_schema.schema_complaint(param.schema):
             raise checks.refuse(f"the schema of param {name!r} is not valid: {complaint}.")
         # A None that does not fit the schema means "no default", as in Airflow.
-        if param.value is None and _complaint(None, param.schema):
+        if param.value is None and json_schema.complaint(None, param.schema):
             param.value = NOTSET
-        if param.has_value and (complaint := _complaint(param.value, param.schema)):
+        if param.has_value and (complaint := json_schema.complaint(param.value, param.schema)):
             raise checks.refuse(f"the default of param {name!r} does not fit its schema: {complaint}.")
     return params
 
@@ -123,7 +123,7 @@ def check(spec: Mapping[str, Any], conf: Mapping[str, Any], *, dag_id: str, conf
             hint = f"give it in the conf, as {{{json.dumps(name)}: ...}}"
             fix = hint if conf_overrides else "core.dag_run_conf_overrides_params is off, so the DAG must give it a default"
             raise ParamError(f"DAG {dag_id!r} needs a value for param {name!r}: {fix}.")
-        if name in given and (complaint := _complaint(given[name], param["schema"])):
+        if name in given and (complaint := json_schema.complaint(given[name], param["schema"])):
             raise ParamError(f"Param {name!r} of DAG {dag_id!r} cannot be {_shown(given[name])}: {complaint}.")
 
 
@@ -158,7 +158,7 @@ def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     for name, param in spec.items():
         if name not in given and "value" not in param:
             return f"Param {name!r} needs a value."
-        if name in given and (complaint := _complaint(given[name], param["schema"])):
+        if name in given and (complaint := json_schema.complaint(given[name], param["schema"])):
             return f"Param {name!r} cannot be {_shown(given[name])}: {complaint}."
     return None
 
@@ -175,60 +175,6 @@ def of_run(params: Mapping[str, Param], conf: Mapping[str, Any], *, conf_overrid
     """The values of params, overridden by the conf of the run. Copies: user code may change them, and the next try gets its own."""
     values = {name: param.value for name, param in params.items() if param.has_value}
     return Params(copy.deepcopy(values | dict(conf if conf_overrides else {})))
-
-
-def _complaint(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """The fault of `value`; None if it fits."""
-    if not schema:
-        return None
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    # An empty registry, so that no schema is loaded from the network.
-    validator = Draft202012Validator(schema, registry=Registry(), format_checker=_format_checker())
-    try:
-        error = next(iter(validator.iter_errors(value)), None)
-    except Unresolvable as unknown:
-        return f"its schema refers to {unknown.ref!r}, which is not inside it"
-    if error is None:
-        return None
-    place = "".join(f"[{part!r}]" for part in error.absolute_path)
-    return f"{place + ': ' if place else ''}{error.message[:200].rstrip('.')}"
-
-
-def schema_complaint(schema: Any) -> str | None:
-    """The fault of a JSON schema; None if it is valid."""
-    if not isinstance(schema, Mapping):
-        return f"it is a {type(schema).__name__} and must be a dict"
-    if not schema:
-        return None
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        place = ".".join(str(part) for part in error.absolute_path)
-        return f"{place + ': ' if place else ''}{error.message[:200].rstrip('.')}"
-    return None
-
-
-def _format_checker() -> Any:
-    """The formats of jsonschema, with dates and times parsed by the standard library."""
-    from jsonschema import FormatChecker
-
-    checker = FormatChecker()
-    for name, read in {"date-time": _moment, "date": date.fromisoformat, "time": time.fromisoformat}.items():
-        checker.checks(name, raises=ValueError)(lambda value, read=read: not isinstance(value, str) or read(value) is not None)
-    return checker
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("it has no offset from UTC")
-    return moment
 
 
 def _shown(value: Any) -> str:

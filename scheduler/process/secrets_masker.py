@@ -116,6 +116,69 @@ def shown(name: str, text: str) -> str:
         return MASK
 
 
+class AmbiguousMaskError(ValueError):
+    """A value contains *** where nothing was masked, or where it is not clear what was."""
+
+
+def unmasked(new: Any, shown_value: Any, old: Any) -> Any:
+    """`new`, in which each *** that `shown_value` has at the same place is the value of `old` again. AmbiguousMaskError.
+
+    An item of a list that contains *** must be at its place: either only one item has changed, or the item has not.
+    """
+    if new == shown_value:
+        return old
+    if isinstance(new, Mapping):
+        fields, values = (one if isinstance(one, Mapping) else {} for one in (shown_value, old))
+        return {name: unmasked(item, fields.get(name), values.get(name)) for name, item in new.items()}
+    if isinstance(new, list):
+        known, kept = (one if isinstance(one, list) else [] for one in (shown_value, old))
+        changed = [index for index, item in enumerate(new) if len(new) != len(known) or item != known[index]]
+        if len(new) == len(known) and len(changed) <= 1:
+            return [unmasked(item, known[index], kept[index]) for index, item in enumerate(new)]
+        return [_moved(item, known, kept) for item in new]
+    if new == MASK:
+        raise AmbiguousMaskError
+    return new
+
+
+def _moved(item: Any, known: list[Any], kept: list[Any]) -> Any:
+    """An item of a list whose items may have moved: it is the only one that was shown like this, or it has no ***."""
+    places = [index for index, one in enumerate(known) if one == item]
+    if len(places) == 1:
+        return kept[places[0]]
+    return unmasked(item, None, None)
+
+
+def unmasked_text(new: str, shown_text: str | None, old: str | None) -> str | None:
+    """`unmasked` for texts, which may be JSON. AmbiguousMaskError."""
+    if new == shown_text:
+        return old
+    if new == MASK:
+        raise AmbiguousMaskError
+    if MASK not in new:
+        return new
+    try:
+        value = json.loads(new)
+        if not isinstance(value, dict | list):
+            return new
+        before = [_parsed(text) for text in (shown_text, old)]
+        without = unmasked(value, *before)
+        return new if without == value else json.dumps(without, ensure_ascii=False)
+    except AmbiguousMaskError:
+        raise
+    except RecursionError:
+        raise AmbiguousMaskError from None
+    except ValueError:
+        return new
+
+
+def _parsed(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return None
+
+
 def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:
     """Return how many bytes at the end of `data` may be the start of one of `wanted`."""
     longest = 0

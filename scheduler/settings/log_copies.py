@@ -4,12 +4,11 @@ import contextlib
 import logging
 import os
 import shutil
-import stat
 import time
 from pathlib import Path
 from typing import Any
 
-from scheduler.settings import log_paths
+from scheduler.settings import log_paths, regular_files
 from scheduler.settings.model import Settings
 from scheduler.settings.types import folder_url
 
@@ -34,15 +33,15 @@ def write(settings: Settings, path: Path) -> None:
     A file that is gone, or that a task has replaced with a link, is left out.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = regular_files.descriptor(regular_files.resolved(settings.logs_folder, path))
     except OSError:
         return
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return
         files, place = _place(settings, path)
-        if files.protocol in {"file", ("file", "local")}:
+        if _is_local(files):
             files.makedirs(place.rpartition("/")[0], exist_ok=True)
+            if Path(place).is_symlink():  # never written through
+                Path(place).unlink()
         with files.open(place, "wb") as copy:
             shutil.copyfileobj(file, copy, 1 << 20)
 
@@ -54,13 +53,15 @@ def local(settings: Settings, path: Path) -> Path:
     """
     if settings.logs.url is None or path.is_file():
         return path
-    cached = settings.home / "cache" / "logs" / path.relative_to(settings.logs_folder)
+    cached = cache(settings) / path.relative_to(settings.logs_folder)
     if time.monotonic() - _read_at.get(cached, -FRESH_S) < FRESH_S and cached.is_file():
         return cached
     try:
         files, place = _place(settings, path)
-        about = files.info(place)
-        _read(files, place, about, cached)
+        if _is_local(files):
+            _read_local(regular_files.descriptor(regular_files.resolved(Path(_base(settings)), Path(place))), cached)
+        else:
+            _read(files, place, files.info(place), cached)
     except FileNotFoundError:
         return path
     except Exception as error:  # each file system has its own errors
@@ -69,8 +70,13 @@ def local(settings: Settings, path: Path) -> Path:
     if len(_read_at) > MOST_FRESH:
         _read_at.clear()
     _read_at[cached] = time.monotonic()
-    _forget_old(settings.home / "cache" / "logs")
+    _forget_old(cache(settings))
     return cached
+
+
+def cache(settings: Settings) -> Path:
+    """The folder of the copies that this machine has read."""
+    return settings.home / "cache" / "logs"
 
 
 def delete_run(settings: Settings, dag_id: str, run_id: str) -> None:
@@ -92,6 +98,33 @@ def _place(settings: Settings, path: Path) -> tuple[Any, str]:
     assert folder is not None
     files, base = fsspec.url_to_fs(folder)
     return files, f"{str(base).rstrip('/')}/{path.relative_to(settings.logs_folder)}"
+
+
+def _base(settings: Settings) -> str:
+    import fsspec
+
+    return str(fsspec.url_to_fs(root(settings))[1])
+
+
+def _is_local(files: Any) -> bool:
+    return files.protocol in {"file", ("file", "local")}
+
+
+def _read_local(descriptor: int, cached: Path) -> None:
+    """Read a copy in a folder of this machine: what a task has put there instead of a file is not followed."""
+    with os.fdopen(descriptor, "rb") as file:
+        size, changed = os.fstat(descriptor).st_size, os.fstat(descriptor).st_mtime
+        with contextlib.suppress(OSError):
+            known = cached.stat()
+            if known.st_size == size and known.st_mtime >= changed:
+                os.utime(cached)
+                return
+        cached.parent.mkdir(log_paths.FOLDER_MODE, parents=True, exist_ok=True)
+        part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+        with part.open("wb") as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+    part.chmod(log_paths.FILE_MODE)
+    part.replace(cached)
 
 
 def _read(files: Any, place: str, about: dict[str, Any], cached: Path) -> None:

@@ -201,6 +201,15 @@ class Waiting(Model):
     queue: str | None = None
 
 
+class ProcessState(Model):
+    """One process of a kind, for all who may see a DAG."""
+
+    kind: str
+    #: alive, silent or stopped.
+    state: str
+    heartbeat_at: datetime
+
+
 class Home(Model):
     """The state of the installation, for the home page."""
 
@@ -213,5 +222,5 @@ class Home(Model):
     waiting: list[Waiting]
     hours: list[Hour]
     deadlines: list[Deadline]
-    processes: list[Process]
+    processes: list[ProcessState]
     import_errors: int

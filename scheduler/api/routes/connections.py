@@ -17,6 +17,8 @@ FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "passwo
 
 def _create(api: Call, body: models.ConnectionBody) -> None:
     values = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_none=True)
+    for name in {"password", "extra"} & values.keys():
+        params.unmasked(name, values[name], None, None)
     made = store.from_values(body.connection_id, values)
     api.write(store.add, [made], api.cipher(), existing="fail")
 
@@ -28,7 +30,10 @@ def _patch(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str]
     shown = one(api, CONNECTIONS, conn_id)
     values = {name: value for name, value in now.as_dict().items() if name != "conn_id"}
     # A client that sends back what it was shown must not store the masks.
-    values |= {name: value for name, value in chosen.items() if name not in {"password", "extra"} or value != shown[name]}
+    values |= chosen
+    for name in {"password", "extra"} & chosen.keys():
+        if chosen[name] is not None:
+            values[name] = params.unmasked(name, chosen[name], shown[name], getattr(now, name))
     made = store.from_values(conn_id, {name: value for name, value in values.items() if value is not None})
     api.write(store.add, [made], api.cipher(), existing="overwrite")
 

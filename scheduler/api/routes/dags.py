@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from scheduler.api.models import known
 from scheduler.api.models.base import Version
 from scheduler.api.params import Page, RunStates, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.settings import data_folder
+from scheduler.settings import data_folder, regular_files
 from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
@@ -25,6 +26,8 @@ from scheduler.store.lists import listing, overview, records, runs
 from scheduler.store.lists.listing import Filters, in_memory
 
 router = new_router(tags=["DAG"])
+#: Bytes of a DAG file in a response.
+LONGEST_SOURCE = 4 << 20
 #: The name of the only bundle, which is the DAGs folder.
 BUNDLE = "dags-folder"
 RANGES = ranges("dag_run_start_date", "dag_run_end_date")
@@ -66,9 +69,9 @@ async def _filters(
 
 
 Chosen = Annotated[Filters, Depends(_filters)]
-#: The parameters that choose DAGs. `exclude_stale` alone chooses none.
+#: The parameters that choose DAGs. The others choose none alone: each DAG is in the only bundle.
 CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters}
-CHOOSING -= {"api", "ranges_", "patterns_", "exclude_stale"}
+CHOOSING -= {"api", "ranges_", "patterns_", "exclude_stale", "tags_match_mode", "bundle_name", "bundle_version"}
 
 
 @router.get("/dags", response_model=models.DagPage)
@@ -212,11 +215,18 @@ def get_dag_source(
 
 
 def _file(api: Call, name: str) -> str | None:
-    """The text of a DAG file in the folder of this web process."""
+    """The text of a DAG file in the folder of this web process; None if it is gone.
+
+    NotFoundError if it is no regular file in this folder: its author could make it a link to what only the web process may read.
+    """
+    folder = api.settings.dags_folder
     try:
-        return (api.settings.dags_folder / name).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        with os.fdopen(regular_files.descriptor(regular_files.resolved(folder, folder / name, links=True)), "rb") as file:
+            return file.read(LONGEST_SOURCE).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError):
+        raise NotFoundError(f"The file {name!r} is no readable file in the DAGs folder: it may be a link that leads out.") from None
 
 
 @router.put("/parseDagFile/{file_token}", status_code=201, tags=["DAG Parsing"])

@@ -30,9 +30,9 @@ def health(request: Request, response: Response) -> dict[str, Any]:
 
 
 @public.get("/alive", name="alive")
-def alive(request: Request, response: Response) -> dict[str, str]:
+async def alive(request: Request, response: Response) -> dict[str, str]:
     """Show whether this web process serves requests. The status is 503 while it shuts down. Unlike /health, it connects to no
-    server.
+    server, and it needs no thread: it answers while all threads wait for PostgreSQL.
     """
     stopping = service_of(request).stopping.is_set()
     response.status_code = 503 if stopping else 200

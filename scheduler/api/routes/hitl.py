@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from scheduler.api import params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
-from scheduler.api.errors import ForbiddenError
+from scheduler.api.errors import ForbiddenError, UnprocessableError
 from scheduler.api.models import hitl as models
 from scheduler.api.params import MappedPlace, Place
 from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
@@ -91,6 +91,8 @@ def update_hitl_detail(api: Api, place: MappedPlace, body: models.HitlAnswer) ->
     request = _asked(api, place)["value"]
     if not requests.is_readable(request):
         raise ConflictError(UNREADABLE)
+    if fault := requests.schema_fault(request):
+        raise UnprocessableError(fault)
     _check(api.account.name, request, body)
     answer = {
         "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": api.read(clock.now).isoformat(),

@@ -104,9 +104,14 @@ def get_home(api: Api) -> dict[str, Any]:
         "waiting": [*api.read(home.waiting, home.filters().visible(tags), api.settings), *read(home.waiting_runs)],
         "hours": list(by_hour.values()),
         "deadlines": read(home.deadlines),
-        "processes": _processes(api, None),
+        "processes": _counted(api),
         "import_errors": api.read(records.IMPORT_ERRORS.count, records.error_filters(tags)),
     }
+
+
+def _counted(api: Call) -> list[dict[str, Any]]:
+    """The kinds and states of the processes. Their hosts and numbers need a role on the installation: see get_processes."""
+    return [{name: row[name] for name in ("kind", "state", "heartbeat_at")} for row in _processes(api, None)]
 
 
 def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[dict[str, Any]]:

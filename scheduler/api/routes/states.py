@@ -7,11 +7,12 @@ from fastapi import Path
 
 from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
+from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page, TaskPlace
 from scheduler.api.routes.assets import known
 from scheduler.exceptions import UsageError
-from scheduler.store.lists import instances, states
+from scheduler.store.lists import instances, requests, states
 
 router = new_router()
 
@@ -34,6 +35,7 @@ def get_task_state_store(api: Api, place: TaskPlace, key: Key) -> dict[str, Any]
 @router.put(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
 def set_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.TaskStateBody) -> None:
     """Store a value for a task instance."""
+    _refuse_reserved(key)
     ti = api.read(instances.instance, *place)
     at, days = body.expires_at, None
     if at == "default":
@@ -44,6 +46,7 @@ def set_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.Task
 @router.patch(f"{TASK}/{{key:path}}", tags=["Task State Store"])
 def patch_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.ValueBody) -> None:
     """Replace a value of a task instance. The time at which it expires stays the same."""
+    _refuse_reserved(key)
     ti = api.read(instances.instance, *place)
     api.write(states.replace_of_task, ti["id"], key, _encoded(api, key, body.value))
 
@@ -51,13 +54,16 @@ def patch_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.Va
 @router.delete(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
 def delete_task_state_store(api: Api, place: TaskPlace, key: Key) -> None:
     """Delete a value of a task instance, if there is one."""
+    _refuse_reserved(key)
     api.read(instances.instance, *place)
     api.write(states.delete_of_task, *place, key=key)
 
 
 @router.delete(TASK, status_code=204, tags=["Task State Store"])
 def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = False) -> None:
-    """Delete all values of a task instance or, with all_map_indices, of all instances of the task."""
+    """Delete all values of a task instance or, with all_map_indices, of all instances of the task. Requests to people and their
+    answers remain.
+    """
     if all_map_indices:
         api.write(states.delete_of_task, *place[:3], map_index=None, key=None)
     else:
@@ -93,6 +99,12 @@ def delete_asset_state_store(api: Api, asset_id: Number, key: Key) -> None:
 def clear_asset_state_store(api: Api, asset_id: Number) -> None:
     """Delete all values of an asset."""
     api.write(states.delete_of_asset, known(api, asset_id)["uri"], None)
+
+
+def _refuse_reserved(key: str) -> None:
+    """ForbiddenError for the keys of requests to people: a client could forge the answer of another account."""
+    if key.startswith(requests.RESERVED):
+        raise ForbiddenError(f"Keys that begin with {requests.RESERVED} are reserved: answer with PATCH .../hitlDetails.")
 
 
 def _encoded(api: Call, key: str, value: Any) -> str:

@@ -15,6 +15,8 @@ FIELDS = {"value", "description"}
 
 
 def _create(api: Call, body: models.VariableBody) -> None:
+    if secrets_masker.looks_secret(body.key):
+        params.unmasked("value", body.text, None, None)
     if not api.write(store.set_variables, [(body.key, body.text, body.description)], api.cipher(), replace=False):
         raise ConflictError(f"There is a variable {body.key!r} already.")
 
@@ -24,7 +26,8 @@ def _patch(api: Call, key: str, body: models.VariableBody, mask: list[str] | Non
     now = api.read(store.variable, key, api.cipher())
     # A client that sends back what it was shown must not store the mask.
     masked = secrets_masker.shown(key, now["value"])
-    value = body.text if "value" in chosen and body.text != masked else now["value"]
+    value = params.unmasked("value", body.text, masked, now["value"]) if "value" in chosen else now["value"]
+    assert value is not None
     api.write(store.set_variables, [(key, value, chosen.get("description"))], api.cipher())
 
 

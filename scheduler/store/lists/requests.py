@@ -6,12 +6,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.authoring import params
+from scheduler.authoring import json_schema, params
 from scheduler.store.lists.instances import INSTANCES, OPERATOR
 from scheduler.store.lists.listing import Filters, Listing
 
 #: The keys of scheduler/operators/hitl.py.
 REQUEST, RESPONSE, EARLIER = "hitl_request", "hitl_response", "hitl_try_{}"
+#: Keys that begin with this are written by tasks, and by the answer of a person, whose account decides who answered.
+RESERVED = "hitl_"
 #: The oldest task instance first.
 REQUESTS = Listing(
     columns=f"{INSTANCES.columns}, q.value as request, q.updated_at as created_at, a.value as answer",
@@ -65,13 +67,19 @@ def asked_at(request: Any) -> datetime | None:
 
 
 def is_readable(request: Any) -> bool:
-    """Whether HITLOperator stored this: tasks and clients can store other values under its key."""
+    """Whether HITLOperator stored this: tasks can store other values under its key."""
     if not isinstance(request, dict) or not isinstance(request.get("options"), list):
         return False
     form = request.get("params") or {}
-    return isinstance(form, dict) and all(
-        isinstance(one, dict) and params.schema_complaint(one.get("schema")) is None for one in form.values()
-    )
+    return isinstance(form, dict) and all(isinstance(one, dict) for one in form.values())
+
+
+def schema_fault(request: Mapping[str, Any]) -> str | None:
+    """The fault in the schemas of a readable request, as a sentence that names the param; None if all are valid."""
+    for name, one in (request.get("params") or {}).items():
+        if complaint := json_schema.schema_complaint(one.get("schema")):
+            return f"The schema of param {name!r} is not valid: {complaint}."
+    return None
 
 
 def fault(request: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:

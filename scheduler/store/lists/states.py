@@ -50,6 +50,7 @@ DELETE_OF_TASK = """
 delete from task_state s using task_instance t join dag_run r on r.id = t.dag_run_id
  where t.id = s.task_instance_id and r.dag_id = %(dag_id)s and r.run_id = %(run_id)s and t.task_id = %(task_id)s
    and t.map_index = coalesce(%(map_index)s, t.map_index) and s.key = coalesce(%(key)s, s.key)
+   and not starts_with(s.key, 'hitl_')
 """
 #: An empty DAG ID stands for the REST API as the writer.
 SET_OF_ASSET = """
@@ -99,7 +100,10 @@ def replace_of_task(connection: Connection, ti_id: int, key: str, value: str) ->
 def delete_of_task(
     connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int | None, *, key: str | None
 ) -> None:
-    """Delete one value or, without `key`, all; without `map_index`, those of all instances of the task."""
+    """Delete one value or, without `key`, all; without `map_index`, those of all instances of the task.
+
+    Requests to people and their answers (requests.RESERVED) remain.
+    """
     names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index, "key": key}
     connection.exec_driver_sql(DELETE_OF_TASK, names)
 

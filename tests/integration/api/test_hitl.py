@@ -1,5 +1,6 @@
 """Questions to a person and their answers, through Airflow's client."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from airflow_client.client.exceptions import ApiException
 from scheduler import DAG
 from scheduler.api.routes import hitl as routes
 from scheduler.operators import HITLOperator, hitl
+from scheduler.store.db.database import transact
+from scheduler.store.lists import states
 
 from .conftest import Web, World
 
@@ -16,12 +19,18 @@ TASK = {"dag_id": "etl", "dag_run_id": "now", "task_id": "extract"}
 PLACE = {**TASK, "map_index": -1}
 
 
-def ask(client: airflow.ApiClient, **request: Any) -> None:
+def keep(world: World, key: str, value: Any) -> None:
+    """Store a value as the task does."""
+    where = "t.task_id = 'extract' and r.run_id = 'now'"
+    ((ti_id,),) = world.scenario.rows(f"select t.id from task_instance t join dag_run r on r.id = t.dag_run_id where {where}")
+    transact(world.scenario.engine, states.set_of_task, ti_id, key, json.dumps(value), at=None, days=None)
+
+
+def ask(world: World, **request: Any) -> None:
     params = {"n": {"value": 1, "schema": {"type": "integer"}, "description": None}}
-    value = {"subject": "Go?", "options": ["yes", "no"], "multiple": False, "params": params, "assigned_users": [], **request}
-    airflow.TaskStateStoreApi(client).set_task_state_store(
-        **TASK, key=hitl.REQUEST, task_state_store_body=airflow.TaskStateStoreBody(value=value)
-    )
+    keep(world, hitl.REQUEST, {
+        "subject": "Go?", "options": ["yes", "no"], "multiple": False, "params": params, "assigned_users": [], **request
+    })  # fmt: skip
 
 
 def answer(*options: str) -> airflow.UpdateHITLDetailPayload:
@@ -37,7 +46,7 @@ def refused(client: airflow.ApiClient, *options: str) -> int:
 def test_a_request_is_answered_once(client: airflow.ApiClient, world: World) -> None:
     api = airflow.TaskInstanceApi(client)
     assert refused(client, "yes") == 404
-    ask(client)
+    ask(world)
     question = api.get_hitl_detail(**PLACE)
     assert (question.subject, question.options, question.response_received, question.task_instance.task_id) == (
         "Go?", ["yes", "no"], False, "extract"
@@ -54,9 +63,7 @@ def test_a_request_is_answered_once(client: airflow.ApiClient, world: World) -> 
 
 @pytest.mark.parametrize("value", ["text", 7, {"subject": 7}, {"task_instance": "x", "options": {}}])
 def test_a_value_that_is_no_request_does_not_break_the_list(client: airflow.ApiClient, world: World, value: Any) -> None:
-    airflow.TaskStateStoreApi(client).set_task_state_store(
-        **TASK, key=hitl.REQUEST, task_state_store_body=airflow.TaskStateStoreBody(value=value)
-    )
+    keep(world, hitl.REQUEST, value)
     api = airflow.TaskInstanceApi(client)
 
     assert [detail.subject for detail in api.get_hitl_details("~", "~").hitl_details] == [routes.UNREADABLE]
@@ -64,11 +71,37 @@ def test_a_value_that_is_no_request_does_not_break_the_list(client: airflow.ApiC
     assert refused(client, "yes") == 409
 
 
-@pytest.mark.parametrize("params", [{"n": 5}, {"n": {"schema": {"type": "nothing"}}}, ["n"]])
+@pytest.mark.parametrize("params", [{"n": 5}, ["n"]])
 def test_params_that_cannot_be_read_do_not_break_the_answer(client: airflow.ApiClient, world: World, params: Any) -> None:
-    ask(client, params=params)
+    ask(world, params=params)
 
     assert refused(client, "yes") == 409
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "nothing"}, {"$ref": "#"}, {"pattern": "(?=a)"}, {"$ref": "http://127.0.0.1:9/x"}, {"$dynamicRef": "#x"}, None],
+)
+def test_a_schema_that_is_not_valid_is_refused(client: airflow.ApiClient, world: World, schema: Any) -> None:
+    ask(world, params={"n": {"schema": schema}})
+
+    assert refused(client, "yes") == 422
+
+
+@pytest.mark.parametrize("key", [hitl.REQUEST, hitl.RESPONSE, hitl.EARLIER.format(1), "hitl_new"])
+def test_a_client_cannot_write_what_stands_for_requests_and_answers(web: Web, world: World, key: str) -> None:
+    """An answer names the account that gave it, and only assigned users give one."""
+    forged = {"chosen_options": ["yes"], "params_input": {}, "responded_by_user": {"id": "boss", "name": "boss"}}
+    ask(world, assigned_users=[{"id": "boss", "name": "boss"}])
+    store = "/api/v2/dags/etl/dagRuns/now/taskInstances/extract/state-store"
+    before = world.scenario.rows("select key, value from task_state")
+    with web.http(web.account("ada", "admin")) as http:
+        assert http.put(f"{store}/{key}", json={"value": forged}).status_code == 403
+        assert http.patch(f"{store}/{key}", json={"value": forged}).status_code == 403
+        assert http.delete(f"{store}/{key}").status_code == 403
+        assert http.delete(store, params={"all_map_indices": True}).status_code == 204
+
+    assert world.scenario.rows("select key, value from task_state") == before
 
 
 @pytest.mark.parametrize(
@@ -84,7 +117,7 @@ def test_values_that_do_not_fit_the_params_are_refused(
     client: airflow.ApiClient, web: Web, world: World, given: dict[str, Any], sentence: str
 ) -> None:
     rows = {"schema": {"type": "integer", "minimum": 1}, "description": None}
-    ask(client, params={"rows": rows, "name": {"value": "x", "schema": {}, "description": None}}, params_order=["rows", "name"])
+    ask(world, params={"rows": rows, "name": {"value": "x", "schema": {}, "description": None}}, params_order=["rows", "name"])
     path = "/api/v2/dags/etl/dagRuns/now/taskInstances/extract/-1/hitlDetails"
     with web.http(web.account("oli", "operator")) as http:
         refusal = http.patch(path, json={"chosen_options": ["yes"], "params_input": given})
@@ -96,7 +129,7 @@ def test_values_that_do_not_fit_the_params_are_refused(
 def test_the_params_of_a_request_have_the_order_of_their_author(client: airflow.ApiClient, web: Web, world: World) -> None:
     with DAG("d", schedule=None):
         task = HITLOperator(task_id="t", subject="s", options=["a"], params={"zebra": 1, "a": 2, "medium": 3})
-    ask(client, **task.request())
+    ask(world, **task.request())
 
     with web.http(web.account("uma", "viewer")) as http:
         (listed,) = http.get("/api/v2/dags/~/dagRuns/~/hitlDetails").json()["hitl_details"]
@@ -118,7 +151,7 @@ def test_the_params_of_a_request_have_the_order_of_their_author(client: airflow.
 def test_an_answer_to_a_try_that_has_ended_is_refused(
     client: airflow.ApiClient, web: Web, world: World, change: str, state: str
 ) -> None:
-    ask(client, try_number=1)
+    ask(world, try_number=1)
     path = "/api/v2/dags/etl/dagRuns/now/taskInstances/extract/-1/hitlDetails"
     which = "task_id = 'extract' and dag_run_id = (select id from dag_run where run_id = 'now')"
     world.scenario.sql(f"update task_instance set {change} where {which}")
@@ -136,7 +169,7 @@ def test_an_answer_to_a_try_that_has_ended_is_refused(
 
 
 def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> None:
-    api, store = airflow.TaskInstanceApi(client), airflow.TaskStateStoreApi(client)
+    api = airflow.TaskInstanceApi(client)
     question = {"subject": "First?", "options": ["yes"], "try_number": 1, "asked_at": "2026-01-01T00:00:00+00:00"}
     answered = {"chosen_options": ["yes"], "responded_by_user": {"id": "7", "name": "ann"}}
 
@@ -149,7 +182,7 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
         return bool(error.value.status == 404)
 
     assert missing(1)
-    ask(client, **question)
+    ask(world, **question)
     assert (detail(1).subject, detail(1).response_received, detail(1).task_instance.try_number) == ("First?", False, 1)
     assert missing(2)
 
@@ -158,26 +191,20 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
         " select id, 1, 'failed', now(), now() from task_instance where task_id = 'extract' and state = 'running'"
     )
     world.scenario.sql("update task_instance set try_number = 2 where task_id = 'extract' and state = 'running'")
-    ask(client, subject="Second?", try_number=2)
+    ask(world, subject="Second?", try_number=2)
     assert missing(1)
-    store.set_task_state_store(
-        **TASK,
-        key=hitl.EARLIER.format(1),
-        task_state_store_body=airflow.TaskStateStoreBody(value={"request": question, "answer": answered}),
-    )
+    keep(world, hitl.EARLIER.format(1), {"request": question, "answer": answered})
     assert (detail(2).subject, detail(2).response_received) == ("Second?", False)
     first = detail(1)
     assert (first.subject, first.chosen_options, first.created_at.year) == ("First?", ["yes"], 2026)
     assert first.responded_by_user and first.responded_by_user.name == "ann"
     for value in ("text", {"request": 7}, {"request": {"asked_at": "never"}}):
-        store.set_task_state_store(
-            **TASK, key=hitl.EARLIER.format(1), task_state_store_body=airflow.TaskStateStoreBody(value=value)
-        )
+        keep(world, hitl.EARLIER.format(1), value)
         assert missing(1) if value == "text" else detail(1).subject == routes.UNREADABLE
 
 
 def test_only_assigned_users_may_answer(client: airflow.ApiClient, world: World) -> None:
-    ask(client, assigned_users=[{"id": "nobody", "name": "nobody"}])
+    ask(world, assigned_users=[{"id": "nobody", "name": "nobody"}])
 
     assert refused(client, "yes") == 403
 
@@ -195,7 +222,7 @@ def test_requests_are_listed_by_their_task_instance_and_their_answer(client: air
         return [(detail.subject, detail.response_received) for detail in page.hitl_details]
 
     assert listed() == []
-    ask(client, subject="Publish the prices?", body="Nine of them rise.")
+    ask(world, subject="Publish the prices?", body="Nine of them rise.")
     waiting, answered = [("Publish the prices?", False)], [("Publish the prices?", True)]
     for filters in (
         {}, {"dag_id": "etl"}, {"dag_id": "etl", "run_id": "now"}, {"response_received": False}, {"subject_search": "PRICES"},

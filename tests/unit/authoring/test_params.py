@@ -1,13 +1,14 @@
 """Params: defaults and schemas are checked when the file is read, values when a run is created, and tasks get them merged."""
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from scheduler import DAG, Param, dag, task
-from scheduler.authoring import params
+from scheduler.authoring import json_schema, params
 from scheduler.exceptions import DagError, ParamError
 from scheduler.operators import BashOperator, EmptyOperator
 from scheduler.serialized.authored import from_dag
@@ -41,7 +42,11 @@ def test_none_that_does_not_fit_is_no_default() -> None:
         ({"n": Param("2026-01-01T00:00:00", type="string", format="date-time")}, "is not a 'date-time'"),
         ({"n": datetime(2026, 1, 1, tzinfo=UTC)}, "the default of param 'n' is not JSON"),
         ({"n": float("nan")}, "the default of param 'n' is not JSON"),
-        ({"n": Param(1, **{"$ref": "http://127.0.0.1:9/none.json"})}, "its schema refers to 'http://127.0.0.1:9/none.json'"),
+        ({"n": Param(1, **{"$ref": "http://127.0.0.1:9/none.json"})}, "it refers to 'http://127.0.0.1:9/none.json'"),
+        ({"n": Param(1, **{"$ref": "#"})}, "'#' leads to itself"),
+        ({"n": Param(1, **{"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})}, "leads to itself"),
+        ({"n": Param("b", pattern="(?=a)b")}, "pattern: .* is not a 'regex' .*look-around"),
+        ({"n": Param("b", pattern="((a{100}){100}){1000}")}, "is not a 'regex' .*when compiled"),
         ({" ": 1}, "the name of a param must not be empty"),
     ],
 )
@@ -50,6 +55,31 @@ def test_a_wrong_param_is_refused_when_the_file_is_read(given: dict[str, Any], w
         DAG("d", params=given)
     with pytest.raises(DagError, match=f"Task 't' of DAG 'd': .*{words}"), DAG("d"):
         EmptyOperator(task_id="t", params=given)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": "^(a+)+$"}, "a" * 5000 + "!"),
+        ({"items": {"patternProperties": {"^(a|a)*$": {}}, "additionalProperties": False}}, [{"a" * 5000 + "!": 1}]),
+        ({"propertyNames": {"pattern": "^(a|aa)+$"}}, {"a" * 5000 + "!": 1}),
+        ({"$defs": {"t": {"pattern": "(.*)*x"}}, "additionalProperties": {"$ref": "#/$defs/t"}}, {"k": "a" * 5000}),
+        ({"uniqueItems": True, "items": {"type": "integer"}}, [*range(20_000), "x"]),
+    ],
+)
+def test_a_value_is_matched_in_linear_time(schema: dict[str, Any], value: Any) -> None:
+    before = time.process_time()
+
+    assert json_schema.complaint(value, schema) is not None
+
+    assert time.process_time() - before < 1
+
+
+def test_a_schema_whose_references_double_is_refused() -> None:
+    doubled: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    complaint = json_schema.schema_complaint({"$defs": doubled | {"d40": {}}, "$ref": "#/$defs/d0"})
+
+    assert complaint is not None and "10,000 objects and 100 patterns are allowed" in complaint
 
 
 @pytest.mark.parametrize("value", ["2026-01-31", "1999-12-31"])
