@@ -87,6 +87,32 @@ def test_a_masked_value_that_is_sent_back_changes_nothing(web: Web, world: World
     ]  # fmt: skip
 
 
+def test_a_change_with_an_old_etag_is_refused(web: Web, world: World) -> None:
+    """Each resource that has a GET and a PATCH at one path."""
+    run = f"{API}/dags/etl/dagRuns/good"
+    with web.http(web.account("ada", "admin")) as http:
+        http.post(f"{API}/variables", json={"key": "v", "value": "1"})
+        http.post(f"{API}/connections", json={"connection_id": "c", "conn_type": "x"})
+        http.post(f"{API}/pools", json={"name": "p", "slots": 1})
+        for path, first, second in (
+            (f"{API}/variables/v", {"key": "v", "value": "2"}, {"key": "v", "value": "3"}),
+            (f"{API}/connections/c", {"connection_id": "c", "conn_type": "y"}, {"connection_id": "c", "conn_type": "z"}),
+            (f"{API}/pools/p", {"slots": 2}, {"slots": 3}),
+            (f"{API}/dags/etl", {"is_paused": True}, {"is_paused": False}),
+            (run, {"note": "one"}, {"note": "two"}),
+            (f"{run}/taskInstances/extract", {"note": "one"}, {"note": "two"}),
+        ):
+            old = http.get(path).headers["etag"]
+            assert http.patch(path, json=first, headers={"If-Match": old}).status_code == 200, path
+            after = http.get(path)
+            assert http.patch(path, json=second, headers={"If-Match": old}).status_code == 412, path
+            assert http.get(path).text == after.text
+            assert http.patch(path, json=second, headers={"If-Match": f'"x", {after.headers["etag"]}'}).status_code == 200, path
+        assert http.delete(f"{API}/variables/v", headers={"If-Match": '"old"'}).status_code == 412
+        assert http.delete(f"{API}/variables/none", headers={"If-Match": "*"}).status_code == 412
+        assert http.delete(f"{API}/variables/v", headers={"If-Match": "*"}).status_code == 204
+
+
 def test_no_route_reads_a_large_body_without_a_login(web: Web) -> None:
     """The body never ends, so only a response that does not wait for it arrives."""
     paths = web.app.openapi()["paths"]
