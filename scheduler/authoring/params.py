@@ -144,7 +144,11 @@ def typed(spec: Mapping[str, Any], name: str, text: str) -> Any:
     if not schema:
         default = spec.get(name, {}).get("value")
         return text if isinstance(default, str) else value
-    return text if (_complaint(value, schema) and not _complaint(text, schema)) or schema.get("type") == "string" else value
+    return (
+        text
+        if (json_schema.complaint(value, schema) and not json_schema.complaint(text, schema)) or schema.get("type") == "string"
+        else value
+    )
 
 
 def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
