@@ -1,4 +1,4 @@
-"""JSON schemas of params, matched in linear time and within limits: whoever writes a schema must not be able to stop a process."""
+"""JSON schemas of params, matched in linear time and within limits: the author of a schema cannot stop a process."""
 
 import json
 from collections.abc import Mapping

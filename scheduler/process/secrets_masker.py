@@ -175,7 +175,7 @@ def unmasked_text(new: str, shown_text: str | None, old: str | None) -> str | No
 def _parsed(text: str | None) -> Any:
     try:
         return json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
