@@ -281,6 +281,8 @@ class LoadedFiles:
             if any(other.changed() for other in self._files.values()):
                 self._forget()
             loaded = self._files[file] = self._load(file)
+        # A worker restores the path after each task. Functions of the file may still import from the folders that it added.
+        sys.path[:] = loaded.path
         return loaded
 
     def _note_modules(self, loaded: "Loaded") -> None:
@@ -330,6 +332,8 @@ class Loaded:
     stamps: dict[str, side_effects.Stamp | None]
     read_elsewhere: bool
     at: float
+    #: sys.path after the load.
+    path: list[str] = field(default_factory=lambda: list(sys.path))
     #: The versions with which its tasks were compared.
     compared: set[int] = field(default_factory=set)
 

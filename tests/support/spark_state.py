@@ -39,8 +39,6 @@ def leave_everything(spark: Any, folder: Path) -> None:
     spark.range(3).createOrReplaceTempView("mine")
     spark.range(3).createOrReplaceGlobalTempView("mine")
     spark.udf.register("mine", lambda x: x)
-    spark.sql(f"create database if not exists mine location '{folder}'")
-    spark.catalog.setCurrentDatabase("mine")
     spark.conf.set("spark.sql.shuffle.partitions", "99")
     spark.conf.set("spark.mine", "1")
     spark.range(100).cache().count()

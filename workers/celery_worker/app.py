@@ -282,7 +282,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
         store=DatabaseStore(settings, hot, follower, lock=lock),
         files=load.LoadedFiles(settings.dags_folder),
         slot=slot,
-        guard=Guard(),
+        guard=Guard(own_process=True),
         log=logs.TryLog(
             json_lines=settings.logs.format == "json",
             closed=None if settings.logs.url is None else log_copies.Notes(settings, os.getppid()).add,

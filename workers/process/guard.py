@@ -2,6 +2,8 @@
 
 import _signal  # type: ignore[import-not-found]
 import contextlib
+import contextvars
+import decimal
 import logging
 import os
 import signal
@@ -12,7 +14,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from scheduler.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
+from workers.process import process_state
 from workers.process.logs import worker_log
+from workers.process.process_state import ProcessState
+from workers.process.threads import Threads
 
 R = TypeVar("R")
 
@@ -31,7 +36,9 @@ set_mask: Callable[[int, Collection[int]], set[int]] = _signal.pthread_sigmask
 class Guard:
     """Runs user code in the main thread of a pool process. Each pool process creates one before its first task."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own_process: bool = False) -> None:
+        """`own_process`: the process only runs tasks. A person who tests a DAG keeps the seed of random numbers."""
+        self._own_process = own_process
         self._inside = False
         self._interruption: BaseException | None = None
         self._timeout_s: float | None = None
@@ -42,6 +49,8 @@ class Guard:
         self._blocked: set[int] = set()
         self._logging = Logging()
         self._folder = _working_folder()
+        #: Why this process must not run another task; None if all changes of the last task were undone.
+        self.unfit: str | None = None
         self._umask = os.umask(0o022)
         os.umask(self._umask)
 
@@ -60,7 +69,8 @@ class Guard:
                     signal.setitimer(signal.ITIMER_REAL, timeout_s)
                 self._interruption, self._inside = None, True
                 try:
-                    return work()
+                    # In a copy, so that the values of context variables end with the task.
+                    return contextvars.copy_context().run(_with_own_decimals, work)
                 except (SkipTask, FailTask):
                     raise
                 except BaseException as error:
@@ -91,7 +101,7 @@ class Guard:
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        """Restore the working folder, environment, umask, timers, signals and logging after the block."""
+        """Restore the state of the process after the block. `unfit` is set if that fails."""
         if not self._handlers:
             # Not earlier, because the pool changes the handlers of its processes after the fork.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
@@ -100,6 +110,7 @@ class Guard:
         timers = [timer for timer in TIMERS if not signal.getitimer(timer)[0]]
         self._logging.note_new()
         self._go_home()
+        state, threads = ProcessState(), Threads()
         try:
             yield
         finally:
@@ -112,6 +123,9 @@ class Guard:
             for number, handler in self._handlers.items():
                 if handler_of(number) is not handler and handler is not None:
                     set_handler(number, handler)
+            self.unfit = _unfit(state.restore(), threads.left())
+            if self._own_process:
+                process_state.reseed()
             self._logging.restore()
             if _variables() != self._variables:
                 self._restore_environment()
@@ -137,6 +151,18 @@ class Guard:
         os.environ.update(self._environment)
         if zone != self._environment.get("TZ"):
             time.tzset()
+
+
+def _unfit(lasting: str | None, left: list[str]) -> str | None:
+    if left:
+        return f"threads of this task still run: {', '.join(left[:3])}{', ...' if len(left) > 3 else ''}"
+    return f"this task changed {lasting}, which could not be restored" if lasting is not None else None
+
+
+def _with_own_decimals(work: Callable[[], R]) -> R:
+    """Run `work` with a new decimal context: the copy of a context variable would be the same object."""
+    decimal.setcontext(decimal.Context())
+    return work()
 
 
 class Logging:

@@ -20,6 +20,12 @@ AFTERMATH = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext\.dagScheduler\(\)\" is null|Answer from Java side is empty"
     r"|Error while sending or receiving|Connection refused|'NoneType' object has no attribute '(?:sc|_jsc|_jvm)'"
 )
+#: The folder of tables in the temporary folder of a JVM or driver. It is a file there, because the tables would end with it.
+NO_WAREHOUSE = "spark-warehouse"
+NO_TABLES = (
+    "A table that is saved only by name would be removed when this task ends: write it to a path, return the DataFrame, or name a "
+    "persistent catalog, or a folder in spark.sql.warehouse.dir, in the conf."
+)
 #: Code that is not the author's.
 LIBRARY = re.compile(
     r"site-packages/|dist-packages/|pyspark\.zip/|py4j-[\d.]+-src\.zip/|/pyspark/|/lib/python\d|^<frozen |^<string>"
@@ -202,6 +208,7 @@ DRIVER_MEMORY = "The driver ran out of memory: raise spark.driver.memory, or col
 #: Patterns with their sentences, in which {0} is the first group. They go from the specific to the general: an executor that ran
 #: out of memory is also a lost executor and a failed job.
 RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"/paceline-(?:jvm|spark)-[^/\s]*/{NO_WAREHOUSE}\b", NO_TABLES),
     (
         r"(Total size of serialized results of [^\n]*? is bigger than \S+ \([^)]*\))",
         "{0}: collect fewer rows into Python, or raise spark.driver.maxResultSize.",

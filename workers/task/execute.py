@@ -121,6 +121,9 @@ class TryRunner:
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
+            if self.guard.unfit is not None:
+                self.continuing.retire()
+                self.log.line(self.guard.unfit, "WARNING")
             # Before the report, so that the reason is in the log when the state is visible.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
             accepted, following = self._report(claim, dag, self._complete(_ending(result)))

@@ -33,8 +33,12 @@ class Continuing:
 
     @property
     def must_be_replaced(self) -> bool:
-        """Whether this process has run worker.max_tasks_per_child tasks, and has to be replaced."""
+        """Whether this process has run worker.max_tasks_per_child tasks, or `retire` was called."""
         return self._left <= 0
+
+    def retire(self) -> None:
+        """Have this process replaced after the task that it runs now."""
+        self._left = 0
 
     def begin(self, dispatch_id: str) -> None:
         """A message arrived, with this dispatch."""

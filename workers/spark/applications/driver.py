@@ -9,7 +9,7 @@ from pathlib import Path
 from scheduler.exceptions import FailTask, TaskStopped, TaskTimeout
 from scheduler.operators import process
 from scheduler.settings import Settings
-from workers.spark import archive, java
+from workers.spark import archive, causes, java
 from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command
 from workers.spark.clusters.command import Submission
@@ -36,6 +36,12 @@ def run(submission: Submission, followed: Followed, settings: Settings) -> None:
     except BaseException:
         followed.note(Status(Phase.FAILED, "its driver could not be started"))
         raise
+    left = _left_on_server(submission, followed)
+    if ended.exit_code != 0 and left is not None:
+        # Its row stays open, so that the next try ends it before it submits another one.
+        raise ApplicationError(
+            f"The Spark application ended with {process.describe(ended.exit_code)}, but {left}; {followed.cause}"
+        )
     if ended.exit_code != 0:
         exit_code = process.describe(ended.exit_code)
         followed.note(Status(Phase.FAILED, exit_code))
@@ -65,6 +71,8 @@ def _start(
         else:
             secrets = _write(Path(folder) / "secrets.properties", command.properties(submission.conf))
             sql_file = _write(Path(folder) / "statements.sql", submission.sql or "")
+            if submission.sql is not None:
+                (Path(folder) / causes.NO_WAREHOUSE).touch()
             arguments = command.argv(submission, binary=binary_of(submission), secrets=secrets, sql_file=sql_file)
             environment = _environment(submission, settings)
         say(command.shown(arguments))
@@ -95,6 +103,16 @@ def _write(path: Path, text: str) -> str | None:
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def _left_on_server(submission: Submission, followed: Followed) -> str | None:
+    """Close the session of a driver that has ended. Returns why that failed; then the server may still work for it."""
+    try:
+        followed.cluster.interrupt(submission, within_s=followed.settings.kill_timeout)
+    except ClusterUnreachableError as error:
+        say(str(error), level="WARNING")
+        return str(error)
+    return None
 
 
 def _end_rest(submission: Submission, followed: Followed, interruption: BaseException) -> None:

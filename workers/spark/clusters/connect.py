@@ -5,12 +5,21 @@ import re
 import sys
 import threading
 import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import quote
 
 from scheduler.exceptions import FailTask
+from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.local import Local
-from workers.spark.clusters.status import ClusterUnreachableError
+from workers.spark.clusters.local import Local, running
+from workers.spark.clusters.protocol import Password
+from workers.spark.clusters.status import ClusterUnreachableError, Ids
 
+#: Seconds in which a server must close a session.
+INTERRUPT_S = 10.0
+#: The user of a session if the URL names none.
+USER = "paceline"
 #: The namespace of the UUIDs that turn tags into session IDs, the same in every process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
 
@@ -21,6 +30,12 @@ class Connect(Local):
     masters = re.compile(r"sc://\S+")
     example = "sc://host:port"
     needs_java = False
+    signs_requests = True
+
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
+        self._address = address
+        self._conn_id = reach.get("conn_id")
+        self._password = password
 
     def check(self, submission: Submission) -> None:
         if not submission.is_python:
@@ -45,6 +60,22 @@ class Connect(Local):
     def interrupt(self, submission: Submission, *, within_s: float) -> None:
         interrupt(submission.target.master, submission.tag, within_s=within_s)
 
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        """Its session, which any worker can name: the server may still execute it although its driver has died elsewhere."""
+        return Ids(driver_id=tag)
+
+    def gone(self, ids: Ids, tag: str) -> bool:
+        """Whether no driver runs here and the server has closed the session; then a driver on another machine cannot use it."""
+        if running(tag):
+            return False
+        interrupt(self._master(), tag, within_s=calls.left(INTERRUPT_S))
+        return True
+
+    def _master(self) -> str:
+        """The address with the token of the connection, which is not stored with the application."""
+        token = self._password(self._conn_id) if self._conn_id else None
+        return f"{self._address}/;token={quote(token, safe='')}" if token else self._address
+
 
 def session_of(tag: str) -> str:
     """The session ID of a tag."""
@@ -55,6 +86,8 @@ def remote(master: str, tag: str) -> str:
     """The URL of the session of a tag, for the environment variable SPARK_REMOTE."""
     base, _, parameters = master.partition("/;")
     given = [part for part in parameters.split(";") if part and not part.startswith("session_id=")]
+    if not any(part.startswith("user_id=") for part in given):
+        given.append(f"user_id={USER}")  # a session belongs to a user, and the workers of a retry may have another one
     return f"{base.rstrip('/')}/;" + ";".join([*given, f"session_id={session_of(tag)}"])
 
 

@@ -26,7 +26,7 @@ class Cluster(ABC):
     masters: ClassVar[re.Pattern[str]]
     example: ClassVar[str]
     has_cluster_mode: ClassVar[bool] = True
-    #: Whether the password of the connection signs requests.
+    #: Whether requests need the password of the connection.
     signs_requests: ClassVar[bool] = False
     #: Whether spark-submit uploads the files of an application in deploy mode cluster from this machine.
     uploads_files: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class Cluster(ABC):
         return None
 
     def interrupt(self, submission: Submission, *, within_s: float) -> None:  # noqa: B027
-        """End what a driver on this machine has left on a server when it was killed; by default nothing."""
+        """End what a driver on this machine has left on a server when it has ended in any way; by default nothing."""
 
     def submit(self, submission: Submission, run: Run) -> Ids:
         """Submit an application whose driver runs in the cluster. Not called for a master without the deploy mode cluster.

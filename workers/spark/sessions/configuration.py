@@ -61,8 +61,8 @@ def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
     merged_conf = defaults | dict(own)
     if merged_conf["spark.master"].startswith("local"):
         return {**conf.LOOPBACK, **merged_conf}
-    # Remote executors can share PACELINE_HOME, but not the folder of the JVM, which is the warehouse of a local master.
-    return {"spark.sql.warehouse.dir": str(settings.home / "warehouse"), **merged_conf}
+    # A worker of UDFs on another machine cannot be ended between two tasks, and would keep the environment of the first one.
+    return {"spark.python.worker.reuse": "false", **merged_conf}
 
 
 def split(own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

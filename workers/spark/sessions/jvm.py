@@ -22,6 +22,8 @@ from workers.spark import causes, conf
 from workers.spark.java import check_java, environment
 from workers.spark.sessions.scratch import Scratch
 
+#: The warehouse of a JVM whose conf names none. Its name is part of Spark's error for a table.
+WAREHOUSE = causes.NO_WAREHOUSE
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 3.0
 CHUNK_BYTES = 65536
@@ -41,8 +43,7 @@ class Jvm:
         self._recent = bytearray()
         self._scratch = Scratch()
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
-        # Tables in the catalog of this JVM are removed with it: another JVM could not read them, or save one of the same name.
-        self._warehouse = self._scratch.path / "warehouse"
+        self._warehouse = self._scratch.path / WAREHOUSE
         # A file instead of arguments, which every user of the machine can read.
         properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
         read, write = os.pipe()
@@ -68,12 +69,11 @@ class Jvm:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def tables(self) -> set[str]:
-        """The tables and databases in the catalog of this JVM, which are removed with it."""
-        with contextlib.suppress(OSError):
-            return {path.name for path in self._warehouse.iterdir()}
-        return set()
+    def refuse_tables(self) -> None:
+        """Let Spark create no table in the folder of this JVM, once it has a session: the table would end with the JVM."""
+        with contextlib.suppress(OSError):  # the conf names another folder
+            self._warehouse.rmdir()
+            self._warehouse.touch()
 
     def clear_output(self) -> None:
         """Forget the output so far, at the start of a task."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+FACTORY = "org.apache.spark.api.python.PythonWorkerFactory"
 #: The bit of SIGKILL in the pending signals of a process.
 SIGKILL = 1 << (signal.SIGKILL - 1)
 #: Stopped, traced, a zombie, dead.
@@ -31,19 +32,34 @@ def is_running(pid: int) -> bool:
     return fields["State"][0] not in NOT_RUNNING and not int(fields["ShdPnd"], 16) & SIGKILL
 
 
+def end_idle_workers(classes: Any, context: Any) -> None:
+    """End the workers that wait for work: UDFs of the next task would find the environment, folder and modules of this one.
+
+    Their daemon stays, and forks others.
+    """
+    for factory in _factories(classes, context):
+        method = factory.getClass().getDeclaredMethod(f"{FACTORY.replace('.', '$')}$$cleanupIdleWorkers", None)
+        method.invoke(factory, None)
+
+
 def _pids(classes: Any, context: Any) -> Iterator[int]:
     """The PIDs of the daemons, from private fields of Spark, which has no API for them. Without these fields there are none."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, AttributeError, TypeError):
-        factories = _field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env()).valuesIterator()
-        while factories.hasNext():
-            daemon = _field(classes, "org.apache.spark.api.python.PythonWorkerFactory", "daemon").get(factories.next())
+        for factory in _factories(classes, context):
+            daemon = field(classes, FACTORY, "daemon").get(factory)
             if daemon is not None:
                 yield int(daemon.pid())
 
 
-def _field(classes: Any, owner: str, name: str) -> Any:
+def _factories(classes: Any, context: Any) -> Iterator[Any]:
+    factories = field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env()).valuesIterator()
+    while factories.hasNext():
+        yield factories.next()
+
+
+def field(classes: Any, owner: str, name: str) -> Any:
     """A field by the name of its class: reflection on an object would load classes that may be missing."""
     field = classes.java.lang.Class.forName(owner).getDeclaredField(name)
     field.setAccessible(True)

@@ -1,90 +1,24 @@
 """The session of one task in a warm JVM, and its cleanup: the next task finds nothing of it."""
 
 import contextlib
-import os
 import re
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workers.process.threads import Threads
 from workers.spark import causes
 from workers.spark.sessions import error_texts, python_side
+from workers.spark.sessions.jvm_state import CANCEL_S, PAUSE_S, State
 from workers.spark.sessions.session_pool import ANSWER_S, JVM_ERROR, JVM_FAILED, WarmJvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Seconds in which a JVM must cancel the work of an interrupted task; then it is ended. The task stopper allows ten.
-CANCEL_S = 4.0
-PAUSE_S = 0.02
 #: The message of py4j for a call without an answer. Errors of the JVM itself have more lines.
 NO_ANSWER = re.compile(r"An error occurred while calling \S+")
-
-
-class State:
-    """The state that all sessions of a JVM share and a task can change, before a task."""
-
-    def __init__(self, warm: WarmJvm) -> None:
-        self._warm = warm
-        context = warm.context
-        self._listeners = self._identities()
-        self._added = _added(context)
-        self._hadoop = context.hadoopConfiguration().getPropsWithPrefix("")
-
-    def restore(self) -> None:
-        """Restore the shared state; a JVM is unfit if some of it cannot be restored."""
-        warm, context = self._warm, self._warm.context
-        shared = warm.session.sharedState()
-        for query in list(shared.activeStreamingQueries().values()):
-            query.stop()
-        shared.cacheManager().clearCache()
-        if context.persistentRdds().nonEmpty():
-            for persisted in list(warm.base.sparkContext._jsc.getPersistentRDDs().values()):
-                persisted.unpersist(False)
-        shared.globalTempViewManager().clear()
-        for identity, listener in self._identities().items():
-            if identity not in self._listeners:
-                context.removeSparkListener(listener)
-        if context.getCheckpointDir().isDefined():
-            context.setCheckpointDir(None)
-        self._restore_hadoop(context.hadoopConfiguration())
-        _restore_python(warm)
-        warm.unfit = self._lasting() or warm.python.broken
-
-    def _lasting(self) -> str | None:
-        """The change of a task that cannot be restored; None if nothing."""
-        warm, context = self._warm, self._warm.context
-        if _added(context) != self._added:
-            return "a task added files or jars to its SparkContext, which cannot be removed"
-        if context.conf().toDebugString() != warm.shared_conf:
-            return "a task changed the configuration that all sessions share"
-        if not warm.session.sharedState().externalCatalog().databaseExists("default"):
-            return "a task dropped the database default"
-        return None
-
-    def _restore_hadoop(self, hadoop: Any) -> None:
-        """Restore the Hadoop configuration. The JVM compares it, since there are a thousand keys and each call is a round trip."""
-        now, before = hadoop.getPropsWithPrefix(""), self._hadoop
-        if now.equals(before):
-            return
-        maps = self._warm.classes.java.util.HashMap
-        changed, gone = maps(now), maps(before)
-        changed.entrySet().removeAll(before.entrySet())
-        gone.keySet().removeAll(now.keySet())
-        for key in [*changed.keySet(), *gone.keySet()]:
-            value = before.get(key)
-            hadoop.unset(key) if value is None else hadoop.set(key, value)
-
-    def _identities(self) -> dict[int, Any]:
-        """The listeners of the context in all event queues, by identity."""
-        listeners = self._warm.context.listenerBus().listeners()
-        identity = self._warm.classes.java.lang.System.identityHashCode
-        return {identity(listener): listener for listener in (listeners.get(number) for number in range(listeners.size()))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +28,8 @@ class Begun:
     session: "SparkSession"
     before: State
     thread: Any
+    #: The threads of this process.
+    threads: Threads
 
 
 def begin(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Begun:
@@ -105,7 +41,7 @@ def begin(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Begun:
         session.conf.set(key, value)
     _make_current(warm, session)
     session.sparkContext.setJobGroup(name, name, interruptOnCancel=True)
-    return Begun(session, before, warm.classes.java.lang.Thread.currentThread())
+    return Begun(session, before, warm.classes.java.lang.Thread.currentThread(), Threads())
 
 
 @contextlib.contextmanager
@@ -126,6 +62,8 @@ def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
             warm.unfit = JVM_FAILED
         raise
     finally:
+        if warm.unfit is None and begun.threads.left():
+            warm.unfit = "a thread of an ended task may still use it"
         _close(warm, begun.before)
 
 
@@ -231,20 +169,3 @@ def _cancelled(warm: WarmJvm, thread: Any) -> bool:
         if done.wait(PAUSE_S):
             return True
     return False
-
-
-def _added(context: Any) -> tuple[int, int, int]:
-    return context.addedFiles().size(), context.addedJars().size(), context.addedArchives().size()
-
-
-def _restore_python(warm: WarmJvm) -> None:
-    from pyspark import SparkFiles, accumulators
-
-    accumulators._accumulatorRegistry.clear()
-    context = warm.base.sparkContext
-    root = SparkFiles.getRootDirectory()
-    sys.path[:] = [path for path in sys.path if path == root or not path.startswith(root)]
-    context._python_includes.clear()
-    for left in os.scandir(context._temp_dir):
-        with contextlib.suppress(OSError):
-            shutil.rmtree(left.path) if left.is_dir(follow_symlinks=False) else Path(left.path).unlink()

@@ -65,6 +65,13 @@ class WarmJvm:
         self.context, self.session = base.sparkContext._jsc.sc(), base._jsparkSession
         self.shared_conf = self.context.conf().toDebugString()
         self.python = PythonSide(base)
+        self.session.sharedState().externalCatalog()  # creates the folder, with its first use
+        self.jvm.refuse_tables()
+
+    @property
+    def has_local_executors(self) -> bool:
+        """Whether tasks of Spark run in this JVM."""
+        return self.conf["spark.master"].startswith("local") and not self.conf["spark.master"].startswith("local-")
 
     @property
     def stopped(self) -> bool:

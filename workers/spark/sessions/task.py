@@ -17,7 +17,7 @@ from workers.process.guard import Logging
 from workers.process.logs import stamp, worker_log
 from workers.process.progress import Look
 from workers.spark import archive, causes, conf, frames
-from workers.spark.sessions import configuration, error_texts, python_side, session, session_pool, watch
+from workers.spark.sessions import configuration, error_texts, jvm_state, python_side, session, session_pool, watch
 from workers.spark.sessions.jvm import JvmError
 from workers.spark.sessions.session_pool import WarmJvm
 
@@ -58,7 +58,7 @@ def run(
 
     warm, begun = _begun(take, release, for_session, name=_name(values["ti"]))
     # Including the loggers of PySpark and py4j, which exist only after the first task that imports them.
-    loggers, tables = Logging(), warm.jvm.tables
+    loggers = Logging()
     loggers.note_new()
     try:
         with session.until_end(warm, begun) as spark:
@@ -69,7 +69,8 @@ def run(
                 result = run_operator(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
-        _warn_about_tables(warm.jvm.tables - tables)
+        if warm.unfit == jvm_state.CATALOG_CHANGED:
+            _warn_about_tables()
         return result
     except BaseException as error:
         _keep_text(warm, error)
@@ -101,14 +102,13 @@ def _begun(
             worker_log.warning("a used JVM created no session (%s): starting a new JVM", causes.first_line(error))
 
 
-def _warn_about_tables(names: set[str]) -> None:
-    """Log a warning that tables saved only by name do not last."""
-    if names:
-        with contextlib.suppress(Exception):  # the task may have closed its output
-            print(  # noqa: T201
-                f"{stamp()} WARNING spark: {', '.join(sorted(names))} in the warehouse: only this JVM knows it, and it is removed "
-                "with the JVM. Return the DataFrame, write it to a path, or use a persistent catalog."
-            )
+def _warn_about_tables() -> None:
+    """Log a warning that names in a catalog in memory do not last."""
+    with contextlib.suppress(Exception):  # the task may have closed its output
+        print(  # noqa: T201
+            f"{stamp()} WARNING spark: only the JVM of this task knows the names of the tables, databases and functions that it "
+            "created, and it ends now. Return the DataFrame, write it to a path, or use a persistent catalog."
+        )
 
 
 def _keep_text(warm: WarmJvm, error: BaseException) -> None:

@@ -223,3 +223,43 @@ def test_a_pool_process_shares_most_of_its_memory_with_its_worker(bench: Any) ->
     memory = bench.scenario.rows("select value from xcom where key = 'return_value'")[0][0]
     private = memory["Private_Dirty:"] + memory["Private_Clean:"]
     assert private < 0.45 * memory["Rss:"], memory
+
+
+def test_a_thread_of_a_task_that_timed_out_ends_with_its_process_and_other_processes_stay(shared_bench: Any) -> None:
+    shared_bench.run("""
+        import os, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        from datetime import timedelta
+        POOL = ThreadPoolExecutor(1)
+        def leak():
+            while True:
+                print("leaked", flush=True)
+                time.sleep(0.01)
+        @dag(schedule=None)
+        def d():
+            @task(execution_timeout=timedelta(seconds=1))
+            def slow():
+                print("pid", os.getpid())
+                threading.Thread(target=leak).start()
+                time.sleep(60)
+            @task(trigger_rule="all_done")
+            def after(before=None):
+                time.sleep(0.5)
+                print("pid", os.getpid(), POOL.submit(abs, -1).result())
+            @task(trigger_rule="all_done")
+            def last(before=None):
+                time.sleep(0.5)
+                print("pid", os.getpid())
+            last(after(slow()))
+        d()
+    """)
+
+    def pid(task_id: str) -> str:
+        return str(re.search(r"^pid (\d+)", shared_bench.log(task_id), re.MULTILINE)[1])  # type: ignore[index]
+
+    assert shared_bench.scenario.states() == {"slow": "failed", "after": "success", "last": "success"}
+    assert "threads of this task still run: Thread-" in shared_bench.log("slow")
+    assert "leaked" in shared_bench.log("slow")
+    assert "leaked" not in shared_bench.log("after") + shared_bench.log("last")
+    assert pid("slow") != pid("after") == pid("last")
+    assert not psutil.pid_exists(int(pid("slow")))

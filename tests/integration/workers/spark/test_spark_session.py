@@ -1,5 +1,6 @@
 """The state of a warm JVM before and after a task: sessions of one JVM, opened as the worker opens them."""
 
+import contextlib
 import gc
 import json
 import os
@@ -22,7 +23,7 @@ from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.operators.streaming import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.spark import archive
+from workers.spark import archive, causes
 from workers.spark.sessions import configuration as configurations
 from workers.spark.sessions import session, session_pool, watch
 from workers.spark.sessions.session_pool import WarmJvm
@@ -270,6 +271,63 @@ def test_a_full_disk_of_logs_does_not_block_the_jvm(jvm: WarmJvm) -> None:
     assert jvm.jvm.alive
 
 
+def test_a_file_system_of_a_task_with_its_credentials_does_not_serve_the_next(jvm: WarmJvm, tmp_path: Path) -> None:
+    def read(spark: Any) -> list[str]:
+        return [row.value for row in spark.read.text("viewfs://teams/data").collect()]
+
+    for team in ("red", "blue"):
+        (tmp_path / team).mkdir()
+        (tmp_path / team / "data.txt").write_text(team)
+        with session.opened(jvm, {}, name=team) as spark:
+            spark.conf.set("fs.viewfs.mounttable.teams.link./data", f"file://{tmp_path / team}")
+            assert read(spark) == [team]
+        assert jvm.unfit is None
+
+    with session.opened(jvm, {}, name="nobody") as spark, pytest.raises(Exception, match="Empty Mount table"):
+        read(spark)
+
+
+def test_a_working_folder_of_a_file_system_does_not_outlive_its_task(jvm: WarmJvm, tmp_path: Path) -> None:
+    def local(spark: Any) -> Any:
+        return jvm.classes.org.apache.hadoop.fs.FileSystem.get(spark._jsc.hadoopConfiguration())
+
+    with session.opened(jvm, {}, name="moves") as spark:
+        before = str(local(spark).getWorkingDirectory())
+        local(spark).setWorkingDirectory(jvm.classes.org.apache.hadoop.fs.Path(str(tmp_path)))
+
+    with session.opened(jvm, {}, name="next") as spark:
+        assert str(local(spark).getWorkingDirectory()) == before
+
+
+def test_udfs_of_the_next_task_see_no_process_of_this_one(jvm: WarmJvm, tmp_path: Path) -> None:
+    def spoil(_: int) -> int:
+        import decimal
+
+        os.environ["MINE"] = "1"
+        os.chdir(tmp_path)
+        sys.path.insert(0, "/mine")
+        sys.modules["mine"] = sys
+        decimal.getcontext().prec = 3
+        return os.getpid()
+
+    def look(_: int) -> list[Any]:
+        import decimal
+
+        return [
+            os.environ.get("MINE"), os.getcwd() == str(tmp_path), "/mine" in sys.path, "mine" in sys.modules,  # noqa: PTH109
+            decimal.getcontext().prec,
+        ]  # fmt: skip
+
+    with session.opened(jvm, {}, name="spoils") as spark:
+        assert len(set(spark.sparkContext.parallelize(range(4), 2).map(spoil).collect())) <= 2
+    assert jvm.unfit is None
+
+    with session.opened(jvm, {}, name="looks") as spark:
+        found = spark.sparkContext.parallelize(range(8), 4).map(look).collect()
+
+    assert found == [[None, False, False, False, 28]] * 8
+
+
 def small_task(jvm: WarmJvm, number: int) -> Any:
     """Work for every pool of threads that Spark SQL has: stages, a broadcast, a subquery. A weak reference to its session."""
     with session.opened(jvm, {"spark.sql.shuffle.partitions": str(3 + number % 5)}, name="small") as spark:
@@ -331,6 +389,77 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_u
     assert grown[heap.BYTES] < MEASURED * KEPT_BYTES
 
 
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda spark: spark.range(3).write.saveAsTable("t"),
+        lambda spark: spark.range(3).write.mode("overwrite").saveAsTable("t"),
+        lambda spark: spark.range(3).writeTo("t").create(),
+        lambda spark: spark.sql("create table t (a int) using parquet"),
+        lambda spark: spark.sql("create table t as select 1 as a"),
+        lambda spark: spark.sql("create database d"),
+    ],
+)
+def test_a_table_that_would_end_with_the_jvm_is_refused_in_one_sentence(jvm: WarmJvm, save: Callable[[Any], Any]) -> None:
+    with session.opened(jvm, {}, name="saves") as spark:
+        for _ in range(2):  # as a retry does
+            with pytest.raises(Exception, match="spark-warehouse") as caught:
+                save(spark)
+            assert str(causes.of_error(caught.value)).startswith(causes.NO_TABLES)
+
+    assert jvm.unfit is None
+
+
+def leave_a_job(spark: Any) -> None:
+    """A thread of the task that starts jobs after the end of the task."""
+    session_of_task, begun = spark, threading.Event()
+
+    def work() -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                session_of_task.range(100).count()
+                begun.set()
+
+    threading.Thread(target=work, daemon=True, name="goes-on").start()
+    assert begun.wait(60)
+
+
+LASTING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "database": (lambda spark: spark.sql("create database mine location '/nowhere/mine'"), "databases"),
+    "function": (lambda spark: spark.sql("create function f as 'org.x.F'"), "functions"),
+    "table": (lambda spark: spark.sql("create table t (a int) using parquet location '/nowhere/t'"), "tables"),
+    "property": (lambda spark: spark._jvm.java.lang.System.setProperty("aws.secretKey", "mine"), "system properties"),
+    "time zone": (
+        lambda spark: spark._jvm.java.util.TimeZone.setDefault(spark._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo")), "time zone"
+    ),
+    "token": (
+        lambda spark: spark._jvm.org.apache.hadoop.security.UserGroupInformation.getLoginUser().addCredentials(secret_key(spark)),
+        "user of Hadoop",
+    ),
+    "files": (lambda spark: spark.sparkContext.addFile(__file__), "files and jars"),
+    "thread": (leave_a_job, "thread"),
+}  # fmt: skip
+
+
+def secret_key(spark: Any) -> Any:
+    credentials = spark._jvm.org.apache.hadoop.security.Credentials()
+    credentials.addSecretKey(spark._jvm.org.apache.hadoop.io.Text("mine"), bytearray(b"key"))
+    return credentials
+
+
+@pytest.mark.parametrize("change", [pytest.param(name, marks=pytest.mark.long) if name == "thread" else name for name in LASTING])
+def test_a_change_that_cannot_be_restored_makes_a_jvm_unfit(jvm: WarmJvm, change: str) -> None:
+    leave, words = LASTING[change]
+
+    with session.opened(jvm, {}, name="changes") as spark:
+        leave(spark)
+    why, jvm.unfit = jvm.unfit, None
+
+    assert why is not None and words in why
+    if change == "thread":
+        session_pool.drop(jvm, why)  # which also ends the thread
+
+
 def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with session.opened(jvm, {}, name="adds") as spark:
@@ -340,7 +469,7 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) 
         artifacts = Path(manager.artifactRootDirectory().toString())
         context_folder = str(Path(spark.sparkContext._temp_dir).parent)
 
-    assert "added files" in str(jvm.unfit)
+    assert "files and jars" in str(jvm.unfit)
     assert artifacts.parent == Path(context_folder).parent == written and list(written.iterdir())
     session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive

@@ -1,15 +1,30 @@
 """Changes of a task to its process, which the next task must not see."""
 
+import _thread
+import builtins
+import contextlib
+import contextvars
+import decimal
+import gc
+import locale
 import logging
+import multiprocessing
 import os
+import resource
 import signal
+import socket
+import sys
+import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from scheduler.exceptions import TaskStopped, TaskTimeout
+from workers.process import process_state
 from workers.process.guard import Guard
 
 
@@ -150,3 +165,93 @@ def test_a_timer_of_the_process_itself_stays(guard: Guard) -> None:
 
 def test_an_alarm_belongs_to_the_code_of_a_task_without_a_timeout(guard: Guard) -> None:
     assert run(guard, lambda: signal.getsignal(signal.SIGALRM)) == signal.getsignal(signal.SIGALRM)
+
+
+def test_every_part_of_the_process_is_as_before(guard: Guard, tmp_path: Path) -> None:
+    variable = contextvars.ContextVar("variable", default="before")
+    before = [part.read() for part in process_state.PARTS]
+    precision = decimal.getcontext().prec
+
+    def spoil() -> None:
+        variable.set("of a task")
+        decimal.getcontext().prec = 3
+        decimal.DefaultContext.prec = 4
+        sys.path.insert(0, str(tmp_path))
+        builtins.sum = max  # type: ignore[assignment]
+        warnings.simplefilter("ignore")
+        socket.setdefaulttimeout(1.5)
+        locale.setlocale(locale.LC_NUMERIC, "C.UTF-8")
+        tempfile.tempdir = str(tmp_path)
+        sys.setrecursionlimit(sys.getrecursionlimit() + 100)
+        gc.disable()
+        sys.excepthook = threading.excepthook = lambda *_: None
+        multiprocessing.set_start_method("spawn", force=True)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        os.environ = {}  # type: ignore[assignment] # noqa: B003
+
+    run(guard, spoil)
+
+    assert [part.read() for part in process_state.PARTS] == before
+    assert (variable.get(), decimal.getcontext().prec, sum([1, 2])) == ("before", precision, 3)
+    assert guard.unfit is None
+
+
+def test_a_change_that_cannot_be_restored_makes_the_process_unfit(guard: Guard) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can change its user")
+    pid = os.fork()
+    if pid == 0:  # which cannot become root again
+        with contextlib.suppress(BaseException):
+            run(guard, lambda: os.setuid(65534))
+        os._exit(0 if guard.unfit == "this task changed the user, which could not be restored" else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("kind", ["thread", "raw thread", "timer", "busy executor", "queued executor"])
+def test_a_thread_that_may_still_run_code_of_its_task_makes_the_process_unfit(guard: Guard, kind: str) -> None:
+    release = threading.Event()
+    kept: list[object] = []
+
+    def leave() -> None:
+        if kind == "thread":
+            threading.Thread(target=release.wait, daemon=True).start()
+        elif kind == "raw thread":
+            begun = _thread.allocate_lock()
+            begun.acquire()
+            _thread.start_new_thread(lambda: (begun.release(), release.wait()), ())
+            begun.acquire()
+        elif kind == "timer":
+            kept.append(threading.Timer(600, print))
+            kept[0].start()  # type: ignore[attr-defined]
+        else:
+            kept.append(ThreadPoolExecutor(1))
+            for _ in range(1 if kind == "busy executor" else 2):
+                kept[0].submit(release.wait)  # type: ignore[attr-defined]
+
+    run(guard, leave)
+    why = guard.unfit
+    release.set()
+    for one in kept:
+        one.cancel() if isinstance(one, threading.Timer) else one.shutdown()  # type: ignore[attr-defined]
+
+    assert why is not None and why.startswith("threads of this task still run: ")
+    run(guard, lambda: None)
+    assert guard.unfit is None
+
+
+def test_threads_that_only_wait_for_work_keep_the_process(guard: Guard) -> None:
+    kept: list[ThreadPoolExecutor] = []
+
+    def work() -> None:
+        kept.append(ThreadPoolExecutor(2))
+        assert list(kept[0].map(abs, [-1, 2])) == [1, 2]
+        thread = threading.Thread(target=abs, args=(1,))
+        thread.start()
+        thread.join()
+
+    run(guard, work)
+    kept[0].shutdown()
+
+    assert guard.unfit is None

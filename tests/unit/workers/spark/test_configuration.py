@@ -22,10 +22,14 @@ def test_the_task_s_keys_override_ours() -> None:
     assert (merged["spark.mine"], merged["spark.count"]) == ("true", "3")
 
 
-def test_the_warehouse_is_the_jvm_s_own_unless_executors_elsewhere_may_need_it() -> None:
-    assert "spark.sql.warehouse.dir" not in configuration.merged(SETTINGS, {})
-    assert configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})["spark.sql.warehouse.dir"] == "/home/p/warehouse"
+def test_the_warehouse_is_that_of_the_conf_or_none() -> None:
+    assert "spark.sql.warehouse.dir" not in configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})
     assert configuration.merged(SETTINGS, {"spark.sql.warehouse.dir": "/x"})["spark.sql.warehouse.dir"] == "/x"
+
+
+def test_workers_of_udfs_on_other_machines_serve_one_task() -> None:
+    assert "spark.python.worker.reuse" not in configuration.merged(SETTINGS, {"spark.master": "local[2]"})
+    assert configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})["spark.python.worker.reuse"] == "false"
 
 
 def test_only_a_local_driver_is_bound_to_loopback() -> None:

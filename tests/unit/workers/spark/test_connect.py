@@ -1,21 +1,51 @@
 """Applications of a Connect server: their session is named after the tag, and no call waits for an unreachable server."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from workers.spark.clusters import connect
-from workers.spark.clusters.status import ClusterUnreachableError
+from scheduler.authoring.connection import Connection
+from scheduler.settings.sections import Spark
+from scheduler.store.worker.external_jobs import ExternalJob
+from workers.spark.applications.jobs import NoJobs
+from workers.spark.applications.tracking import Followed
+from workers.spark.clusters import connect, target
+from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError
 
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TAG = "paceline-0123abcd-7-2"
 
 
 def test_the_session_of_a_tag_is_the_same_in_any_process_and_with_any_url() -> None:
-    session = f"session_id={connect.session_of(TAG)}"
+    session = f"user_id=paceline;session_id={connect.session_of(TAG)}"
 
     assert connect.remote("sc://h:15002", TAG) == f"sc://h:15002/;{session}"
     assert connect.remote("sc://h:15002/;token=t;session_id=x", TAG) == f"sc://h:15002/;token=t;{session}"
+    assert connect.remote("sc://h:1/;user_id=me", TAG) == f"sc://h:1/;user_id=me;session_id={connect.session_of(TAG)}"
     assert connect.session_of(TAG) != connect.session_of("paceline-0123abcd-7-3")
 
 
 def test_an_interruption_of_an_unreachable_server_is_reported_in_time() -> None:
     with pytest.raises(ClusterUnreachableError, match="did not stop its session"):
         connect.interrupt("sc://127.0.0.1:1", TAG, within_s=1.0)
+
+
+def test_an_application_of_a_lost_worker_is_not_absent_while_its_server_does_not_answer() -> None:
+    """Whichever machine looks for its driver: the server may still execute it, so a retry must not submit another one."""
+    cluster = connect.Connect("sc://127.0.0.1:1", {}, "client", lambda _: None)
+    job = ExternalJob(
+        id=1, ti_id=7, try_number=1, dispatch_id="x", max_tries=1, tag=TAG, kind="connect", deploy_mode="client",
+        master="sc://127.0.0.1:1", reach={}, driver_id=None, application_id=None, ui_url=None, submitted_at=NOW,
+    )  # fmt: skip
+    followed = Followed(cluster, job, NoJobs(NOW), Spark(), say=lambda _: None)
+
+    with pytest.raises(ApplicationLivesError, match="did not stop its session"):
+        followed.end(within_s=1.0)
+
+
+def test_the_token_of_a_session_comes_from_its_connection() -> None:
+    cluster = connect.Connect("sc://h:1", {"conn_id": "c"}, "client", {"c": "a/b"}.get)
+
+    assert cluster._master() == "sc://h:1/;token=a%2Fb"
+    connection = Connection(conn_id="c", conn_type="spark_connect", host="h", password="a/b")
+    assert target.choose(None, None, None, connection).reach == {"conn_id": "c"}
