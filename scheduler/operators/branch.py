@@ -126,8 +126,8 @@ def follow(operator: AbstractOperator, choice: Choice, context: Mapping[str, Any
     if direct:
         record(context, "followed", direct & followed)
     result = choice if choice is None or isinstance(choice, str) else names
-    if result is not None:
-        # Skipping ends the try, so the result is pushed before.
+    if result is not None and direct - followed:
+        # Skipping ends the try before the result is stored.
         context["ti"].xcom_push(RETURN_KEY, result)
     context["ti"].skip(sorted(direct - followed))
     return result

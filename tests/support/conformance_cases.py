@@ -142,7 +142,8 @@ CASES = {
         dict.fromkeys(("choose", "left.a", "b", "join", "stop", "near", "last", "every", "x", "y", "far", "deep.a", "end",
            "nothing"), "success") | dict.fromkeys(("right", "never", "rarely", "next", "direct", "over"), "skipped"),
         # A task that skips others has no result.
-        {"choose:skipmixin_key": {"followed": ["b", "left.a"]}, "stop:skipmixin_key": {"skipped": ["never", "rarely"]},
+        {"choose": ["left", "b"], "far": ["deep", "end"],
+           "choose:skipmixin_key": {"followed": ["b", "left.a"]}, "stop:skipmixin_key": {"skipped": ["never", "rarely"]},
            "near:skipmixin_key": {"skipped": ["next"]}, "every": ["y", "x"], "every:skipmixin_key": {"followed": ["x", "y"]},
            "far:skipmixin_key": {"followed": []}, "nothing:skipmixin_key": {"skipped": ["over"]}},
         dict.fromkeys(("right", "never", "rarely", "next", "direct", "over"), 0),

@@ -52,7 +52,7 @@ def test_the_script_is_valid_in_its_shell(shell: str) -> None:
     [
         (("po",), ["pools"]),
         (("dags", "tr"), ["trigger"]),
-        (("dags", "trigger", "--pa"), ["--partition"]),
+        (("dags", "trigger", "--part"), ["--partition"]),
         (("completion", ""), ["bash", "zsh", "fish"]),
     ],
 )

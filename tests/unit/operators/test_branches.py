@@ -80,7 +80,7 @@ def test_a_decision_is_pushed_as_in_airflow() -> None:
         empty = ShortCircuitOperator(task_id="empty", python_callable=bool)
         empty >> EmptyOperator(task_id="down").as_teardown()
 
-    assert run(branching("a"))[1].pushed == {"skipmixin_key": {"followed": ["a", "join"]}}
+    assert run(branching("a"))[1].pushed == {"skipmixin_key": {"followed": ["a", "join"]}, "return_value": "a"}
     assert run(branching(None))[1].pushed == {"skipmixin_key": {"followed": []}}
     assert run(stop)[1].pushed == {"skipmixin_key": {"skipped": ["a", "b"]}}
     assert run(alone)[1].pushed == run(empty)[1].pushed == {}

@@ -118,7 +118,7 @@ def test_functions_and_methods_around_the_work_are_all_called(dag_maker: DagMake
 
 
 def test_a_task_sees_no_change_that_another_one_made_to_conf_and_params(dag_maker: DagMaker, run_dag: Run) -> None:
-    with dag_maker("d", params={"p": [1]}) as dag:
+    with dag_maker("d", params={"p": [1], "c": []}) as dag:
 
         @task
         def first(dag_run: Any = None, params: Any = None) -> None:
