@@ -69,8 +69,12 @@ class Jvm:
     def pid(self) -> int:
         return self._process.pid
 
-    def refuse_tables(self) -> None:
-        """Let Spark create no table in the folder of this JVM, once it has a session: the table would end with the JVM."""
+    @contextlib.contextmanager
+    def refusing_tables(self) -> Iterator[None]:
+        """Let Spark create its catalog in the block, and afterwards no table in the folder of this JVM, with which it would end."""
+        if self._warehouse.is_file():  # for the SparkContext before
+            self._warehouse.unlink()
+        yield
         with contextlib.suppress(OSError):  # the conf names another folder
             self._warehouse.rmdir()
             self._warehouse.touch()

@@ -65,8 +65,8 @@ class WarmJvm:
         self.context, self.session = base.sparkContext._jsc.sc(), base._jsparkSession
         self.shared_conf = self.context.conf().toDebugString()
         self.python = PythonSide(base)
-        self.session.sharedState().externalCatalog()  # creates the folder, with its first use
-        self.jvm.refuse_tables()
+        with self.jvm.refusing_tables():
+            self.session.sharedState().externalCatalog()  # creates the folder, with its first use
 
     @property
     def has_local_executors(self) -> bool:
