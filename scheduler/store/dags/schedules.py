@@ -21,6 +21,10 @@ PENDING = """
 """
 
 
+#: The schedule made the run `{0}`. A backfill that reprocesses it changes its type, but not its ID.
+MADE_BY_SCHEDULE = "({0}.run_type = 'scheduled' or {0}.run_type = 'backfill' and starts_with({0}.run_id, 'scheduled__'))"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """A DAG whose next run is due, or whose plan is older than its newest version. This process has its row locked."""
@@ -88,8 +92,9 @@ def lock(connection: Connection, dag_id: str) -> Due | None:
 def newest_scheduled(connection: Connection, dag_id: str) -> tuple[datetime, datetime | None] | None:
     """The logical date and the end of the data interval of the newest scheduled run. Other run types do not move the schedule."""
     row = connection.exec_driver_sql(
-        "select logical_date, data_interval_end from dag_run"
-        " where dag_id = %s and run_type = 'scheduled' and logical_date is not null order by logical_date desc limit 1",
+        "select r.logical_date, r.data_interval_end from dag_run r"
+        f" where r.dag_id = %s and {MADE_BY_SCHEDULE.format('r')} and r.logical_date is not null"
+        " order by r.logical_date desc limit 1",
         (dag_id,),
     ).first()
     return None if row is None else (row.logical_date, row.data_interval_end)

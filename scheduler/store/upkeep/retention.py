@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
 from scheduler.store.dags.dags import AFTER
+from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
@@ -21,7 +22,7 @@ RUNS_OF_EVENTS = 50
 LONGEST_S = 600.0
 
 #: A run can be deleted when it has ended and nothing of it is open or claimed, except
-#: - the last run of its DAG that is not manual, from which the schedule and depends_on_past continue,
+#: - the last run of its DAG that is not manual, and the last one that its schedule made, from which the schedule continues,
 #: - the last run of all, and the one before an unfinished run, if tasks of the DAG depend on the previous run,
 #: - runs of a backfill that has not ended.
 FREE_RUN = f"""
@@ -32,6 +33,9 @@ FREE_RUN = f"""
     and (r.run_type = 'manual' or exists (
             select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual'
                and {AFTER.format("l", "r")}))
+    and (r.logical_date is null or not {MADE_BY_SCHEDULE.format("r")} or exists (
+            select 1 from dag_run l where l.dag_id = r.dag_id and {MADE_BY_SCHEDULE.format("l")}
+               and l.logical_date > r.logical_date))
     and (not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
          or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and {AFTER.format("l", "r")})
              and not exists (

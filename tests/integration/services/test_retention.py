@@ -12,6 +12,7 @@ from support.waiting import eventually
 from scheduler.services.prune import Prune
 from scheduler.settings.log_paths import run_folder
 from scheduler.states import TaskState
+from scheduler.store.dags import schedules
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import retention
 
@@ -90,6 +91,25 @@ def test_the_last_scheduled_run_stays(scenario: Scenario) -> None:
     delete_runs(scenario)
 
     assert runs(scenario) == {"scheduled2"}
+
+
+@pytest.mark.parametrize("later", ["asset_triggered", "backfill", "reprocessed"])
+def test_the_run_from_which_the_schedule_continues_stays(scenario: Scenario, later: str) -> None:
+    scenario.add(chain("d", 1))
+    for day in (1, 2):
+        ended(scenario, "d", f"scheduled__{day}", day=day, run_type="scheduled")
+    if later == "reprocessed":
+        scenario.sql("update dag_run set run_type = 'backfill'")
+    run = ended(scenario, "d", "later", day=3, run_type="backfill" if later == "reprocessed" else later)
+    if later == "asset_triggered":
+        scenario.sql("update dag_run set logical_date = null where id = %s", run)
+
+    delete_runs(scenario)
+
+    assert "scheduled__2" in runs(scenario)
+    newest = transact(scenario.engine, schedules.newest_scheduled, "d")
+    assert newest is not None
+    assert newest[0] == datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_runs_that_a_later_run_depends_on_stay(scenario: Scenario) -> None:
