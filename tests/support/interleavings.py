@@ -1,11 +1,9 @@
-"""Statements that wait for a lock, changes that another session commits meanwhile, and what must hold afterwards."""
+"""A statement that another session's change overlaps, these changes, and what must hold afterwards."""
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +20,11 @@ from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals, dispatches, xcoms
-from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
+from scheduler.store.worker import deferrals
+from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.hot_path import HotPath
-from support.run_actions import ALL, clear_, mark_, running
+from support.run_actions import ALL, clear_, mark_
 from support.scenario import Scenario, dag
 from workers.task.follow import Follower
 
@@ -36,17 +34,17 @@ OLD: dict[str, list[str]] = {"a": [], "z": [], "b": ["a"], "join": ["b", "z"]}
 NEW: dict[str, list[str]] = {"new": [], "a": [], "x": ["a"], "z": [], "b": ["x"], "join": ["b", "z"]}
 WAITERS = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 ROWS = "select id, task_id, coalesce(state, 'none') as state from task_instance"
-SUCCESS = Ending(S.SUCCESS)
 #: States that a task may only get once its upstream tasks have succeeded.
 STARTS = {"scheduled", "queued", "running", "success"}
 
 
 class Interleaving:
-    """One run with the task `a`, a change, and a statement that overlaps it."""
+    """One run with the task `a`, a change, and a statement that overlaps it. `below` is added to the edges of both versions."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, *, below: dict[str, list[str]] | None = None, **options: Any) -> None:
         self.scenario = scenario
-        scenario.add(dag("d", OLD, **FREE))
+        self.old, self.new = (dag("d", {**edges, **(below or {})}, **FREE, **options) for edges in (OLD, NEW))
+        scenario.add(self.old)
         self.run = scenario.trigger("d", run_id="r")
         #: A session of a worker other than the scenario's, so that it can wait while the scenario goes on.
         self.hot = HotPath(scenario.settings, scenario.worker_id)
@@ -57,6 +55,10 @@ class Interleaving:
         self.claimed: Claim | None = None
         #: What a person marked `a` as, which no worker changes.
         self.ends_as: str | None = None
+        #: Whether the statement makes every task a success.
+        self.marks_the_run = False
+        #: Further things that must hold.
+        self.checks: list[Callable[[], None]] = []
         scenario.turn()
         self.messages = {scenario.rows("select task_id from task_instance where id = %s", one[0])[0][0]: one
                          for one in scenario.messages()}  # fmt: skip
@@ -77,6 +79,7 @@ class Interleaving:
         started = threading.Event()
         self.version_before = self.scenario.rows("select version_id from dag_run")[0][0]
         self.before = dict(self.scenario.rows("select task_id, coalesce(state, 'none') from task_instance"))
+        self.runs_before = self.scenario.rows("select id from dag_run")
 
         def commits(_: Connection) -> None:
             if started.is_set():
@@ -118,12 +121,13 @@ class Interleaving:
             "  from task_instance t join dag_run r on r.id = t.dag_run_id join dag_schedule s on s.dag_id = r.dag_id"
         )
         states = {name: state for name, _, state, *_ in rows}
+        starts = STARTS - {"success"} if self.marks_the_run else STARTS
         for name, number, state, version, is_paused, worker, *_ in rows:
             planned = scenario.hot.dag(version)
             if state != "removed":
                 assert planned.tasks[number].task_id == name, (name, number, states)
-            began = state in STARTS and self.before.get(name, "none") not in STARTS
-            if began and name in planned.number:
+            began = state in starts and self.before.get(name, "none") not in STARTS
+            if began and name in planned.number and planned.tasks[planned.number[name]].trigger_rule == "all_success":
                 above = {up: states[up] for up in planned.tasks[planned.number[name]].upstream}
                 assert set(above.values()) <= {"success"}, (name, state, above)
             assert not (began and is_paused and state in {"queued", "running"}), f"{name} became {state} in a paused DAG"
@@ -140,6 +144,10 @@ class Interleaving:
             assert not {"running", "queued", "scheduled"} & set(states.values()), f"the run has ended: {states}"
         if (ends := self.ends_as) and states:
             assert states["a"] in {ends, "shutdown"}, f"a was marked {ends}, and is {states['a']}"
+        if scenario.rows("select 1 from dag_schedule where is_paused"):
+            assert scenario.rows("select id from dag_run") in ([], self.runs_before), "a paused DAG got a run"
+        for check in self.checks:
+            check()
 
     def end(self) -> None:
         """The run reaches its end: nothing is stuck, and each task ran."""
@@ -163,6 +171,9 @@ class Interleaving:
             if claim is not None:
                 assert scenario.follower.report(claim, Ending(S.SUCCESS))
         scenario.run_to_end(turns=40)
+        states = scenario.states(self.run)
+        if "down" in states and states["z"] == "success":
+            assert states["down"] == "success", f"the setup succeeded, and its teardown did not run: {states}"
 
 
 def _locked(connection: Connection) -> None:
@@ -170,7 +181,7 @@ def _locked(connection: Connection) -> None:
 
 
 def _switch(one: Interleaving) -> None:
-    one.scenario.add(dag("d", NEW, **FREE))
+    one.scenario.add(one.new)
     transact(one.other, integrity.follow_newest, one.run, Versions(), default_queue="default")
 
 
@@ -214,94 +225,4 @@ CHANGES: dict[str, Callable[[Interleaving], Any]] = {
     "expire": _expire,
     "cancel": lambda one: transact(one.other, mark.mark_run, "d", "r", RunState.FAILED),
     "requeue": _requeue,
-}
-
-
-def _claim(one: Interleaving) -> Callable[[], Any]:
-    def claim() -> None:
-        one.claimed = one.hot.claim(*one.messages["a"])
-
-    return claim
-
-
-def _report(one: Interleaving, ending: Ending = SUCCESS, *, in_place: bool = False) -> Callable[[], Any]:
-    claim = one.claim_a()
-    one.continuation = Continuation(str(uuid.uuid4())) if in_place else None
-    return lambda: one.follower.report(claim, ending, one.continuation)
-
-
-def _report_join(one: Interleaving) -> Callable[[], Any]:
-    z = one.scenario.claim(one.messages["z"])
-    assert z is not None and one.scenario.follower.report(one.claim_a(), Ending(S.SUCCESS))
-    one.continuation = Continuation(str(uuid.uuid4()))
-    b = running(one.scenario)
-    assert one.scenario.follower.report(b, Ending(S.SUCCESS))
-    return lambda: one.follower.report(z, Ending(S.SUCCESS), one.continuation)
-
-
-def _suspend(one: Interleaving, *, deferred: bool) -> Callable[[], Any]:
-    if deferred:
-        return _report(one, Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={})))
-    return _report(one, Ending(S.UP_FOR_RESCHEDULE, delay_s=0))
-
-
-def _write(one: Interleaving) -> Callable[[], Any]:
-    claim = one.claim_a()
-    return lambda: xcoms.push(one.hot, claim, "key", "1")
-
-
-def _lose(one: Interleaving) -> Callable[[], Any]:
-    claim = one.claim_a()
-    engine = one.scenario.engine
-    return lambda: transact(engine, processes.fail_lost, claim.id, claim.dispatch_id, "its process ended", at_once=True)
-
-
-def _stop(one: Interleaving) -> Callable[[], Any]:
-    claim = one.claim_a()
-    one.is_of_worker = False
-    clear_(one.scenario, ALL)
-    return lambda: dispatches.end_as_requested(one.hot, claim)
-
-
-def _fire(one: Interleaving) -> Callable[[], Any]:
-    claim = one.claim_a()
-    ending = Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={}))
-    assert one.scenario.follower.report(claim, ending)
-    fired = Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})
-    return lambda: transact(one.scenario.engine, deferrals.fire, [fired])
-
-
-def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[], Any]]:
-    def prepare(one: Interleaving) -> Callable[[], Any]:
-        one.claim_a()
-        one.is_of_worker = False
-        return lambda: call(one.scenario)
-
-    return prepare
-
-
-def _turn(one: Interleaving) -> Callable[[], Any]:
-    assert one.scenario.follower.report(replace(one.claim_a()), Ending(S.SUCCESS))
-    one.is_of_worker = False
-    return one.scenario.turn
-
-
-#: The statements of workers, actions and services that may wait for a lock. Each prepares its state, and returns its call.
-STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
-    "claim": _claim,
-    "report": _report,
-    "report in place": lambda one: _report(one, in_place=True),
-    "report of a failure": lambda one: _report(one, Ending(S.UP_FOR_RETRY, delay_s=0)),
-    "report below a join": _report_join,
-    "suspend": lambda one: _suspend(one, deferred=False),
-    "defer": lambda one: _suspend(one, deferred=True),
-    "write of a task": _write,
-    "lose": _lose,
-    "end as requested": _stop,
-    "fire": _fire,
-    "clear": _action(lambda scenario: clear_(scenario, ALL)),
-    "mark": _action(lambda scenario: mark_(scenario, S.SUCCESS, "a")),
-    "mark the run": _action(lambda scenario: transact(scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS)),
-    "delete": _action(lambda scenario: transact(scenario.engine, delete.delete_run, "d", "r")),
-    "services": _turn,
 }

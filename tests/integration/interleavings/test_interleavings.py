@@ -1,7 +1,8 @@
 """Each statement that may wait for a lock, against each change that another session can commit meanwhile."""
 
 import pytest
-from support.interleavings import CHANGES, STATEMENTS, Interleaving
+from support.interleaved_statements import STATEMENTS, interleaving
+from support.interleavings import CHANGES
 from support.scenario import Scenario
 
 #: `make test` tries these; `make test-interleavings` all.
@@ -20,11 +21,32 @@ def cells() -> list[object]:
 
 @pytest.mark.parametrize(("statement", "change"), cells())
 def test_what_a_statement_decides_is_true_when_it_has_its_locks(scenario: Scenario, statement: str, change: str) -> None:
-    one = Interleaving(scenario)
+    one = interleaving(scenario, statement)
     try:
         call = STATEMENTS[statement](one)
         with one.overlapped_by(CHANGES[change], call):
             one.judge()
             one.end()
+    finally:
+        one.close()
+
+
+#: What the statements change.
+TABLES = ("task_instance", "dag_run", "notice", "xcom", "backfill", "deferral", "deadline")
+
+
+def rows_of(scenario: Scenario) -> dict[str, object]:
+    return {table: scenario.rows(f"select md5(string_agg(t::text, ',' order by t::text)) from {table} t") for table in TABLES}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_each_statement_has_something_to_change(scenario: Scenario, statement: str) -> None:
+    one = interleaving(scenario, statement)
+    try:
+        call = STATEMENTS[statement](one)
+        before = rows_of(scenario)
+        call()
+        assert rows_of(scenario) != before
     finally:
         one.close()

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from support.interleavings import CHANGES, STATEMENTS, Interleaving
+from support.interleaved_statements import STATEMENTS, interleaving
+from support.interleavings import CHANGES
 from support.scenario import Scenario
 
 from scheduler.store.worker import hot_statements, worker_connection, xcoms
@@ -87,7 +88,7 @@ def test_the_interleavings_see_a_mutant(
     make_scenario: Callable[..., Scenario], mutant: Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(mutant, monkeypatch)
-    one = Interleaving(make_scenario())
+    one = interleaving(make_scenario(), mutant.statement)
     try:
         call = STATEMENTS[mutant.statement](one)
         with one.overlapped_by(CHANGES[mutant.change], call), pytest.raises(AssertionError):

@@ -1,0 +1,265 @@
+"""The statements of workers, actions and services that may wait for a lock, each with the state that it needs."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scheduler.authoring import timetable
+from scheduler.authoring.asset import Asset
+from scheduler.services.assets import Assets
+from scheduler.services.deadlines import Deadlines
+from scheduler.services.plan import Plan
+from scheduler.services.timeouts import Timeouts
+from scheduler.states import RunState
+from scheduler.states import TaskState as S
+from scheduler.store.actions import backfills, delete, mark
+from scheduler.store.db.database import transact
+from scheduler.store.runs import deadlines
+from scheduler.store.upkeep import notices, processes, retention
+from scheduler.store.worker import deferrals, dispatches, xcoms
+from scheduler.store.worker.claims import Continuation, Deferral, Ending
+from scheduler.store.worker.deferrals import Fired
+from support.interleavings import Interleaving
+from support.run_actions import ALL, clear_, mark_, running
+from support.scenario import dag
+
+SUCCESS = Ending(S.SUCCESS)
+TEARDOWN = {
+    "below": {"down": ["join"]},
+    "options": {"down": {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("z",), "scope": ("join",)}},
+}
+ASSET = Asset("x", "s3://x")
+#: What the DAG of a statement has beside its edges.
+DAGS: dict[str, dict[str, Any]] = {
+    "end a run with teardowns": TEARDOWN,
+    "timeouts": TEARDOWN,
+    "assets": {"options": {"a": {"outlets": (ASSET.uri,), "notify": ("asset",)}}},
+    "deadlines": {"options": {"a": {"sla_s": 3600.0, "email": ("a@example.org",)}}},
+    "notices": {"options": {"a": {"notify": ("on_success",)}}},
+}
+
+
+def interleaving(scenario: Any, statement: str) -> Interleaving:
+    """The run that this statement needs."""
+    return Interleaving(scenario, **DAGS.get(statement, {}))
+
+
+def _claim(one: Interleaving) -> Callable[[], Any]:
+    def claim() -> None:
+        one.claimed = one.hot.claim(*one.messages["a"])
+
+    return claim
+
+
+def _report(one: Interleaving, ending: Ending = SUCCESS, *, in_place: bool = False) -> Callable[[], Any]:
+    claim = one.claim_a()
+    one.continuation = Continuation(str(uuid.uuid4())) if in_place else None
+    return lambda: one.follower.report(claim, ending, one.continuation)
+
+
+def _report_join(one: Interleaving) -> Callable[[], Any]:
+    z = one.scenario.claim(one.messages["z"])
+    assert z is not None and one.scenario.follower.report(one.claim_a(), Ending(S.SUCCESS))
+    one.continuation = Continuation(str(uuid.uuid4()))
+    b = running(one.scenario)
+    assert one.scenario.follower.report(b, Ending(S.SUCCESS))
+    return lambda: one.follower.report(z, Ending(S.SUCCESS), one.continuation)
+
+
+def _suspend(one: Interleaving, *, deferred: bool) -> Callable[[], Any]:
+    if deferred:
+        return _report(one, Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={})))
+    return _report(one, Ending(S.UP_FOR_RESCHEDULE, delay_s=0))
+
+
+def _write(one: Interleaving) -> Callable[[], Any]:
+    claim = one.claim_a()
+    return lambda: xcoms.push(one.hot, claim, "key", "1")
+
+
+def _lose(one: Interleaving) -> Callable[[], Any]:
+    claim = one.claim_a()
+    engine = one.scenario.engine
+    return lambda: transact(engine, processes.fail_lost, claim.id, claim.dispatch_id, "its process ended", at_once=True)
+
+
+def _stop(one: Interleaving) -> Callable[[], Any]:
+    claim = one.claim_a()
+    one.is_of_worker = False
+    clear_(one.scenario, ALL)
+    return lambda: dispatches.end_as_requested(one.hot, claim)
+
+
+def _fire(one: Interleaving) -> Callable[[], Any]:
+    claim = one.claim_a()
+    ending = Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={}))
+    assert one.scenario.follower.report(claim, ending)
+    fired = Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})
+    return lambda: transact(one.scenario.engine, deferrals.fire, [fired])
+
+
+def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[], Any]]:
+    def prepare(one: Interleaving) -> Callable[[], Any]:
+        one.claim_a()
+        one.is_of_worker = False
+        return lambda: call(one.scenario)
+
+    return prepare
+
+
+def _turn(one: Interleaving) -> Callable[[], Any]:
+    assert one.scenario.follower.report(replace(one.claim_a()), Ending(S.SUCCESS))
+    one.is_of_worker = False
+    return one.scenario.turn
+
+
+def _delete(one: Interleaving) -> Callable[[], Any]:
+    one.is_of_worker = False
+    return lambda: transact(one.scenario.engine, delete.delete_run, "d", "r")
+
+
+def _mark_run(one: Interleaving) -> Callable[[], Any]:
+    one.claim_a()
+    one.is_of_worker, one.marks_the_run = False, True
+    return lambda: transact(one.scenario.engine, mark.mark_run, "d", "r", RunState.SUCCESS)
+
+
+def _after_setup(one: Interleaving) -> None:
+    """The setup `z` has succeeded, and `a` runs."""
+    one.is_of_worker = False
+    setup = one.scenario.claim(one.messages["z"])
+    assert setup is not None and one.scenario.follower.report(setup, SUCCESS)
+    one.claim_a()
+
+
+def _end_with_teardowns(one: Interleaving) -> Callable[[], Any]:
+    _after_setup(one)
+    return lambda: transact(one.scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
+
+
+def _timeouts(one: Interleaving) -> Callable[[], Any]:
+    _after_setup(one)
+    one.scenario.sql("update dag_run set timeout_at = clock_timestamp()")
+    return one.scenario.schedulers[0].service(Timeouts).run_once
+
+
+def _cancel_backfill(one: Interleaving) -> Callable[[], Any]:
+    """The run is a queued one of a backfill."""
+    one.is_of_worker = False
+    clear_(one.scenario, ALL)
+    one.scenario.sql(
+        "with b as (insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+        " select 'd', version_id, now(), now(), 1, 'none' from dag returning id)"
+        " update dag_run set backfill_id = b.id, backfill_ordinal = 1, run_type = 'backfill' from b"
+    )
+    (backfill_id,) = one.scenario.rows("select id from backfill")[0]
+    return lambda: transact(one.scenario.engine, backfills.cancel, backfill_id)
+
+
+def _plan(one: Interleaving) -> Callable[[], Any]:
+    """Another DAG is due."""
+    one.is_of_worker = False
+    schedule = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
+    one.scenario.add(dag("p", {"planned": []}, schedule=schedule, start_date="2026-01-01T00:00:00+00:00"))
+    return lambda: one.scenario.schedulers[0].service(Plan).run_once(datetime.now(UTC))
+
+
+def _assets(one: Interleaving) -> Callable[[], Any]:
+    """`a` has updated an asset, for which another DAG waits."""
+    one.is_of_worker = False
+    one.scenario.add(dag("e", {"updated": []}, schedule=timetable.WhenUpdated(ASSET).to_spec()))
+    service = one.scenario.schedulers[0].service(Assets)
+    service.run_once(datetime.now(UTC))
+    assert one.scenario.follower.report(one.claim_a(), SUCCESS)
+
+    def distribute() -> None:
+        service.run_once(datetime.now(UTC))
+
+    return distribute
+
+
+def _deadlines(one: Interleaving) -> Callable[[], Any]:
+    """The SLA of `a` is over, unless a person marks it as a success first."""
+    one.is_of_worker = False
+    one.claim_a()
+    one.scenario.sql("update dag_run set run_type = 'scheduled', logical_date = run_after")
+    transact(one.scenario.engine, deadlines.plan, one.old, one.run)
+    one.scenario.sql("update deadline set due_at = clock_timestamp()")
+
+    def check() -> None:
+        missed = one.scenario.rows("select 1 from notice where kind = 'email_sla'")
+        assert not missed or one.scenario.states()["a"] != "success", "a succeeded before its SLA was found to be over"
+
+    one.checks.append(check)
+    return one.scenario.schedulers[0].service(Deadlines).settle
+
+
+def _notices(one: Interleaving) -> Callable[[], Any]:
+    """A callback of `a` is due. Nobody calls it who lost the claim."""
+    one.is_of_worker = False
+    assert one.scenario.follower.report(one.claim_a(), SUCCESS)
+    engine = one.scenario.engine
+    called: list[int] = []
+
+    def call() -> None:
+        for notice in transact(engine, notices.claim, "s/1", emails=False, lease_s=60, limit=10):
+            if transact(engine, notices.begin, notice.id, "s/1", lease_s=60) is not None:
+                called.append(notice.id)
+                transact(engine, notices.end, notice.id, "s/1")
+
+    def check() -> None:
+        again = transact(engine, notices.claim, "s/2", emails=False, lease_s=60, limit=10)
+        assert not {notice.id for notice in again} & set(called), "a callback is called twice"
+
+    one.checks.append(check)
+    return call
+
+
+def _retention(one: Interleaving) -> Callable[[], Any]:
+    """The run is old, unless a person clears it first."""
+    one.is_of_worker = False
+    one.scenario.run_to_end(turns=40)
+    one.scenario.sql("update dag_run set ended_at = ended_at - interval '100 days'")
+    one.scenario.sql("update task_instance set ended_at = ended_at - interval '100 days'")
+    before = datetime.now(UTC) - timedelta(days=30)
+    deleted: list[str] = []
+
+    def delete_old() -> None:
+        deleted.extend(run.run_id for run in transact(one.scenario.engine, retention.delete_runs, before).runs)
+
+    def check() -> None:
+        assert not deleted or not one.scenario.rows("select 1 from dag_run"), "a run is deleted, and its log with it, and is there"
+
+    one.checks.append(check)
+    return delete_old
+
+
+#: The statements of workers, actions and services that may wait for a lock. Each prepares its state, and returns its call.
+STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
+    "claim": _claim,
+    "report": _report,
+    "report in place": lambda one: _report(one, in_place=True),
+    "report of a failure": lambda one: _report(one, Ending(S.UP_FOR_RETRY, delay_s=0)),
+    "report below a join": _report_join,
+    "suspend": lambda one: _suspend(one, deferred=False),
+    "defer": lambda one: _suspend(one, deferred=True),
+    "write of a task": _write,
+    "lose": _lose,
+    "end as requested": _stop,
+    "fire": _fire,
+    "clear": _action(lambda scenario: clear_(scenario, ALL)),
+    "mark": _action(lambda scenario: mark_(scenario, S.SUCCESS, "a")),
+    "mark the run": _mark_run,
+    "end a run with teardowns": _end_with_teardowns,
+    "cancel a backfill": _cancel_backfill,
+    "delete": _delete,
+    "services": _turn,
+    "plan": _plan,
+    "assets": _assets,
+    "timeouts": _timeouts,
+    "deadlines": _deadlines,
+    "notices": _notices,
+    "retention": _retention,
+}
