@@ -55,7 +55,7 @@ test-interleavings: setup ## Overlap each statement that waits for a lock with e
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
 	@$(BIN)/python -m pytest -m "" tests/acceptance/test_bench.py
 
-test-browser: setup ## Use the pages in a real browser, on a real stack; ARGS="-k name" selects
+test-browser: setup ## Use the web UI in a real browser, on a real stack; ARGS="-k name" selects
 	@.make/browser -m pytest tests/browser $(ARGS)
 
 test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it once, or in TEST_AIRFLOW=folder; ARGS="-k name" selects

@@ -22,7 +22,7 @@ ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 ASSETS = "/assets/"
 #: Paths that belong to no page.
 RESERVED = ("/api/", "/auth/", "/metrics", "/health")
-NOT_BUILT = "The pages are not built: run `make setup` in the checkout. The REST API is at /api/v2."
+NOT_BUILT = "The web UI is not built: run `make setup` in the checkout. The REST API is at /api/v2."
 
 
 def install(app: FastAPI) -> None:

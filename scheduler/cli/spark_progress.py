@@ -17,10 +17,10 @@ def bar(progress: Mapping[str, Any]) -> tuple[ProgressBar, Text]:
 
 
 def words(progress: Mapping[str, Any]) -> str:
-    """Describe the progress, such as `3 of 8 stages, 120 of 200 tasks, read 1,200 rows (3.4 MB)`."""
+    """Describe the progress, such as `3 of 8 stages, 120 of 200 Spark tasks, read 1,200 rows (3.4 MB)`."""
     parts = [
         f"{progress['stages_done']} of {progress['stages']} stages",
-        f"{progress['tasks_done']:,} of {progress['tasks']:,} tasks",
+        f"{progress['tasks_done']:,} of {progress['tasks']:,} Spark tasks",
     ]
     if progress["tasks_failed"]:
         parts.append(f"{progress['tasks_failed']:,} failed")

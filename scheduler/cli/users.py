@@ -1,4 +1,4 @@
-"""`paceline users`: manages the accounts of the web pages and the REST API."""
+"""`paceline users`: manages the accounts of the web UI and the REST API."""
 
 from collections.abc import Callable
 from typing import Any

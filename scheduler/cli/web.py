@@ -8,7 +8,7 @@ from scheduler.process import hardening
 
 @click.command()
 def web() -> None:
-    """Start a web process, which serves the pages and the REST API. Any number can run at once.
+    """Start a web process, which serves the web UI and the REST API. Any number can run at once.
 
     The first start creates the account admin and prints its password once. On SIGTERM or Ctrl-C, open requests end first.
     """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Follow docs/how-to/install.md in an empty folder, command by command, with a wheel instead of the released package.
+"""Follow docs/how-to/install.md in an empty folder, command by command, with a given wheel.
 
 It installs packages: run it as root on a bare Debian that you throw away, such as a container.
 usage: check_install.py WHEEL. Prints one JSON object; exits 1 if a command fails.
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/install.md"
-RELEASED = '"paceline[standalone]"'
+#: What the page installs: a wheel somewhere on the reader's machine.
+INSTALLED = re.compile(r'"/src/paceline/dist/paceline-[^"]+\.whl\[standalone\]"')
 #: `paceline standalone` runs until a signal. Meanwhile, a DAG of the project runs, and the pages answer.
 STANDALONE = """
 paceline standalone & stack=$!
@@ -34,8 +35,8 @@ def main() -> int:
     wheel = Path(sys.argv[1]).resolve()
     text = PAGE.read_text(encoding="utf-8")
     commands = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
-    assert RELEASED in commands and "\npaceline standalone" in commands, "the page has changed"
-    script = re.sub(r"\npaceline standalone.*\n", lambda _: STANDALONE, commands.replace(RELEASED, f'"{wheel}[standalone]"'))
+    assert INSTALLED.search(commands) and "\npaceline standalone" in commands, "the page has changed"
+    script = re.sub(r"\npaceline standalone.*\n", lambda _: STANDALONE, INSTALLED.sub(f'"{wheel}[standalone]"', commands))
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(["bash", "-exc", script], cwd=folder, stdout=sys.stderr, check=False)

@@ -74,7 +74,7 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
 
 @router.get("/link", name="log_in_by_link", status_code=303, response_class=RedirectResponse)
 def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)]) -> RedirectResponse:
-    """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the pages."""
+    """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the web UI."""
     service = service_of(request)
     login = service.logins.log_in_by_link(key, address_of(request))
     return _to_pages(request, login)
@@ -99,7 +99,7 @@ def begin_oidc_login(request: Request) -> RedirectResponse:
 
 @router.get("/oidc/callback", name="finish_oidc_login", status_code=303, response_class=RedirectResponse)
 def finish_oidc_login(request: Request) -> RedirectResponse:
-    """Begin a session when the provider sends the browser back, and go to the pages."""
+    """Begin a session when the provider sends the browser back, and go to the web UI."""
     service = service_of(request)
     kept = request.cookies.get(OIDC_COOKIE, "")
     user = service.logins.provider.finish(str(request.url), kept, _callback(request))

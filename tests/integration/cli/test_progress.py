@@ -45,7 +45,7 @@ def test_the_progress_of_a_running_task_is_shown_until_it_ends(scenario: Scenari
     for screen in (bars, lines):
         with pytest.raises(WaitTimeoutError):
             progress.watch_run(scenario.engine, "pair", "one", console=screen, timeout_s=0)
-    progress_text = "1 of 3 stages, 6 of 20 tasks, http://127.0.0.1:4040"
+    progress_text = "1 of 3 stages, 6 of 20 Spark tasks, http://127.0.0.1:4040"
     assert progress_text in bars.file.getvalue()  # type: ignore[attr-defined]
     assert f"first: {progress_text}" in lines.file.getvalue()  # type: ignore[attr-defined]
     first, second = transact(scenario.engine, reads.task_instances, "pair", "one")

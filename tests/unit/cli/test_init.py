@@ -1,18 +1,21 @@
 """`paceline init`, and the error for a foreign distribution that has the same module."""
 
 import ast
+import importlib
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from scheduler.cli import clash, paceline
+from scheduler.cli import clash, init, paceline
 
 
 @pytest.fixture
@@ -102,3 +105,37 @@ def test_distributions_with_similar_names_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
     with pytest.raises(clash.ClashError, match=r"^The package scheduler-0\.8\.8 is installed"):
         clash.check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        ({}, "paceline[standalone]==1.2.3"),
+        ({"url": "file:///src/paceline", "dir_info": {"editable": True}}, "paceline[standalone] @ file:///src/paceline"),
+        ({"url": "https://files.example/paceline-1.2.3-py3-none-any.whl", "archive_info": {}},
+         "paceline[standalone] @ https://files.example/paceline-1.2.3-py3-none-any.whl"),
+        ({"url": "https://git.example/paceline", "vcs_info": {"vcs": "git", "commit_id": "abc123"}},
+         "paceline[standalone] @ git+https://git.example/paceline@abc123"),
+    ],
+)  # fmt: skip
+def test_a_project_requires_paceline_from_where_it_was_installed(origin: dict[str, Any], requirement: str) -> None:
+    assert init._requirement("1.2.3", origin) == (requirement, None)
+
+
+def test_a_project_keeps_the_wheel_that_no_index_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "a b" / "paceline-1.2.3-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"wheel")
+    installed = tmp_path / "site" / "paceline-1.2.3.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: paceline\nVersion: 1.2.3\n")
+    (installed / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+    monkeypatch.syspath_prepend(str(installed.parent))
+    importlib.invalidate_caches()
+
+    done = CliRunner().invoke(init.init, [str(tmp_path / "sales")])
+
+    assert done.exit_code == 0, done.output
+    requirements = (tmp_path / "sales" / "requirements.txt").read_text().splitlines()
+    assert requirements[0] == "./wheels/paceline-1.2.3-py3-none-any.whl[standalone]"
+    assert (tmp_path / "sales" / "wheels" / wheel.name).read_bytes() == b"wheel"

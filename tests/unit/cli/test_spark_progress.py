@@ -13,9 +13,10 @@ def test_the_text_names_only_counts_above_zero() -> None:
         bytes_written=12_000_000, bytes_spilled=10, failed_executors=1, ui_url="http://127.0.0.1:4040",
     )  # fmt: skip
 
-    assert spark_progress.words(begun.as_json()) == "1 of 2 stages, 30 of 1,200 tasks"
+    assert spark_progress.words(begun.as_json()) == "1 of 2 stages, 30 of 1,200 Spark tasks"
     assert spark_progress.words(all_of_it.as_json()) == (
-        "1 of 2 stages, 3 of 4 tasks, 1 failed, read 1,234 rows (2.5 kB), written 5 rows (12 MB), spilled 10 B, 1 executor lost, "
+        "1 of 2 stages, 3 of 4 Spark tasks, 1 failed, read 1,234 rows (2.5 kB), written 5 rows (12 MB), spilled 10 B, "
+        "1 executor lost, "
         "http://127.0.0.1:4040"
     )
 

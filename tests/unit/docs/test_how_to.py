@@ -25,6 +25,18 @@ def test_the_code_of_a_page_is_a_dag_file(page: str, number: int, text: str, tmp
     assert load(tmp_path, "page.py"), f"block {number} of {page} makes no DAG"
 
 
+def test_no_guide_sends_its_reader_to_the_source_code() -> None:
+    """Readers of guides have an installation, not a checkout. Files of their own project are in `dags/`, `config/` and `tests/`."""
+    guides = [*PAGES, PAGES[0].parents[1] / "tutorial.md"]
+    found = {
+        (page.name, path)
+        for page in guides
+        for path in re.findall(r"`((?:tests|scheduler|workers|web|bench)/[^`]*)`", page.read_text(encoding="utf-8"))
+    }
+
+    assert found == {("install.md", "tests/test_dags.py"), ("install.md", "workers/")}
+
+
 def code_of(name: str) -> str:
     return re.findall(r"```python\n(.*?)```", (PAGES[0].parent / name).read_text(encoding="utf-8"), re.DOTALL)[0]
 
