@@ -85,7 +85,14 @@ class Logins:
         return Login(account, key, expires_at)
 
     def log_in_by_provider(self, user: User, address: str) -> Login:
-        """Begin a session of a user of the OpenID Connect provider, whose account the first login creates."""
+        """Begin a session of a user of the OpenID Connect provider, whose account the first login creates.
+
+        ForbiddenError if none of the user's groups has a role. An account from an earlier login then loses all rights.
+        """
+        if not user.has_access:
+            transact(self._engine, accounts.revoke_subject, user.subject)
+            self._record("login_failed", user.name, address, 403)
+            raise ForbiddenError("None of your groups has a role in Paceline: ask an administrator.")
         default = self.provider.default_role
         account_id = transact(self._engine, accounts.of_subject, user.subject, user.name, user.role, default_role=default)
         return self.begin(account_id, address, "session")

@@ -18,7 +18,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
-from scheduler.api.errors import ForbiddenError, UnauthenticatedError
+from scheduler.api.errors import UnauthenticatedError
 from scheduler.exceptions import NotFoundError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.store.accounts.accounts import ROLES
@@ -33,11 +33,15 @@ REMEMBERED_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user of the provider. `role` is None to keep the role of the account."""
+    """An authenticated user of the provider.
+
+    `role` is None to keep the role of the account. `has_access` is False if the groups of the user give no role.
+    """
 
     subject: str
     name: str
     role: str | None
+    has_access: bool
 
 
 class Provider:
@@ -64,7 +68,7 @@ class Provider:
         return address, jwt.encode(claims, self._secret, "HS256")
 
     def finish(self, address: str, cookie: str, redirect_uri: str) -> User:
-        """The user whom the provider sent back to `address`. UnauthenticatedError, ForbiddenError, UnreachableError."""
+        """The user whom the provider sent back to `address`. UnauthenticatedError, UnreachableError."""
         try:
             kept = jwt.decode(cookie, self._secret, ["HS256"], audience="oidc", options={"require": ["exp"]})
         except jwt.InvalidTokenError:
@@ -107,10 +111,9 @@ class Provider:
         pairs = [pair.split("=") for pair in self._oidc.roles.split(",") if pair]
         roles = [role for group, role in pairs if group.strip() in groups]
         role = max(roles, key=ROLES.index, default=self.default_role if pairs else None)
-        if role is None and (pairs or self.default_role is None):
-            raise ForbiddenError("None of your groups has a role in Paceline: ask an administrator.")
         name = next((str(claims[one]) for one in (self._oidc.name_claim, "email", "sub") if claims.get(one)), "")
-        return User(f"{self._oidc.issuer} {claims['sub']}", name, role)
+        has_access = role is not None or (not pairs and self.default_role is not None)
+        return User(f"{self._oidc.issuer} {claims['sub']}", name, role, has_access)
 
     def _session(self, redirect_uri: str, state: str | None = None) -> OAuth2Session:
         oidc = self._oidc

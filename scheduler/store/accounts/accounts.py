@@ -140,6 +140,15 @@ def of_subject(connection: Connection, subject: str, name: str, role: str | None
     return new
 
 
+def revoke_subject(connection: Connection, subject: str) -> None:
+    """Take all rights, sessions and API tokens from the account of a user of the OpenID Connect provider, if there is one."""
+    account_id = connection.exec_driver_sql(
+        "update account set role = null where subject = %s returning id", (subject,)
+    ).scalar_one_or_none()
+    for table in ("account_key", "account_tag"):
+        connection.exec_driver_sql(f"delete from {table} where account_id = %s", (account_id,))
+
+
 def administrator(connection: Connection) -> int:
     """The number of the oldest account with the role admin."""
     found: int = connection.exec_driver_sql("select id from account where role = 'admin' order by id limit 1").scalar_one()

@@ -14,6 +14,7 @@ from support.waiting import eventually
 
 from scheduler.api.call import PREFIX
 from scheduler.settings import Settings
+from scheduler.store.accounts import accounts, keys
 
 from .conftest import Web
 
@@ -97,6 +98,30 @@ def test_a_user_without_a_group_needs_a_default_role(make: Callable[..., Web]) -
     with other.http() as http:
         assert log_in(http, "2").status_code == 303
         assert http.get(f"{PREFIX}/me").json()["role"] == "viewer"
+
+
+def test_a_user_who_lost_all_groups_loses_all_rights(make: Callable[..., Web], provider: str) -> None:
+    """The attempt to log in ends other sessions and API tokens, too. With a group again, the same account gets its role again."""
+    web = make()
+    user = {"sub": "4", "preferred_username": "joan", "groups": ["platform"]}
+    with web.http() as http, web.http() as other:
+        for groups, status in ((["platform"], 303), ([], 403), (["all"], 403), (["ops"], 303)):
+            assert httpx.put(f"{provider}/users/4", json=user | {"groups": groups}).status_code == 204
+            if groups == []:
+                with web.engine.begin() as connection:
+                    key, _ = keys.issue(connection, accounts.account_id(connection, "joan"), "token", lasts_s=600.0)
+                api = web.http(key)
+                assert api.get(f"{PREFIX}/variables").status_code == http.get(f"{PREFIX}/variables").status_code == 200
+            assert log_in(other, "4").status_code == status, groups
+            if status == 403:
+                assert [one.get(f"{PREFIX}/me").status_code for one in (http, other, api)] == [401, 401, 401]
+            else:
+                log_in(http, "4")
+        assert other.get(f"{PREFIX}/me").json()["role"] == "operator"
+        assert api.get(f"{PREFIX}/me").status_code == 401
+        api.close()
+    with web.engine.connect() as connection:
+        assert connection.exec_driver_sql("select count(*) from account").scalar_one() == 1
 
 
 def test_a_name_that_a_password_has_is_not_taken_over(make: Callable[..., Web]) -> None:

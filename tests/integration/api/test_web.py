@@ -181,12 +181,12 @@ def test_users_of_the_command_line(web: Web, settings: Settings) -> None:
     with web.http(token) as http:
         me = http.get(f"{PREFIX}/me").json()
         assert (me["username"], me["role"], me["tags"]) == ("grace", None, {"nightly": "operator"})
-    run("token", "grace", "--revoke")
+    run("token", "grace", "--revoke", "--yes")
     with web.http(token) as http:
         assert http.get(f"{PREFIX}/me").status_code == 401
     assert "grace" in run("list")
     run("password", "grace")
-    run("delete", "grace")
+    run("delete", "grace", "--yes")
     done = CliRunner().invoke(paceline, ["users", "delete", "grace", "--yes"], env=environment)
     assert done.exit_code == 3
 
