@@ -11,6 +11,7 @@ import pytest
 from kubernetes_validate import utils
 
 from scheduler.cli import paceline
+from scheduler.settings import Settings
 from scheduler.settings.environment import OTHER_NAMES
 from scheduler.settings.model import environment_names
 
@@ -188,6 +189,19 @@ def test_every_container_port_is_open(objects: list[Object]) -> None:
         }
         ports = {port["containerPort"] for container in template["spec"]["containers"] for port in container.get("ports", [])}
         assert ports <= open_ports, pod
+
+
+@every_set
+def test_behind_an_ingress_the_web_process_knows_its_clients_and_its_cookies(objects: list[Object]) -> None:
+    """Otherwise all clients have one address, and the wrong passwords of one lock out all."""
+    ingresses = [one["spec"] for one in objects if one["kind"] == "Ingress" and "web" in one["metadata"]["name"]]
+    for pod, template in pods(objects):
+        if pod.endswith("-web"):
+            (container,) = (one for one in template["spec"]["containers"] if one["name"] != "git-sync")
+            environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+            settings = Settings.load({name: value for name, value in environment.items() if value and "PACELINE_WEB" in name})
+            assert bool(settings.web.proxies) == bool(ingresses), pod
+            assert settings.web.secure_cookies == any("tls" in spec for spec in ingresses), pod
 
 
 @every_set

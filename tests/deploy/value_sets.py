@@ -69,6 +69,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no scheduler": ({"scheduler": {"replicas": 0}}, "replicas"),
     "text as number": ({"web": {"port": "8080"}}, "port"),
     "git without repository": ({"dags": {"source": "git"}}, "dags.git.repository is required"),
+    "git over SSH": ({"dags": {"source": "git", "git": {"repository": "ssh://git@git.example.org/dags.git"}}}, "repository"),
+    "git over SSH, short": ({"dags": {"source": "git", "git": {"repository": "git@git.example.org:dags.git"}}}, "repository"),
     "claim without name": ({"dags": {"source": "claim"}}, "dags.claim is required"),
     "worker without queues": ({"workers": {"x": {"concurrency": 1}}}, "queues"),
     "name of a worker": ({"workers": {"Spark_1": worker()}}, "Spark_1"),
