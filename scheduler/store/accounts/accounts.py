@@ -145,8 +145,8 @@ def revoke_subject(connection: Connection, subject: str) -> None:
     account_id = connection.exec_driver_sql(
         "update account set role = null where subject = %s returning id", (subject,)
     ).scalar_one_or_none()
-    for table in ("account_key", "account_tag"):
-        connection.exec_driver_sql(f"delete from {table} where account_id = %s", (account_id,))
+    connection.exec_driver_sql("delete from account_key where account_id = %s", (account_id,))
+    connection.exec_driver_sql("delete from account_tag where account_id = %s", (account_id,))
 
 
 def administrator(connection: Connection) -> int:
