@@ -9,11 +9,11 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
 from scheduler.api.models.dag_runs import DagRun, TriggerBody
-from scheduler.api.params import Number, Page, Strings, patterns, ranges
+from scheduler.api.params import Limit, Number, Page, Strings, patterns, ranges
 from scheduler.api.routes.dag_runs import trigger
 from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.dags import assets as store
-from scheduler.store.lists import dags, records
+from scheduler.store.lists import dags, listing, records
 from scheduler.store.lists.listing import in_memory
 
 router = new_router(tags=["Asset"])
@@ -105,9 +105,11 @@ def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | 
 
 
 @router.get("/assets/{asset_id}/queuedEvents", response_model=models.QueuedEventPage)
-def get_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
+def get_asset_queued_events(
+    api: Api, asset_id: Number, before: BeforeParam = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
+) -> dict[str, Any]:
     """List the DAGs that wait to consume updates of an asset."""
-    return _queued(api, known(api, asset_id)["uri"], None, before)
+    return _queued(api, known(api, asset_id)["uri"], None, before, params.page(limit, offset))
 
 
 @router.delete("/assets/{asset_id}/queuedEvents", status_code=204)
@@ -117,10 +119,12 @@ def delete_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam =
 
 
 @router.get("/dags/{dag_id}/assets/queuedEvents", response_model=models.QueuedEventPage)
-def get_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = None) -> dict[str, Any]:
+def get_dag_asset_queued_events(
+    api: Api, dag_id: str, before: BeforeParam = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
+) -> dict[str, Any]:
     """List the updates that a DAG waits to consume."""
     api.read(dags.dag, dag_id)
-    return _queued(api, None, dag_id, before)
+    return _queued(api, None, dag_id, before, params.page(limit, offset))
 
 
 @router.delete("/dags/{dag_id}/assets/queuedEvents", status_code=204)
@@ -132,7 +136,7 @@ def delete_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = 
 @router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", response_model=models.QueuedEvent)
 def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
     """Show whether a DAG waits to consume updates of an asset."""
-    found = _queued(api, known(api, asset_id)["uri"], dag_id, before)["queued_events"]
+    found = _queued(api, known(api, asset_id)["uri"], dag_id, before, params.page(1))["queued_events"]
     if not found:
         raise NotFoundError(f"DAG {dag_id!r} has no queued update of this asset.")
     return dict(found[0])
@@ -144,9 +148,10 @@ def delete_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, befor
     _drop(api, known(api, asset_id)["uri"], dag_id, before)
 
 
-def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> dict[str, Any]:
+def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None, page: listing.Page) -> dict[str, Any]:
     rows = api.read(records.queued_events, uri=uri, dag_id=dag_id, before=before)
-    return {"queued_events": rows, "total_entries": len(rows)}
+    found = in_memory(rows, page, orders={"dag_id", "uri"}, default=("dag_id", "uri"))
+    return {"queued_events": found.rows, "total_entries": found.total}
 
 
 def _drop(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> None:

@@ -15,14 +15,14 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import dags as models
 from scheduler.api.models import known
 from scheduler.api.models.base import Version
-from scheduler.api.params import Page, RunStates, Strings, UpdateMask, patterns, ranges
+from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.settings import data_folder, regular_files
 from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
 from scheduler.store.lists import dags as lists
-from scheduler.store.lists import listing, overview, records, runs
+from scheduler.store.lists import overview, records, runs
 from scheduler.store.lists.listing import Filters, in_memory
 
 router = new_router(tags=["DAG"])
@@ -153,10 +153,11 @@ def unfavorite_dag(api: Api, dag_id: str) -> None:
 
 
 @router.get("/dags/{dag_id}/tasks", response_model=models.TaskPage, tags=["Task"])
-def get_tasks(api: Api, dag_id: str, order_by: str = "task_id") -> dict[str, Any]:
+def get_tasks(
+    api: Api, dag_id: str, order_by: str = "task_id", limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
+) -> dict[str, Any]:
     """List the tasks of the newest version of a DAG."""
-    rows = _tasks(api, dag_id)
-    found = in_memory(rows, listing.Page(limit=len(rows), order_by=(order_by,)), orders=TASK_ORDERS, default=())
+    found = in_memory(_tasks(api, dag_id), params.page(limit, offset, [order_by]), orders=TASK_ORDERS, default=())
     return {"tasks": found.rows, "total_entries": found.total}
 
 
@@ -251,7 +252,7 @@ def get_dag_tags(api: Api, page: Page, patterns_: Annotated[params.Patterns, Dep
 
 
 @router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
-def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
+def get_dag_stats(api: Api, dag_ids: Strings = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0) -> dict[str, Any]:
     """Count the runs of DAGs in each state. A DAG that never had a run is left out."""
     filters = runs.RUNS.filters().visible(api.tags()).one_of("dag_id", dag_ids)
     stats: dict[str, dict[str, int]] = {}
@@ -261,7 +262,8 @@ def get_dag_stats(api: Api, dag_ids: Strings = None) -> dict[str, Any]:
         {"dag_id": dag_id, "dag_display_name": dag_id, "stats": [{"state": one, "count": counts[one]} for one in counts]}
         for dag_id, counts in stats.items()
     ]
-    return {"dags": dags, "total_entries": len(dags)}
+    found = in_memory(dags, params.page(limit, offset), orders={"dag_id"}, default=("dag_id",))
+    return {"dags": found.rows, "total_entries": found.total}
 
 
 @router.get("/dagWarnings", response_model=models.DagWarningPage, tags=["DagWarning"])

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from scheduler.api import params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
@@ -40,7 +41,7 @@ def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
 @router.get("/queues", response_model=models.QueueList)
 def get_queues(api: Api) -> dict[str, Any]:
     """List queues with the tasks that wait in PostgreSQL and in Redis, the running tasks, and their workers."""
-    rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
+    rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)[: params.LONGEST_PAGE]
     held: dict[str, int] = {}
     error = None
     try:
@@ -116,4 +117,6 @@ def _counted(api: Call) -> list[dict[str, Any]]:
 
 def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[dict[str, Any]]:
     silent_s = api.settings.scheduler.scheduler_health_check_threshold
-    return api.read(overview.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
+    found = api.read(overview.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
+    # Stopped ones last: they are dropped first.
+    return sorted(found, key=lambda row: row["state"] == "stopped")[: params.LONGEST_PAGE]

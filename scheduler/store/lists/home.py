@@ -18,6 +18,8 @@ from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 Row = dict[str, Any]
 #: Rows of each list.
 MOST = 20
+#: Pools and queues with waiting task instances.
+MOST_GROUPS = 200
 #: A deadline that is due within this time, in seconds, is at risk.
 SOON_S = 3600.0
 RUN_COLUMNS = "r.dag_id, r.run_id, r.run_type, r.state, r.run_after, r.started_at, r.ended_at"
@@ -109,7 +111,8 @@ def waiting(connection: Connection, filters: Filters, settings: Settings) -> lis
     found = connection.exec_driver_sql(
         f"""
         select t.pool, t.queue, coalesce(s.is_paused, false) as is_paused, count(*) as count, min(t.scheduled_at) as oldest_at
-          from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where} group by 1, 2, 3 order by 4 desc
+          from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where}
+         group by 1, 2, 3 order by 4 desc limit {MOST_GROUPS}
         """,
         filters.parameters,
     )

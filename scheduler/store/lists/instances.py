@@ -14,12 +14,14 @@ OF_TASK = """
     r.version_id, v.number as version_number, v.created_at as version_created_at,
     t.task_id, t.map_index, t.task_no, t.map_label, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight
 """
+#: Earlier tries in one list: the newest ones.
+MOST_TRIES = 500
 #: A try that another one followed, and the newest one.
 TRIES = """
     select {of_task}, h.state, h.try_number, h.worker, h.queued_by, h.scheduled_at, h.queued_at, h.started_at, h.ended_at,
            h.reason, p.host, p.pid, extract(epoch from h.ended_at - h.started_at)::float as duration
-      from (select task_instance_id, try_number, state, worker, queued_by, scheduled_at, queued_at, started_at, ended_at, reason
-              from task_try where task_instance_id = %(id)s
+      from ((select task_instance_id, try_number, state, worker, queued_by, scheduled_at, queued_at, started_at, ended_at, reason
+               from task_try where task_instance_id = %(id)s order by try_number desc, ended_at desc limit {most})
              union all
             select id, try_number, state, worker, queued_by, scheduled_at, queued_at, started_at, ended_at, reason
               from task_instance where id = %(id)s and try_number > 0 and state is not null) h
@@ -28,7 +30,7 @@ TRIES = """
       join dag_version v on v.id = r.version_id
       left join process p on p.id = h.worker
      order by h.try_number, h.ended_at nulls last
-""".replace("{of_task}", OF_TASK)
+""".replace("{of_task}", OF_TASK).replace("{most}", str(MOST_TRIES))
 OPERATOR = "(select e->>'operator' from jsonb_array_elements(v.data->'tasks') e where e->>'task_id' = t.task_id)"
 DURATION = "extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)"
 #: By default in the order of their creation.
@@ -121,7 +123,7 @@ def keys_of(connection: Connection, changes: Collection[Any]) -> list[int]:
 
 
 def tries(connection: Connection, ti_id: int) -> list[Row]:
-    """All tries of a task instance, the oldest first."""
+    """The tries of a task instance, the oldest first: the newest MOST_TRIES, and the current one."""
     return rows.dicts(connection.exec_driver_sql(TRIES, {"id": ti_id}))
 
 

@@ -12,6 +12,8 @@ from scheduler.store.db import rows
 Row = dict[str, Any]
 #: A mapped task with more instances has one bar for all of them.
 MOST_BARS = 100
+#: Earlier tries of an instance that have bars: the newest ones.
+MOST_TRIES = 20
 BARS = """
 with instance as (
     select t.id, t.task_no, t.task_id, t.map_index, t.state, t.try_number, t.scheduled_at, t.queued_at, t.started_at, t.ended_at,
@@ -22,7 +24,9 @@ select task_no, task_id, map_index, state, try_number, scheduled_at, queued_at, 
   from instance where instances <= %(most)s
 union all
 select i.task_no, i.task_id, i.map_index, h.state, h.try_number, h.scheduled_at, h.queued_at, h.started_at, h.ended_at, h.worker, 1
-  from instance i join task_try h on h.task_instance_id = i.id where i.instances <= %(most)s
+  from instance i cross join lateral (
+       select * from task_try h where h.task_instance_id = i.id order by h.try_number desc, h.ended_at desc limit %(tries)s) h
+ where i.instances <= %(most)s
 union all
 select task_no, task_id, -1, case when count(*) = count(ended_at) then max(state) end, max(try_number), min(scheduled_at),
        min(queued_at), min(started_at), case when count(*) = count(ended_at) then max(ended_at) end, null, count(*)
@@ -32,8 +36,8 @@ select task_no, task_id, -1, case when count(*) = count(ended_at) then max(state
 
 
 def bars(connection: Connection, dag_run_id: int) -> list[Row]:
-    """The tries of all task instances of a run, in topological order."""
-    return rows.dicts(connection.exec_driver_sql(BARS, {"run": dag_run_id, "most": MOST_BARS}))
+    """The newest tries of the task instances of a run, in topological order."""
+    return rows.dicts(connection.exec_driver_sql(BARS, {"run": dag_run_id, "most": MOST_BARS, "tries": MOST_TRIES}))
 
 
 def critical_path(dag: SerializedDag, bars: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,17 +3,22 @@
 import contextlib
 import json
 import os
+import resource
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import psycopg2
 import pytest
 from fastapi.routing import APIRoute
+from support.scenario import Scenario
 
 from scheduler.api import asgi, protocol
-from scheduler.settings import log_copies, log_paths
+from scheduler.api.call import Service
+from scheduler.settings import Settings, log_copies, log_paths
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
@@ -21,7 +26,6 @@ from scheduler.store.secrets.cipher import Cipher
 from .conftest import Web, World
 
 API = "/api/v2"
-LOG = f"{API}/dags/etl/dagRuns/good/taskInstances/extract/logs/1"
 SECRET = "only the web process may read this"
 
 
@@ -158,25 +162,106 @@ def test_idle_connections_keep_nobody_out(web: Web, monkeypatch: pytest.MonkeyPa
             assert clients[0].recv(1) == b""
 
 
-def test_alive_needs_no_thread(web: Web) -> None:
-    """As while PostgreSQL is silent, and requests hold all threads."""
-    token, threads = web.account("uma", "viewer"), web.settings.web.pool_size + 10
-    with contextlib.closing(psycopg2.connect(web.settings.database_url)) as other, ThreadPoolExecutor(threads) as pool:
-        other.cursor().execute("lock table account in access exclusive mode")
-        with web.http(token) as http:
-            blocked = [pool.submit(http.get, f"{API}/me") for _ in range(threads)]
-            try:
-                assert httpx.get(f"{web.url}/alive", timeout=5).status_code == 200
-            finally:
-                other.rollback()
-            for one in blocked:
-                one.result()
+def test_a_thousand_idle_connections_keep_nobody_out(web: Web) -> None:
+    """With the limits of production: both ends of each connection are files of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4096:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard) if hard != resource.RLIM_INFINITY else 4096, hard))
+    port = int(web.url.rpartition(":")[2])
+    with web.http(web.account("uma", "viewer")) as http, contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+        assert httpx.get(f"{web.url}/alive").status_code == 200
+        assert http.get(f"{API}/me").status_code == 200
+
+
+def _while_blocked(web: Web, path: str, http: httpx.Client, ended: Callable[[], None]) -> list[int]:
+    """The statuses of requests that together hold all threads of the web process, during which /alive must answer at once."""
+    threads = web.settings.web.pool_size + 10
+    with ThreadPoolExecutor(threads) as pool:
+        blocked = [pool.submit(http.get, path) for _ in range(threads)]
+        try:
+            assert httpx.get(f"{web.url}/alive", timeout=5).status_code == 200
+            assert not any(one.done() for one in blocked)
+        finally:
+            ended()
+        return [one.result().status_code for one in blocked]
+
+
+def test_alive_answers_while_postgresql_is_stopped(web: Web) -> None:
+    with web.http(web.account("uma", "viewer")) as http, contextlib.closing(psycopg2.connect(web.settings.database_url)) as own:
+        assert http.get(f"{API}/me").status_code == 200
+        server = psutil.Process(own.info.backend_pid).parent()
+        assert server is not None
+        processes = [server, *server.children()]
+        for process in processes:
+            process.suspend()
+
+        def go_on() -> None:
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
+
+        assert set(_while_blocked(web, f"{API}/me", http, go_on)) <= {200, 503}
+
+
+def test_alive_answers_while_the_provider_is_silent(web: Web) -> None:
+    before = web.app.state.service
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent, web.http() as http:
+        named = {"issuer": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        oidc = web.settings.oidc.model_copy(update=named)
+        web.app.state.service = Service.of(web.settings.model_copy(update={"oidc": oidc}))
+        before.close()
+        assert set(_while_blocked(web, "/auth/oidc/login", http, silent.close)) == {503}
+
+
+def test_an_unexpected_error_is_counted_and_audited(make_web: Callable[..., Web], settings: Settings, scenario: Scenario) -> None:
+    """A value of the database that nothing of Paceline stores: the change succeeds, but its response cannot be made."""
+    web = make_web(settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"prometheus": True})}))
+    scenario.sql("alter table pool alter include_deferred drop not null")
+    with web.http(web.account("ada", "admin")) as http:
+        assert http.post(f"{API}/pools", json={"name": "odd", "slots": 1}).status_code == 201
+        scenario.sql("update pool set include_deferred = null where name = 'odd'")
+        answer = http.patch(f"{API}/pools/odd", json={"slots": 2})
+        counted = http.get("/metrics").text
+
+    assert (answer.status_code, answer.headers.get("x-content-type-options")) == (500, "nosniff")
+    assert "Unexpected error" in answer.json()["detail"]
+    (line,) = [one for one in counted.splitlines() if one.startswith("paceline_web_requests") and 'status="500"' in one]
+    assert 'method="PATCH"' in line and float(line.rpartition(" ")[2]) == 1
+    assert scenario.rows("select status from audit order by id desc limit 1") == [(500,)]
+
+
+def test_no_route_fails_for_a_deep_body(web: Web, world: World) -> None:
+    """At any depth: the parser, the checks and the stored value must each hold it, or refuse it."""
+    entries = f"{API}/dags/etl/dagRuns/good/taskInstances/extract/xcomEntries"
+    runs = f"{API}/dags/hourly/dagRuns"
+    with web.http(web.account("ada", "admin")) as http:
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            statuses: dict[int, set[int]] = {}
+            for depth in (90, 600, 950, 10_000):
+                value = opening * depth + "1" + closing * depth
+                name = f"{depth}{len(opening)}"
+                for path, body in (
+                    (f"{API}/variables", f'{{"key": "k{name}", "value": {value}}}'),
+                    (runs, f'{{"logical_date": null, "conf": {{"x": {value}}}}}'),
+                    (entries, f'{{"key": "k{name}", "value": {value}}}'),
+                    (f"{API}/connections", f'{{"connection_id": "c{name}", "conn_type": "x", "extra": {json.dumps(value)}}}'),
+                    (f"{API}/pools", value),
+                    ("/auth/token", value),
+                ):
+                    answer = http.post(path, content=body, headers={"Content-Type": "application/json"})
+                    statuses.setdefault(depth, set()).add(answer.status_code)
+                    assert answer.status_code < 500, (path, depth, answer.text[:200])
+            assert {200, 201} <= statuses[90] and statuses[10_000] <= {400, 413, 422}
+        for path in (f"{API}/variables", f"{API}/connections", runs, entries, f"{API}/eventLogs"):
+            assert http.get(path).status_code == 200, path
 
 
 def _elsewhere(folder: Path, kind: str, place: Path) -> None:
     """Replace a file by what must not be read."""
     secret = folder / "elsewhere" / place.name
-    secret.parent.mkdir()
+    secret.parent.mkdir(parents=True)
     secret.write_text(SECRET)
     if kind == "folder":
         place.parent.rename(folder / "moved")
@@ -186,58 +271,61 @@ def _elsewhere(folder: Path, kind: str, place: Path) -> None:
     {"link": lambda: place.symlink_to(secret), "pipe": lambda: os.mkfifo(place)}[kind]()
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_the_source_of_a_dag_is_no_link_out_of_the_folder(web: Web, world: World, tmp_path: Path, kind: str) -> None:
-    _elsewhere(tmp_path, kind, web.settings.dags_folder / "etl.py")
-    with web.http(web.account("uma", "viewer")) as http:
-        answer = http.get(f"{API}/dagSources/etl")
-
-    assert (answer.status_code, SECRET in answer.text) == (404, False)
-
-
-def test_the_source_of_a_dag_may_be_a_link_inside_the_folder(web: Web, world: World) -> None:
+def test_the_source_of_a_dag_is_no_link_out_of_the_folder(web: Web, world: World, tmp_path: Path) -> None:
     file = web.settings.dags_folder / "etl.py"
     file.rename(web.settings.dags_folder / "real.py")
     file.symlink_to("real.py")
     with web.http(web.account("uma", "viewer")) as http:
         assert http.get(f"{API}/dagSources/etl").json()["content"] == "# the file of etl\n"
+        for kind in ("link", "pipe"):
+            _elsewhere(tmp_path / kind, kind, file)
+            answer = http.get(f"{API}/dagSources/etl")
+            assert (answer.status_code, SECRET in answer.text) == (404, False), kind
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_a_log_is_no_link(web: Web, world: World, tmp_path: Path, kind: str) -> None:
-    _elsewhere(tmp_path, kind, world.log("good", "extract", "a line\n"))
+def test_a_log_is_no_link(web: Web, world: World, tmp_path: Path) -> None:
     with web.http(web.account("uma", "viewer")) as http:
-        for end in ("", "/lines", "/search?text=a"):
-            answer = http.get(LOG + end)
-            assert (answer.status_code, SECRET in answer.text) == (404, False), end
+        for kind, run_id in (("link", "good"), ("pipe", "bad"), ("folder", "now")):
+            log = world.log(run_id, "extract", "a line\n")
+            address = f"{API}/dags/etl/dagRuns/{run_id}/taskInstances/extract/logs/1"
+            assert http.get(address).status_code == 200
+            _elsewhere(tmp_path / kind, kind, log)
+            for end in ("", "/lines", "/search?text=a"):
+                answer = http.get(address + end)
+                assert (answer.status_code, SECRET in answer.text) == (404, False), (kind, end)
+
+
+def _log_with_copies(settings: Settings, tmp_path: Path, run_id: str) -> tuple[Settings, Path, Path]:
+    """Settings with copies of logs, a log, and the place of its copy."""
+    copying = settings.model_copy(update={"logs": settings.logs.model_copy(update={"url": str(tmp_path / "copies")})})
+    names = {"dag_id": "etl", "run_id": run_id, "task_id": "extract", "map_index": -1, "try_number": 1}
+    log = Path(log_paths.try_path(settings.logs_folder, **names))  # type: ignore[arg-type]
+    log.parent.mkdir(parents=True)
+    log.write_text("a line\n", encoding="utf-8")
+    return copying, log, tmp_path / "copies" / log.relative_to(settings.logs_folder)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_a_copy_of_a_log_is_no_link(web: Web, world: World, tmp_path: Path, kind: str) -> None:
-    logs = web.settings.logs.model_copy(update={"url": str(tmp_path / "copies")})
-    settings = web.settings.model_copy(update={"logs": logs})
-    log = world.log("good", "extract", "a line\n")
-    log_copies.write(settings, log)
-    copy = tmp_path / "copies" / log.relative_to(settings.logs_folder)
+def test_a_copy_of_a_log_is_no_link(settings: Settings, tmp_path: Path, kind: str) -> None:
+    copying, log, copy = _log_with_copies(settings, tmp_path, "good")
+    log_copies.write(copying, log)
     log.unlink()
-    assert log_copies.local(settings, log).read_text() == "a line\n"
-    log_copies.local(settings, log).unlink()
+    assert log_copies.local(copying, log).read_text() == "a line\n"
+    log_copies.local(copying, log).unlink()
 
     _elsewhere(tmp_path, kind, copy)
 
-    assert not log_copies.local(settings, log).exists()
+    assert not log_copies.local(copying, log).exists()
 
 
-def test_a_log_is_not_written_through_a_link(web: Web, world: World, tmp_path: Path) -> None:
-    logs = web.settings.logs.model_copy(update={"url": str(tmp_path / "copies")})
-    settings = web.settings.model_copy(update={"logs": logs})
-    log, other = world.log("good", "extract", "a line\n"), tmp_path / "other"
+def test_a_log_is_not_written_through_a_link(settings: Settings, tmp_path: Path) -> None:
+    copying, log, copy = _log_with_copies(settings, tmp_path, "good")
+    other = tmp_path / "other"
     other.write_text("as it was")
-    copy = tmp_path / "copies" / log.relative_to(settings.logs_folder)
     copy.parent.mkdir(log_paths.FOLDER_MODE, parents=True)
     copy.symlink_to(other)
 
-    log_copies.write(settings, log)
+    log_copies.write(copying, log)
 
     assert (other.read_text(), copy.read_text()) == ("as it was", "a line\n")
 
@@ -247,18 +335,6 @@ def test_the_home_page_shows_no_hosts_to_a_viewer_of_one_tag(web: Web, world: Wo
         processes = http.get(f"{API}/home").json()["processes"]
 
     assert processes and {name for one in processes for name in one} == {"kind", "state", "heartbeat_at"}
-
-
-def test_the_recent_runs_of_all_dags_are_bounded(web: Web, world: World) -> None:
-    world.scenario.sql(
-        "insert into dag_run (dag_id, run_id, run_type, state, run_after, started_at, ended_at, version_id)"
-        " select dag_id, 'n' || n, 'manual', 'success', run_after, started_at, ended_at, version_id"
-        " from dag_run, generate_series(1, 150) n where run_id = 'good'"
-    )
-    with web.http(web.account("uma", "viewer")) as http:
-        (few,) = http.get(f"{API}/recentRuns", params={"dag_ids": "~", "limit": 100}).json()["dags"].values()
-
-    assert len(few) == 100
 
 
 def test_an_unexpected_error_has_all_headers(web: Web) -> None:
