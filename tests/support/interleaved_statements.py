@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from support.run_actions import ALL, clear_, mark_, running
 from support.scenario import dag
 
 SUCCESS = Ending(S.SUCCESS)
+BUSY = ("running", "shutdown")
 TEARDOWN = {
     "below": {"down": ["join"]},
     "options": {"down": {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("z",), "scope": ("join",)}},
@@ -82,6 +82,12 @@ def _write(one: Interleaving) -> Callable[[], Any]:
 def _lose(one: Interleaving) -> Callable[[], Any]:
     claim = one.claim_a()
     engine = one.scenario.engine
+
+    def check() -> None:
+        left = one.scenario.rows("select state from task_instance where dispatch_id = %s and state in %s", claim.dispatch_id, BUSY)
+        assert not left, f"the process is lost, and its task is still {left}"
+
+    one.checks.append(check)
     return lambda: transact(engine, processes.fail_lost, claim.id, claim.dispatch_id, "its process ended", at_once=True)
 
 
@@ -89,6 +95,22 @@ def _stop(one: Interleaving) -> Callable[[], Any]:
     claim = one.claim_a()
     one.is_of_worker = False
     clear_(one.scenario, ALL)
+    return lambda: dispatches.end_as_requested(one.hot, claim)
+
+
+def _stop_marked(one: Interleaving) -> Callable[[], Any]:
+    """A person has marked `a` as failed while it ran; its worker has yet to stop it."""
+    claim = one.claim_a()
+    one.is_of_worker, one.has_written = False, True
+    xcoms.push(one.hot, claim, "key", "1")
+    mark_(one.scenario, S.FAILED, "a")
+
+    def check() -> None:
+        if one.scenario.states().get("a") == "none":
+            assert not one.scenario.rows("select 1 from xcom"), "a cleared task keeps its XComs"
+            assert one.scenario.rows("select 1 from task_try"), "the try of a cleared task is not kept"
+
+    one.checks.append(check)
     return lambda: dispatches.end_as_requested(one.hot, claim)
 
 
@@ -110,8 +132,11 @@ def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[],
 
 
 def _turn(one: Interleaving) -> Callable[[], Any]:
-    assert one.scenario.follower.report(replace(one.claim_a()), Ending(S.SUCCESS))
+    """A turn decides and queues `b`, and starts a run of another DAG."""
     one.is_of_worker = False
+    mark_(one.scenario, S.SUCCESS, "a")
+    one.scenario.add(dag("s", {"started": []}))
+    one.scenario.trigger("s")
     return one.scenario.turn
 
 
@@ -248,6 +273,7 @@ STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
     "write of a task": _write,
     "lose": _lose,
     "end as requested": _stop,
+    "end as marked": _stop_marked,
     "fire": _fire,
     "clear": _action(lambda scenario: clear_(scenario, ALL)),
     "mark": _action(lambda scenario: mark_(scenario, S.SUCCESS, "a")),

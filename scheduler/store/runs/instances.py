@@ -279,11 +279,13 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     """
     parameters = {"worker": dead_worker, "id": ti_id, "dispatch_id": dispatch_id, "reason": reason, "at_once": at_once}
     which = "(worker = %(worker)s or (id = %(id)s and dispatch_id = %(dispatch_id)s::uuid))"
-    stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which=which), parameters).scalars().all()
-    # Another statement, which begins when it has the locks: the number of a task and the version of its run belong together.
+    # The next statements begin when this one has the locks: a task that was stopped in the meantime ends as requested, and the
+    # number of a task and the version of its run belong together.
     held = connection.exec_driver_sql(
-        f"select id from task_instance where state = 'running' and {which} order by id for no key update", parameters
+        f"select id from task_instance where state in ('running', 'shutdown') and {which} order by id for no key update", parameters
     )
+    ids = list(held.scalars())
+    stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which="id = any(%(ids)s)"), {"ids": ids}).scalars().all()
     lost = connection.exec_driver_sql(
         """
         update task_instance t
@@ -295,7 +297,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
          where t.id = any(%(ids)s) and t.state = 'running' and r.id = t.dag_run_id and v.id = r.version_id
         returning t.dag_run_id
         """,
-        {**parameters, "ids": list(held.scalars())},
+        {**parameters, "ids": ids},
     )
     return sorted({*stopped, *lost.scalars()})
 

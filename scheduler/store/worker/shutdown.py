@@ -16,11 +16,12 @@ STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
 #: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
 END_AS_REQUESTED = f"""
 with stopped as (
-    select id from task_instance where state = 'shutdown' and {{which}} order by id for no key update
+    -- With what is requested now that the row is locked: "t" below may be as it was before a mark or clear in the meantime.
+    select id, asked from task_instance where state = 'shutdown' and {{which}} order by id for no key update
 ), kept as (
-    {STOPPED_TRY} join stopped using (id) where t.asked = 'none'
+    {STOPPED_TRY} join stopped s using (id) where s.asked = 'none'
 ), forgotten as (
-    delete from xcom x using task_instance t join stopped using (id) where t.asked = 'none' and x.task_instance_id = t.id
+    delete from xcom x using stopped s where s.asked = 'none' and x.task_instance_id = s.id
 )
 update task_instance t
    set state = nullif(t.asked, 'none'), asked = null, resume = null, decision = null, due_at = null,

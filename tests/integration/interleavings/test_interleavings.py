@@ -1,6 +1,7 @@
 """Each statement that may wait for a lock, against each change that another session can commit meanwhile."""
 
 import pytest
+from support import locking_functions
 from support.interleaved_statements import STATEMENTS, interleaving
 from support.interleavings import CHANGES
 from support.scenario import Scenario
@@ -41,12 +42,14 @@ def rows_of(scenario: Scenario) -> dict[str, object]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_each_statement_has_something_to_change(scenario: Scenario, statement: str) -> None:
+def test_each_statement_calls_the_functions_that_it_covers_and_changes_rows(scenario: Scenario, statement: str) -> None:
     one = interleaving(scenario, statement)
     try:
         call = STATEMENTS[statement](one)
         before = rows_of(scenario)
-        call()
+        with locking_functions.entered() as entered:
+            call()
+        assert locking_functions.COVERED.get(statement, set()) <= entered
         assert rows_of(scenario) != before
     finally:
         one.close()

@@ -1,17 +1,21 @@
 """Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
 from support.scenario import Scenario, dag
 
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.states import TaskState
 from scheduler.store.db.prepared import Prepared
 from scheduler.store.worker import hot_statements
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
+from workers.task.follow import Follower
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
 ALLOWED = 1.2
@@ -193,3 +197,28 @@ def test_rows_that_have_left_the_partial_indexes_cost_nothing(scenario: Scenario
     # The index of waiting rows is sorted, so its pages of ended entries lie before the first that is not, until a vacuum.
     line = scenario.rows("select pg_relation_size('task_instance_waiting') / 8192")[0][0]
     assert after[1] <= before[1] * ALLOWED + 8 + line
+
+
+class Counted(HotPath):
+    """Counts the messages to PostgreSQL, each of which is one round trip."""
+
+    sent = 0
+
+    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        self.sent += 1
+        return super().run(statement, parameters)
+
+
+def test_a_claim_and_a_report_with_their_locks_are_one_message_each(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": ["a"]}))
+    scenario.trigger("d")
+    scenario.turn()
+    with closing(Counted(scenario.settings, scenario.worker_id)) as hot:
+        (message,) = scenario.messages()
+        claim = hot.claim(*message)
+        assert claim is not None and hot.sent == 1
+        hot.dag(claim.version_id)  # read once in a process
+        hot.sent = 0
+        follower = Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+        assert follower.report(claim, Ending(TaskState.SUCCESS))
+        assert (hot.sent, scenario.states()) == (1, {"a": "success", "b": "queued"})

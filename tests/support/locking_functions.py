@@ -1,0 +1,121 @@
+"""The functions and statements of the store that take a row lock, or update or delete a row, and what overlaps each of them."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+STORE = Path(__file__).parents[2] / "scheduler" / "store"
+LOCKS = re.compile(r"\bfor (no key update|update|share|key share)\b|\bupdate \w+( \w)?\s+set\b|\bdelete from\b", re.IGNORECASE)
+
+#: By statement of the interleavings: the functions that it calls.
+COVERED: dict[str, set[str]] = {
+    "assets": {"dags/assets.consume", "dags/assets.forget", "dags/assets.lock", "dags/assets.take_successes"},
+    "cancel a backfill": {"actions/backfills._lock_open", "actions/backfills.cancel"},
+    "clear": {"actions/clear._stop", "actions/clear._undo", "actions/clear.in_each_run", "actions/clear.lock_run",
+              "runs/integrity.note_results", "runs/selection.lock_instances", "runs/selection.lock_run"},
+    "deadlines": {"runs/deadlines.settle"},
+    "delete": {"actions/delete._refuse_started", "actions/delete.delete_run"},
+    "end a run with teardowns": {"actions/mark.end_run", "worker/deferrals.forget"},
+    "fire": {"worker/deferrals.fire"},
+    "lose": {"runs/instances.lose"},
+    "mark": {"actions/mark._set", "actions/mark._stop"},
+    "notices": {"upkeep/notices.begin", "upkeep/notices.claim", "upkeep/notices.end"},
+    "plan": {"dags/schedules.lock", "dags/schedules.plan"},
+    "retention": {"upkeep/retention._deleted", "upkeep/retention.delete_runs"},
+    "services": {"queueing/capacity.lock_runs", "queueing/capacity.lock_waiting_pools", "runs/instances.decide",
+                 "runs/instances.dispatch_again", "runs/instances.due", "runs/instances.queue", "runs/instances.stamp_dispatched",
+                 "runs/runs.lock", "runs/runs.mark_examined", "upkeep/processes.expire_lost", "upkeep/processes.heartbeat"},
+    "timeouts": {"runs/runs.lock_timed_out"},
+}  # fmt: skip
+
+#: The statements that are sent as text, by the same names.
+TEXTS: dict[str, set[str]] = {
+    "claim": {"worker/hot_statements.HOLD", "worker/hot_statements.CLAIM"},
+    "report in place": {"worker/hot_statements.HOLD_MOVES", "worker/hot_statements.REPORT"},
+    "report below a join": {"worker/hot_statements.LOCK_JOINS"},
+    "suspend": {"worker/hot_statements.SUSPEND"},
+    "end as requested": {"worker/shutdown.END_AS_REQUESTED"},
+    "write of a task": {"db/fencing.CURRENT"},
+    "services": {"runs/runs.START", "runs/runs.STARTABLE"},
+}
+
+#: Why no change in the meantime can mislead these.
+NEEDLESS: dict[str, set[str]] = {
+    "The caller holds the task instances of the run, or the row that this changes.": {
+        "actions/backfill_steps.end", "actions/backfill_steps.leave_out", "actions/backfill_steps.repeat",
+        "actions/backfill_steps.take", "actions/backfills._set_paused", "actions/clear.queue_again",
+        "actions/clear._make_way", "runs/deadlines.replan", "runs/instances.end_rest", "runs/instances.expand",
+        "runs/integrity.fit", "runs/integrity.remove", "runs/integrity.restore", "runs/integrity._renumber",
+        "runs/manual_runs.replace_conf", "runs/new_instances.refresh", "runs/runs.clear_errors", "runs/runs.close",
+        "runs/unexpand.expand_again", "dags/assets.set_aside", "dags/partitions.forget",
+    },
+    "It only takes locks; the next statement reads what it decides by.": {
+        "actions/backfill_steps.lock", "queueing/capacity.lock_dags", "queueing/capacity.LOCKED", "runs/instances.lock_open",
+        "runs/selection.lock_all", "worker/deferrals.claim",
+    },
+    "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
+        "actions/delete.delete_dag", "actions/pools.delete_pool", "dags/dags.pause_if_failing", "queueing/capacity.park",
+        "queueing/capacity.set_passing_on", "runs/runs.store_error", "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
+        "upkeep/notices.release", "upkeep/notices.release_dead", "upkeep/processes.expire", "upkeep/processes.record_events",
+        "upkeep/processes.still_held", "upkeep/processes.stop", "upkeep/retention.delete_events", "upkeep/retention.delete_rows",
+        "upkeep/settings_drift._store", "worker/deferrals.release", "worker/deferrals.still_awaited",
+        "worker/dispatches.claim_again",
+    },
+    "The statement is guarded by db/fencing.CURRENT, as the write of a task.": {
+        "worker/dispatches.LABEL", "worker/external_jobs.NOTE", "worker/external_jobs.TAKE_ABANDONED",
+        "worker/external_jobs.TAKE_OVER", "worker/progress.WRITE", "worker/state_store.DELETE_OF_ASSET",
+        "worker/state_store.DELETE_OF_TASK", "worker/xcoms.CLEAR",
+    },
+}  # fmt: skip
+
+#: Rows that no run decides by: accounts, secrets, DAG files, the version of the schema, and what a person edits by its key.
+ELSEWHERE = ("accounts/", "secrets/", "dags/files.", "dags/dags.reparse", "db/migrate.", "lists/")
+
+
+def find() -> set[str]:
+    """The name of each, as `folder/module.function`, or `folder/module.CONSTANT` for a statement of its own."""
+    return {
+        f"{path.relative_to(STORE).with_suffix('')}.{name}"
+        for path in STORE.rglob("*.py")
+        if "migrations" not in path.parts
+        for name, text in _parts(ast.parse(path.read_text(encoding="utf-8")).body)
+        if LOCKS.search(text)
+    }
+
+
+def _parts(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for part in body:
+        match part:
+            case ast.ClassDef():
+                yield from _parts(part.body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield part.name, _text(part, without=ast.get_docstring(part, clean=False))
+            case ast.Assign() | ast.AnnAssign():
+                target = part.targets[0] if isinstance(part, ast.Assign) else part.target
+                yield ast.unparse(target), _text(part)
+
+
+def _text(part: ast.AST, without: str | None = None) -> str:
+    constants = (node.value for node in ast.walk(part) if isinstance(node, ast.Constant))
+    return " ".join(value for value in constants if isinstance(value, str) and value != without)
+
+
+@contextmanager
+def entered() -> Iterator[set[str]]:
+    """The functions of the store that this thread enters inside, named as by `find`."""
+    names: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(f"{STORE}/"):
+            names.add(f"{Path(frame.f_code.co_filename).relative_to(STORE).with_suffix('')}.{frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        yield names
+    finally:
+        sys.setprofile(None)
