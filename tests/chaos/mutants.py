@@ -65,7 +65,7 @@ ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",
 )
-CLAIM = "coalesce(t.state, '') = 'queued' and t.dispatch_id = $dispatch_id"
+CLAIM = "coalesce(t.state, '') = 'queued' or ($is_repeated"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
 HOLD_POOLS = '    found = connection.exec_driver_sql(\n        f"""\n        with wanted as materialized ('
 #: Takes its time from one to the next.

@@ -102,7 +102,7 @@ with DAG("skips"):
 
 
 def test_a_result_that_a_worker_refuses_is_refused(run: Callable[..., Result]) -> None:
-    done = run({"a.py": 'with DAG("odd"):\n    @task\n    def make(): return {1, 2}\n    make()\n'}, "odd")
+    done = run({"a.py": 'with DAG("odd"):\n    @task\n    def make(): return object()\n    make()\n'}, "odd")
 
     assert done.exit_code == 1
     assert "XComError" in done.stdout
