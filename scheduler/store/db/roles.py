@@ -57,6 +57,7 @@ WORKER: Rights = {
     "crash_free": ("select", "insert"),
     # To create runs, as TriggerDagRunOperator does.
     "pool": READ,
+    "import_error": (Only("select", ("file", "line", "message")),),
     "dag_run": ("select", "insert"),
     "task_instance": ("select", Only("insert", NEW_INSTANCE), Only("update", MOVED)),
     "deadline": ("select", "insert", Only("update", ("due_at", "missed_at"))),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from psycopg2.extensions import adapt
 
 from scheduler.authoring import xcom
-from scheduler.states import FINISHED
+from scheduler.states import OPEN
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
@@ -19,7 +19,7 @@ T = TypeVar("T")
 #: How many values a process keeps: those of one task that is mapped over several, and of a few runs at the same time.
 KEPT = 8
 #: Changes when a person or a new version takes away, adds or renumbers results of a run `r`.
-RESULTS = "array[r.version_id::text, r.clear_number::text, r.results_changed_at::text]"
+RESULTS = "array['version ' || r.version_id, 'clear ' || r.clear_number, r.results_changed_at::text]"
 PUSH = fencing.guarded(
     "insert into xcom (task_instance_id, key, value) select id, %s, %s from current"
     " on conflict (task_instance_id, key) do update set value = excluded.value, created_at = clock_timestamp() returning key"
@@ -52,18 +52,23 @@ select t.map_index, x.value from run join task_instance t on t.dag_run_id = run.
   join xcom x on x.task_instance_id = t.id and x.key = %(key)s
  where t.task_id = %(task_id)s and t.map_index = coalesce(%(index)s, t.map_index) order by t.map_index
 """
-#: The task instances of a mapped task that pushed a value, in the order of map indexes; the state of the run's results; and whether
-#: all its instances have ended, so that only a change of that state can change which of them have a value.
+#: A set that changes whenever other instances of a mapped task may have values: with results of the run, and with the unfinished
+#: instances and which of them have a value. Those are found by their index, however many have ended.
+STATE = f"""
+{RESULTS} || array(select t.id || case when o.key is null then '' else ' has a value' end
+                     from task_instance t left join xcom o on o.task_instance_id = t.id and o.key = %s
+                    where t.dag_run_id = r.id and t.task_no = %s and {OPEN.or_none("t.state")})
+"""
+STATE_NOW = f"select {STATE} from dag_run r where r.id = %s"
+#: That state, and the task instances of a mapped task that pushed a value, in the order of map indexes.
 PUSHED = f"""
-select array(select t.id from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
-              where t.dag_run_id = r.id and t.task_no = %s order by t.map_index),
-       {RESULTS}, not exists (select from task_instance t where t.dag_run_id = r.id and t.task_no = %s
-                                 and (t.state is null or t.state not in {FINISHED.sql}))
+select {STATE}, array(select t.id from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %s
+                       where t.dag_run_id = r.id and t.task_no = %s order by t.map_index)
   from dag_run r where r.id = %s
 """
-#: The state of the run's results, and the value of one task instance.
+#: That state, and the value of one task instance.
 VALUE = f"""
-select {RESULTS}, x.value from dag_run r left join xcom x on x.task_instance_id = %s and x.key = %s where r.id = %s
+select {STATE}, x.value from dag_run r left join xcom x on x.task_instance_id = %s and x.key = %s where r.id = %s
 """
 #: Without a list of those that pushed: it reads all instances before the one at the offset.
 INSTANCE = f"{ALL} offset %s limit 1"
@@ -124,8 +129,8 @@ class MappedOver:
         #: When the value was stored, and its entries. As JSON, so that no instance sees what another has changed. None: the value
         #: cannot be mapped over.
         self._entries: OrderedDict[Place, tuple[datetime, list[str] | None]] = OrderedDict()
-        #: The state of the run's results, and the IDs of the task instances.
-        self._pushed: OrderedDict[Place, tuple[list[str | None], list[int]]] = OrderedDict()
+        #: The STATE in which they were read, and the IDs of the task instances.
+        self._pushed: OrderedDict[Place, tuple[set[str | None], list[int]]] = OrderedDict()
 
     def entries(self, connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> Sequence[str] | None:
         """The entries that the task has pushed now; one of a dict is the pair [key, value]."""
@@ -143,8 +148,8 @@ class MappedOver:
     def pushed(self, connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> list[int]:
         """The instances of a mapped task that have pushed a value, in the order of map indexes."""
         place = (dag_run_id, task_no, key)
-        results, ids = self._pushed.get(place, (None, []))
-        if results and connection.value(f"select {RESULTS} from dag_run r where r.id = %s", (dag_run_id,)) == results:
+        state, ids = self._pushed.get(place, (set(), []))
+        if state and set(connection.value(STATE_NOW, (key, task_no, dag_run_id)) or ()) == state:
             return ids
         return self._read_pushed(connection, place)
 
@@ -153,8 +158,8 @@ class MappedOver:
         place = (dag_run_id, task_no, key)
         known, ids = self._pushed.get(place, (None, []))
         if at < len(ids):
-            for results, value in connection.read(VALUE, (ids[at], key, dag_run_id)):
-                if results == known and value is not None:
+            for state, value in connection.read(VALUE, (key, task_no, ids[at], key, dag_run_id)):
+                if set(state) == known and value is not None:
                     return [value]
         self._read_pushed(connection, place)
         return [value for (value,) in connection.read(INSTANCE, (key, dag_run_id, task_no, at))]
@@ -162,9 +167,8 @@ class MappedOver:
     def _read_pushed(self, connection: WorkerConnection, place: Place) -> list[int]:
         dag_run_id, task_no, key = place
         self._pushed.pop(place, None)
-        for ids, results, ended in connection.read(PUSHED, (key, task_no, task_no, dag_run_id)):
-            if ended:
-                _keep(self._pushed, place, (results, ids))
+        for state, ids in connection.read(PUSHED, (key, task_no, key, task_no, dag_run_id)):
+            _keep(self._pushed, place, (set(state), ids))
             return list(ids)
         return []
 

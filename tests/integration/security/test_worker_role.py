@@ -127,11 +127,11 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     again = running(scenario)
     worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
 
-    def reset() -> str:
+    def reset(run_id: str = "made") -> str:
         return triggered_runs.trigger(
             worker,
             "other",
-            run_id="made",
+            run_id=run_id,
             logical_date=None,
             conf={},
             reset=True,
@@ -141,6 +141,7 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
         )
 
     transact(engine, roles.grant_worker, ROLE)
+    assert reset("new") == "new", "to create a run needs no further right"
     with pytest.raises(
         PacelineError, match=r"may not do that \(permission denied .*db grant-worker ROLE --may-clear-runs` grants it"
     ):

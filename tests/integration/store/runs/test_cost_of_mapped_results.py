@@ -38,15 +38,20 @@ class Reads:
         return next((value for (value,) in self.read(statement, parameters)), None)
 
 
-def mapped_over_mapped(scenario: Scenario, *, size: int, without: int) -> tuple[int, int]:
-    """A run in which `each` has returned its map index, except one that returned nothing; and the number of `each`."""
+def mapped_over_mapped(scenario: Scenario, *, size: int, without: int, unfinished: int = 0) -> tuple[int, int]:
+    """A run in which `each` has returned its map index, except one that returned nothing; and the number of `each`.
+
+    The first `unfinished` instances have a value, too, but have not ended.
+    """
     literal = {"expand": {"kind": "product", "inputs": [{"literal": size}]}}
     edges: dict[str, list[str]] = {"each": [], "sum": ["each"]}
     scenario.add(dag("d", edges, options={"each": literal, "sum": product(of("each"))}))
     run = scenario.trigger("d", run_id="r")
     scenario.turn()
     scenario.sql(
-        "update task_instance set state = 'success', started_at = now(), ended_at = now(), try_number = 1 where task_id = 'each'"
+        "update task_instance set state = 'success', started_at = now(), ended_at = now(), try_number = 1"
+        " where task_id = 'each' and map_index >= %s",
+        unfinished,
     )
     scenario.sql(
         "insert into xcom (task_instance_id, key, value) select id, 'return_value', to_json(map_index) from task_instance"
@@ -56,8 +61,9 @@ def mapped_over_mapped(scenario: Scenario, *, size: int, without: int) -> tuple[
     return run, scenario.rows("select task_no from task_instance where task_id = 'each' limit 1")[0][0]
 
 
-def test_all_entries_of_a_mapped_result_are_read_in_linear_time(scenario: Scenario) -> None:
-    run, task_no = mapped_over_mapped(scenario, size=SIZE, without=700)
+@pytest.mark.parametrize("unfinished", [0, 1])
+def test_all_entries_of_a_mapped_result_are_read_in_linear_time(scenario: Scenario, unfinished: int) -> None:
+    run, task_no = mapped_over_mapped(scenario, size=SIZE, without=700, unfinished=unfinished)
     scenario.sql("analyze task_instance, xcom")
     reads, over = Reads(scenario.hot), xcoms.MappedOver()
     places = range(0, SIZE - 1, 5)

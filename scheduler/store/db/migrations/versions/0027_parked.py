@@ -25,6 +25,7 @@ begin
 end $$;
 create trigger dag_schedule_unparks after update of is_paused on dag_schedule for each row
     when (old.is_paused and not new.is_paused) execute function unpark();
+revoke execute on function unpark() from public;
 """
 #: An earlier release knows no parked ones.
 FORMER = """
