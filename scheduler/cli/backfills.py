@@ -83,7 +83,9 @@ def create(
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     left_out = f", {created['left_out']} left out" if created["left_out"] else ""
-    output.result(created, f"Backfill {created['id']} of DAG {dag_id}: {created['waiting']} runs to create{left_out}.")
+    output.result(
+        created, f"Backfill {created['id']} of DAG {dag_id}: {output.count(created['waiting'], 'run')} to create{left_out}."
+    )
 
 
 @backfills.command("list")
@@ -139,7 +141,7 @@ def cancel(backfill_id: int, *, yes: bool) -> None:
     options.confirm(f"Cancel backfill {backfill_id}?", yes)
     row = options.transact(store.cancel, backfill_id)
     options.announce("backfill changed")
-    running = f"; {row['running']} runs continue" if row["running"] else ""
+    running = f"; {output.count(row['running'], 'run')} still running" if row["running"] else ""
     _say(backfill_id, f"is canceled{running}")
 
 

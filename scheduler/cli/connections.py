@@ -97,7 +97,7 @@ def export(file: Path) -> None:
     exported = [options.transact(store.connection, row["conn_id"], cipher).as_dict() for row in options.transact(store.connections)]
     values = {connection.pop("conn_id"): connection for connection in exported}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    output.say(f"{len(values)} connections are exported.")
+    output.say(f"Exported {output.count(len(values), 'connection')}.")
 
 
 @connections.command("import")
@@ -109,7 +109,7 @@ def import_(file: Path, existing: str) -> None:
     All are stored, or none. `airflow connections export` writes such files.
     """
     written = options.transact(store.add, read(file), options.cipher(make=True), existing=existing)
-    click.echo(f"{len(written)} connections are stored.")
+    click.echo(f"Stored {output.count(len(written), 'connection')}.")
 
 
 def read(file: Path) -> list[Connection]:

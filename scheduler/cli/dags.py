@@ -101,7 +101,7 @@ def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = options.transact(store.reparse, dag_id)
     options.announce("files to parse")
-    click.echo(f"{len(files)} DAG files will be read again.")
+    click.echo(f"Reading {output.count(len(files), 'DAG file')} again.")
 
 
 @dags.command()

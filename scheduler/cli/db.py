@@ -65,7 +65,7 @@ def rotate_fernet_key() -> None:
     """
     cipher = options.cipher(make=True)
     count = options.transact(variables.rotate, cipher) + options.transact(connections.rotate, cipher)
-    click.echo(f"{count} variables and connections are encrypted with the first key; you can remove the others.")
+    click.echo(f"Encrypted {output.count(count, 'value')} with the first key; you can remove the others.")
 
 
 @db.command()

@@ -108,8 +108,9 @@ def sayer(settings: Settings, role: str) -> Callable[[str], None]:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 run` or `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun, such as `1 run` or `2 tries`."""
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def visible(text: str) -> str:

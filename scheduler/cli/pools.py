@@ -40,7 +40,7 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
         raise click.UsageError(str(error)) from None
     row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
     options.announce("pool set")
-    output.result(row, f"Pool {name} has {'no limit' if slots < 0 else f'{slots} slots'}.")
+    output.result(row, f"Pool {name} has {'no limit' if slots < 0 else output.count(slots, 'slot')}.")
 
 
 @pools.command()
@@ -60,7 +60,7 @@ def export(file: Path) -> None:
     names = ("slots", "description", "include_deferred", "queue")
     values = {row["name"]: {name: row[name] for name in names} for row in options.transact(store.pools)}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    output.say(f"{len(values)} pools are exported.")
+    output.say(f"Exported {output.count(len(values), 'pool')}.")
 
 
 @pools.command("import")
@@ -73,7 +73,7 @@ def import_(file: Path) -> None:
     read_pools = read(file)
     options.transact(store.set_pools, read_pools)
     options.announce("pool set")
-    click.echo(f"{len(read_pools)} pools are stored.")
+    click.echo(f"Stored {output.count(len(read_pools), 'pool')}.")
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:

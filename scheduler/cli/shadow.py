@@ -31,7 +31,7 @@ def run(url: str, dag_ids: Sequence[str], *, since: datetime, every: float | Non
             output.print_json({"runs": len(done), "differences": [asdict(difference) for difference in differences]})
         else:
             _print(new)
-            output.say(f"{len(done)} runs compared, {len(differences)} differences.")
+            output.say(f"{output.count(len(done), 'run')} compared, {output.count(len(differences), 'difference')}.")
         if every is None:
             break
         time.sleep(every)

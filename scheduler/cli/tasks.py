@@ -159,7 +159,9 @@ class _TryLog:
         if tries == 0 and state in states.FINISHED:
             raise NotFoundError(f"Task {task_id!r} of run {run_id!r} is {state}: nothing ran, so there is no log.")
         if self.number > tries or (self.number == tries and state in states.NOT_BEGUN):
-            raise NotFoundError(f"{which} has not begun; the task is {state} after {tries} tries. `-f` waits for a log.")
+            raise NotFoundError(
+                f"{which} has not begun; the task is {state} after {output.count(tries, 'try')}. `-f` waits for a log."
+            )
         raise NotFoundError(f"{which} (now {state}) has no log at {self.path}: look on the machine of its worker.")
 
     def follow(self) -> None:

@@ -63,7 +63,7 @@ def export(file: Path) -> None:
     rows = [options.transact(store.variable, row["key"], cipher) for row in options.transact(store.variables)]
     values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    output.say(f"{len(values)} variables are exported.")
+    output.say(f"Exported {output.count(len(values), 'variable')}.")
 
 
 @variables.command("import")
@@ -72,7 +72,7 @@ def export(file: Path) -> None:
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
     written = options.transact(store.set_variables, read(file), options.cipher(make=True), replace=not skip_existing)
-    click.echo(f"{len(written)} variables are set.")
+    click.echo(f"Set {output.count(len(written), 'variable')}.")
 
 
 def read(file: Path) -> list[tuple[str, str, str | None]]:

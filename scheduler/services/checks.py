@@ -7,10 +7,12 @@ import platform
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -36,6 +38,8 @@ OLDEST_REDIS = (6, 2)
 #: With less, PostgreSQL soon stops, and logs lose lines.
 LEAST_FREE_MIB = 32
 LEAST_FREE_INODES = 1000
+#: Hosts that are this machine.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Maximum number of import errors and similar problems that are listed one by one.
 SPELLED_OUT = 5
 #: Converts an error of the database or the broker; None for any other error.
@@ -68,7 +72,7 @@ def servers(settings: Settings, known: Known) -> list[Finding]:
         reachable = list(_guarded("database", lambda: postgres(engine), known))
         findings += reachable
         if all(finding.ok for finding in reachable):
-            findings += _guarded("database", lambda: running(engine, settings), known)
+            findings += _guarded("database", lambda: [*server_space(engine, settings), *running(engine, settings)], known)
     finally:
         engine.dispose()
     return findings
@@ -115,6 +119,21 @@ def space(settings: Settings) -> Iterator[Finding]:
         disks.setdefault(nearest.stat().st_dev, (nearest, []))[1].append(name)
     for nearest, names in disks.values():
         yield _free(nearest, ", ".join(names))
+
+
+def server_space(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Check the disk of a PostgreSQL that is not embedded. SQL cannot tell its free space: the server must be on this machine."""
+    folder = Path(transact(engine, overview.data_directory) or "/nonexistent")
+    if folder.is_relative_to(settings.home):
+        return
+    if (engine.url.host or "/")[0] == "/" or engine.url.host in LOOPBACK:
+        try:
+            yield _free(folder, "PostgreSQL")
+        except OSError:
+            # In a container, or the role may not read the setting.
+            yield good("free space", "PostgreSQL does not tell the free space of its disk; monitor it there")
+    else:
+        yield good("free space", f"PostgreSQL does not tell the free space of its disk; monitor it on {engine.url.host}")
 
 
 def _free(folder: Path, what: str) -> Finding:
@@ -227,14 +246,14 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     for pool in transact(engine, overview.missing_pools):
         yield bad(
             "pools",
-            f"{pool['task_instances']} task instances (of {pool['dag_id']} at least) name the pool {pool['pool']!r},"
-            " which does not exist.",
+            f"{_count(pool['task_instances'], 'task instance')} (of {pool['dag_id']} at least) cannot run without the pool"
+            f" {pool['pool']!r}, which does not exist.",
             f"Create it: `paceline pools set '{pool['pool']}' SLOTS`.",
         )
     for task in transact(engine, overview.oversized):
         yield bad(
             "pools",
-            f"Task {task['task_id']!r} of {task['dag_id']} {task['run_id']} needs {task['pool_slots']} slots of pool"
+            f"Task {task['task_id']!r} of {task['dag_id']} {task['run_id']} needs {_count(task['pool_slots'], 'slot')} of pool"
             f" {task['pool']!r}, which has {task['slots']}.",
             f"Enlarge it: `paceline pools set '{task['pool']}' {task['pool_slots']}`.",
         )
@@ -278,7 +297,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
             some = ", ".join(names[:SPELLED_OUT]) + (f" and {len(names) - SPELLED_OUT} more" if len(names) > SPELLED_OUT else "")
             yield bad(
                 "secrets",
-                f"{len(names)} {kind}s cannot be decrypted with this key: {some}.",
+                f"{_count(len(names), kind)} cannot be decrypted with this key: {some}.",
                 "Add the key that encrypted them to PACELINE_CORE_FERNET_KEY, after a comma, or set them again.",
             )
     if not any(unreadable.values()):
@@ -287,18 +306,29 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = True) -> Iterator[Finding]:
     rows = transact(engine, overview.processes, kind=kind, silent_after_s=silent_after_s)
-    alive = [row["name"] for row in rows if row["state"] == "alive"]
+    alive = [row for row in rows if row["state"] == "alive"]
     if alive:
-        yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(alive[:20])}")
+        yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(_distinct(alive)[:20])}")
     elif needed:
         yield bad(f"{kind}s", f"No {kind} is alive.", f"Start one: `paceline {kind}`.")
     for row in rows:
         if row["state"] == "silent":
             yield bad(
                 f"{kind}s",
-                f"{kind} {row['name']} on {row['host']} has sent no heartbeat since {row['heartbeat_at']:%H:%M:%S} UTC.",
+                f"{kind} {row['name']} on {row['host']} (process {row['pid']}) has sent no heartbeat"
+                f" since {row['heartbeat_at']:%H:%M:%S} UTC.",
                 "Check whether it still runs there; a live scheduler takes its work over.",
             )
+
+
+def _distinct(rows: list[dict[str, Any]]) -> list[str]:
+    """The names of processes, with host and process ID where several have the same name."""
+    times = Counter(row["name"] for row in rows)
+    return [row["name"] if times[row["name"]] == 1 else f"{row['name']} (process {row['pid']} on {row['host']})" for row in rows]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
@@ -312,7 +342,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         yield good("broker", f"Redis {version}")
 
 
-def _guarded(check: str, look: Callable[[], Iterator[Finding]], known: Known) -> list[Finding]:
+def _guarded(check: str, look: Callable[[], Iterable[Finding]], known: Known) -> list[Finding]:
     """Return the findings of `look`. An error of the database or broker becomes a finding with its own fix."""
     findings: list[Finding] = []
     try:

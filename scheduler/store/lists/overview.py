@@ -154,3 +154,9 @@ def undecidable(connection: Connection) -> list[Row]:
 def server_version(connection: Connection) -> str:
     """The version of the PostgreSQL server."""
     return str(connection.exec_driver_sql("show server_version").scalar_one())
+
+
+def data_directory(connection: Connection) -> str | None:
+    """The data directory of the server; None if this role may not read it."""
+    found = connection.exec_driver_sql("select setting from pg_settings where name = 'data_directory'").scalar()
+    return None if found is None else str(found)

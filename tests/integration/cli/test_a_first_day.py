@@ -8,6 +8,7 @@ import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.authoring.connection import Connection
+from scheduler.embedded import stack
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher
@@ -105,3 +106,15 @@ def test_the_output_of_callbacks_is_printed(cli: Cli, scenario: Scenario) -> Non
     Path(path).write_text("called\n", encoding="utf-8")
 
     assert (none.exit_code, cli("tasks", "logs", "pair", "r", "first", "--callbacks").stdout) == (3, "called\n")
+
+
+def test_a_stack_is_ready_when_each_file_is_parsed_since_its_last_change(scenario: Scenario) -> None:
+    scenario.settings.dags_folder.mkdir(parents=True, exist_ok=True)
+    (scenario.settings.dags_folder / "one.py").touch()
+    left = [stack.wait_for_dags(scenario.settings, ["one.py"], limit_s=0)]
+    for seconds in (-3600, 1):
+        scenario.sql("delete from dag_file")
+        scenario.sql("insert into dag_file (path, parsed_at) values ('one.py', now() + make_interval(secs => %s))", seconds)
+        left.append(stack.wait_for_dags(scenario.settings, ["one.py"], limit_s=0))
+
+    assert left == [1, 1, 0]

@@ -78,7 +78,7 @@ def test_silent_and_missing_processes_are_named(cli: Cli, scenario: Scenario) ->
     (scheduler,) = problems(cli, "schedulers")
 
     assert none["message"] == "No worker is alive."
-    assert "worker w on h has sent no heartbeat" in silent["message"]
+    assert "worker w on h (process 1) has sent no heartbeat" in silent["message"]
     assert scheduler["fix"] == "Start one: `paceline scheduler`."
 
 

@@ -183,7 +183,7 @@ def test_all_exports_are_stored_or_none(cli: Cli, scenario: Scenario, tmp_path: 
 def test_connections_come_in_other_formats(cli: Cli, scenario: Scenario, tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
 
-    assert cli("connections", "import", str(tmp_path / name)).stdout == "2 connections are stored.\n"
+    assert cli("connections", "import", str(tmp_path / name)).stdout == "Stored 2 connections.\n"
     rows = [(row["conn_id"], row["conn_type"], row["host"], row["port"], row["login"]) for row in cli.json("connections", "list")]
     assert rows == [("db", "postgres", "db", None, None), ("web", "http", "web", 80, "ann")]
 
@@ -202,7 +202,7 @@ def test_pools_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Path) ->
     assert cli("pools", "export", str(tmp_path / "pools.json")).exit_code == 0
     cli("pools", "delete", "narrow", "--yes")
 
-    assert cli("pools", "import", str(tmp_path / "pools.json")).stdout == "2 pools are stored.\n"
+    assert cli("pools", "import", str(tmp_path / "pools.json")).stdout == "Stored 2 pools.\n"
     (pool,) = [pool for pool in cli.json("pools", "list") if pool["name"] == "narrow"]
     assert (pool["slots"], pool["description"], pool["queue"]) == (3, "few", "q")
 

@@ -47,7 +47,7 @@ def test_variables_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Path
     assert file.stat().st_mode & 0o777 == 0o600
     assert json.loads(file.read_text()) == {"a": {"value": "1", "description": "one"}, "b": {"value": "x", "description": ""}}
     file.write_text('{"a": "2", "c": [1, 2]}')
-    assert cli("variables", "import", str(file), "--skip-existing").stdout == "1 variables are set.\n"
+    assert cli("variables", "import", str(file), "--skip-existing").stdout == "Set 1 variable.\n"
     assert [cli("variables", "get", key).stdout for key in "ac"] == ["1\n", "[1, 2]\n"]
     assert cli("variables", "import", str(file)).exit_code == 0
     assert cli("variables", "get", "a").stdout == "2\n"
@@ -100,9 +100,9 @@ def test_connections_travel_in_a_file(cli: Cli, scenario: Scenario, tmp_path: Pa
     cli("connections", "delete", "db", "--yes")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"web": "http://web/"}))
 
-    assert cli("connections", "import", str(file)).stdout == "2 connections are stored.\n"
+    assert cli("connections", "import", str(file)).stdout == "Stored 2 connections.\n"
     assert cli("connections", "import", str(file)).exit_code == 1
-    assert cli("connections", "import", str(file), "--existing", "skip").stdout == "0 connections are stored.\n"
+    assert cli("connections", "import", str(file), "--existing", "skip").stdout == "Stored 0 connections.\n"
     assert cli.json("connections", "get", "db", "--show")["uri"] == "postgres://ann:hunter22@db:1/x?a=b"
 
 
@@ -112,7 +112,7 @@ def test_the_key_is_rotated_and_a_missing_key_is_reported(cli: Cli, scenario: Sc
     old, new = file.read_text().strip(), Fernet.generate_key().decode()
 
     rotated = cli("db", "rotate-fernet-key", PACELINE_CORE_FERNET_KEY=f"{new},{old}")
-    assert rotated.stdout == "1 variables and connections are encrypted with the first key; you can remove the others.\n"
+    assert rotated.stdout == "Encrypted 1 value with the first key; you can remove the others.\n"
     assert cli("variables", "get", "a", PACELINE_CORE_FERNET_KEY=new).stdout == "1\n"
     assert "Variable 'a' was encrypted with another key" in cli("variables", "get", "a").stderr
     file.unlink()
@@ -144,7 +144,7 @@ def test_doctor_names_the_values_that_its_key_cannot_decrypt(cli: Cli, scenario:
 
     new = Fernet.generate_key().decode()
     assert secrets(cli.doctor(PACELINE_CORE_FERNET_KEY=new)) == [
-        (False, "1 variables cannot be decrypted with this key: a."), (False, "1 connections cannot be decrypted with this key: c.")
+        (False, "1 variable cannot be decrypted with this key: a."), (False, "1 connection cannot be decrypted with this key: c.")
     ]  # fmt: skip
     old = (settings.home / "fernet.key").read_text().strip()
     (settings.home / "fernet.key").unlink()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import textwrap
+from pathlib import Path
 
 import httpx
 import psutil
@@ -17,6 +18,7 @@ from support.standalone import START_S, STOP_S, ask, demo, environment_of, stand
 from support.waiting import eventually
 
 from scheduler.embedded import stack
+from scheduler.exceptions import PacelineError
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Database, Flower
 
@@ -149,7 +151,7 @@ def test_the_link_of_standalone_logs_in_once_the_api_runs_a_dag_and_each_role_ha
             eventually(lambda: _answers(base), timeout=START_S)
             assert http.get(link).status_code == 303
             assert http.get("/api/v2/me").json()["username"] == "admin"
-            eventually(lambda: http.get("/api/v2/dags/curious").status_code == 200, timeout=START_S)
+            assert http.get("/api/v2/dags/curious").status_code == 200, "`Ready.` comes after the DAG files were parsed"
             csrf = {"X-CSRF-Token": http.cookies["paceline_csrf"]}
             created = http.post("/api/v2/dags/curious/dagRuns", json={"dag_run_id": "one", "logical_date": None}, headers=csrf)
             assert created.status_code == 200, created.text
@@ -248,6 +250,30 @@ def test_a_taken_port_is_passed_over():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wanted = taken.getsockname()[1]
         assert stack.free_port("127.0.0.1", wanted) not in (0, wanted)
+
+
+@pytest.mark.parametrize("section", ["FLOWER", "WEB"])
+def test_a_taken_port_that_the_settings_name_is_refused(short_folder, section):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment = environment_of(short_folder / "home", short_folder / "dags") | {f"PACELINE_{section}_PORT": str(port)}
+
+        assert f"Port {port} of 127.0.0.1 is taken: set PACELINE_{section}_PORT to another." in refused(environment)
+
+    assert not (short_folder / "home").exists()
+
+
+def test_a_full_disk_is_named_before_anything_is_started(short_folder):
+    # /proc has no free space.
+    assert "Nothing can be started: The disk of /proc " in refused(environment_of(Path("/proc/home"), short_folder / "dags"))
+
+
+def refused(environment):
+    """What a stack that does not start says."""
+    said = []
+    with pytest.raises(PacelineError) as error, stack.running_stack(Settings.load(environment), say=said.append, web=True):
+        pass
+    return str(error.value)
 
 
 def test_children_read_exactly_the_parents_settings(tmp_path, monkeypatch):
