@@ -14,7 +14,7 @@ def assets() -> None:
 
 
 @assets.command("list")
-@options.as_json
+@options.as_table
 def list_() -> None:
     """List all assets with their tasks, DAGs and last update.
 

@@ -91,7 +91,7 @@ def create(
 @backfills.command("list")
 @click.option("--dag", "dag_id", metavar="DAG", help="Only backfills of this DAG.")
 @click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
-@options.as_json
+@options.as_table
 def list_(dag_id: str | None, limit: int | None) -> None:
     """List backfills with the number of runs in each state, newest first."""
     limit = limit if limit or output.json_wanted() else SCREENFUL

@@ -16,7 +16,7 @@ def config() -> None:
 
 
 @config.command()
-@options.as_json
+@options.as_table
 def show() -> None:
     """Show every setting with its value and source. Passwords are masked."""
     from scheduler.settings.model import effective, keys, sources

@@ -1,6 +1,7 @@
 """`paceline connections`: manages connections to other systems. Passwords and extras are stored encrypted."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from scheduler.process import secrets_masker
 
 @click.group(cls=lazy.NounGroup)
 def connections() -> None:
-    """List, get, add, import and export connections to other systems."""
+    """List, get, add, set, test, import and export connections to other systems."""
 
 
 @connections.command("list")
-@options.as_json
+@options.as_table
 def list_() -> None:
     """List all connections, without passwords and extras."""
     columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
@@ -45,38 +46,79 @@ def get(conn_id: str, show: bool) -> None:
         output.facts(values | {"extra": json.dumps(values["extra"], ensure_ascii=False)})
 
 
+#: The fields of a connection, which `_given` puts together.
+fields_of_one = options.together(
+    click.argument("conn_id"),
+    click.option("--conn-uri", help="type://login:password@host:port/schema?key=value, or - to read it from standard input."),
+    click.option(
+        "--conn-json", help="A JSON object with conn_type and any of the fields below, or - to read it from standard input."
+    ),
+    click.option("--conn-type", help="Connection type, such as postgres."),
+    click.option("--conn-description", help="Description."),
+    click.option("--conn-host", help="Host name or address."),
+    click.option("--conn-login", help="User name."),
+    click.option("--conn-password", help="Password, or - to read it from standard input, which keeps it out of process listings."),
+    click.option("--conn-schema", help="Schema or database."),
+    click.option("--conn-port", type=click.IntRange(0, 65535), help="Port."),
+    click.option("--conn-extra", type=options.JSON_OBJECT, help="Extra fields, as a JSON object."),
+)
+
+
+@connections.command()
+@fields_of_one
+@click.option("--overwrite", is_flag=True, help="Replace an existing connection.")
+def add(conn_id: str, *, overwrite: bool, **given: Any) -> None:
+    """Add a connection, given as a URI, as JSON, or field by field."""
+    _store(_given(conn_id, **given), existing="overwrite" if overwrite else "fail")
+
+
+@connections.command("set")
+@fields_of_one
+def set_(conn_id: str, **given: Any) -> None:
+    """Create or replace a connection, given as a URI, as JSON, or field by field."""
+    _store(_given(conn_id, **given), existing="overwrite")
+
+
 @connections.command()
 @click.argument("conn_id")
-@click.option("--conn-uri", help="type://login:password@host:port/schema?key=value, or - to read it from standard input.")
-@click.option("--conn-json", help="A JSON object with conn_type and any of the fields below, or - to read it from standard input.")
-@click.option("--conn-type", help="Connection type, such as postgres.")
-@click.option("--conn-description", help="Description.")
-@click.option("--conn-host", help="Host name or address.")
-@click.option("--conn-login", help="User name.")
-@click.option("--conn-password", help="Password, or - to read it from standard input, which keeps it out of process listings.")
-@click.option("--conn-schema", help="Schema or database.")
-@click.option("--conn-port", type=click.IntRange(0, 65535), help="Port.")
-@click.option("--conn-extra", type=options.JSON_OBJECT, help="Extra fields, as a JSON object.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing connection.")
-def add(conn_id: str, *, conn_uri: str | None, conn_json: str | None, overwrite: bool, **fields: Any) -> None:
-    """Add a connection, given as a URI, as JSON, or field by field."""
+@options.as_json
+def test(conn_id: str) -> None:
+    """Try a connection from this machine: log in if the client of its type is known, else open its host and port.
+
+    Workers may be in another network: run the command where they run. Like a task, it reads PACELINE_CONN_<ID> before the
+    database. Exit 0 if it succeeds, 1 if it fails.
+    """
+    from scheduler.cli import connection_test
+    from workers.process.secrets_backend import EnvironmentBackend
+
+    connection = EnvironmentBackend(os.environ).connection(conn_id)
+    if connection is None:
+        connection = options.transact(store.connection, conn_id, options.cipher())
+    result = connection_test.attempt(connection)
+    output.result({"conn_id": conn_id, "ok": result.ok, "message": result.message}, output.visible(result.message))
+    click.get_current_context().exit(0 if result.ok else 1)
+
+
+def _given(conn_id: str, *, conn_uri: str | None, conn_json: str | None, **fields: Any) -> Connection:
     given = {name: value for name, value in fields.items() if value is not None}
     if sum([conn_uri is not None, conn_json is not None, bool(given)]) != 1:
         raise click.UsageError("Give one of --conn-uri, --conn-json, or --conn-type with the other fields.")
     if conn_uri is not None:
-        connection = Connection.from_uri(conn_id, options.typed(conn_uri))
-    elif conn_json is not None:
-        connection = Connection.from_json(conn_id, options.typed(conn_json))
-    else:
-        if "conn_type" not in given:
-            raise click.UsageError("--conn-type is missing.")
-        if "conn_password" in given:
-            given["conn_password"] = options.typed(given["conn_password"])
-        connection = Connection.from_json(
-            conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
-        )
-    options.transact(store.add, [connection], options.cipher(make=True), existing="overwrite" if overwrite else "fail")
-    click.echo(f"Connection {conn_id} is stored.")
+        return Connection.from_uri(conn_id, options.typed(conn_uri))
+    if conn_json is not None:
+        return Connection.from_json(conn_id, options.typed(conn_json))
+    if "conn_type" not in given:
+        raise click.UsageError("--conn-type is missing.")
+    if "conn_password" in given:
+        given["conn_password"] = options.typed(given["conn_password"])
+    return Connection.from_json(
+        conn_id, {name.removeprefix("conn_") if name != "conn_type" else name: value for name, value in given.items()}
+    )
+
+
+def _store(connection: Connection, *, existing: str) -> None:
+    options.transact(store.add, [connection], options.cipher(make=True), existing=existing)
+    click.echo(f"Connection {connection.conn_id} is stored.")
 
 
 @connections.command()

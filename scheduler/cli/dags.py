@@ -1,17 +1,21 @@
 """`paceline dags`: lists, shows, pauses, tests and triggers DAGs."""
 
 import json
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from scheduler import states
-from scheduler.cli import lazy, options, output, run_actions
+from scheduler.cli import completion, lazy, options, output, run_actions
 from scheduler.cli import runs as runs_cli
 from scheduler.cli.late import dags as store
 from scheduler.cli.late import manual_runs, overview, reads, schedules
+
+VERSION_COLUMNS = ["number", "is_current", "created_at", "runs", "content_hash"]
 
 
 @click.group(cls=lazy.NounGroup)
@@ -25,7 +29,7 @@ dags.add_command(run_actions.delete_dag)
 
 @dags.command("list")
 @click.option("--all", "all_", is_flag=True, help="Include DAGs whose file was deleted.")
-@options.as_json
+@options.as_table
 def list_(all_: bool) -> None:
     """List all DAGs with their schedule and newest run."""
     rows = options.transact(reads.dags, inactive=all_)
@@ -40,7 +44,7 @@ def list_(all_: bool) -> None:
 
 @dags.command()
 @options.dag
-@options.as_json
+@options.as_table
 def show(dag_id: str) -> None:
     """Show a DAG with its tasks, params and versions."""
     dag = options.transact(reads.dag, dag_id)
@@ -52,7 +56,15 @@ def show(dag_id: str) -> None:
     output.table(dag["tasks"], columns, empty="No tasks.")
     if dag["params"]:
         output.table(_params(dag["params"]), ["param", "default", "schema", "description"], empty="")
-    output.table(dag["versions"], ["number", "created_at", "runs", "content_hash"], empty="")
+    output.table(_versions(dag), VERSION_COLUMNS, empty="")
+
+
+@dags.command()
+@options.dag
+@options.as_table
+def versions(dag_id: str) -> None:
+    """List the versions of a DAG, newest first, with the number of their runs. New runs get the current version."""
+    output.listing(_versions(options.transact(reads.dag, dag_id)), VERSION_COLUMNS, empty="No versions.")
 
 
 @dags.command()
@@ -96,7 +108,7 @@ def errors() -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="[DAG]", required=False)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completion.of_dags)
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = options.transact(store.reparse, dag_id)
@@ -170,13 +182,15 @@ def trigger(
     elif output.json_wanted():
         output.print_json(options.transact(reads.run, dag_id, run.run_id))
     else:
-        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued. Follow it with `paceline runs watch {dag_id} {run.run_id}`.")
+        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
+        click.echo(f"Follow it with `paceline runs watch {shlex.quote(dag_id)} {shlex.quote(run.run_id)}`,")
+        click.echo(f"or at {_page(dag_id, run.run_id)}.")
 
 
 @dags.command("next")
 @options.dag
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of runs.")
-@options.as_json
+@options.as_table
 def next_runs(dag_id: str, count: int) -> None:
     """Show when the schedule of a DAG creates its next runs."""
     rows = [asdict(times) for times in options.transact(schedules.upcoming, dag_id, count=count)]
@@ -188,7 +202,7 @@ def next_runs(dag_id: str, count: int) -> None:
 @options.dag
 @options.logical_date
 @options.conf
-@options.as_json
+@options.as_table
 def test(dag_id: str, *, logical_date: datetime | None, conf: dict[str, Any] | None, given: tuple[tuple[str, str], ...]) -> None:
     """Run the tasks of a DAG in this process, one at a time.
 
@@ -209,6 +223,10 @@ def test(dag_id: str, *, logical_date: datetime | None, conf: dict[str, Any] | N
         click.get_current_context().exit(1)
 
 
+def _versions(dag: dict[str, Any]) -> list[dict[str, Any]]:
+    return [version | {"is_current": version["number"] == dag["version"]} for version in dag["versions"]]
+
+
 def _warnings() -> list[dict[str, Any]]:
     return options.transact(overview.dag_warnings)
 
@@ -224,6 +242,15 @@ def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for name, param in spec.items()
     ]
+
+
+def _page(dag_id: str, run_id: str) -> str:
+    """The address of a run in the web UI: of a running stack of this home, else that of the settings."""
+    from scheduler.services import checks
+
+    settings = options.settings()
+    address = checks.running_addresses(settings.home).get("web") or settings.flower.pages_url or settings.web.local_url
+    return f"{address.rstrip('/')}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
 def _warn(dag: dict[str, Any]) -> None:

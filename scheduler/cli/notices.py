@@ -15,7 +15,7 @@ def notices() -> None:
 @click.option("--dag", "dag_id", metavar="DAG", help="Only for this DAG.")
 @click.option("--failed", is_flag=True, help="List failed notices instead of pending ones.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number, newest first.")
-@options.as_json
+@options.as_table
 def list_(dag_id: str | None, *, failed: bool, limit: int) -> None:
     """List pending callbacks and emails or, with --failed, those that ended with an error."""
     rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import output
+from scheduler.cli import completion, output
 from scheduler.cli.late import database, migrate, wakeups
 from scheduler.exceptions import ConflictError
 
@@ -40,15 +40,22 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-dag = click.argument("dag_id", metavar="DAG")
-run = together(dag, click.argument("run_id", metavar="RUN"))
-task = together(run, click.argument("task_id", metavar="TASK"))
+dag = click.argument("dag_id", metavar="DAG", shell_complete=completion.of_dags)
+run = together(dag, click.argument("run_id", metavar="RUN", shell_complete=completion.of_runs))
+task = together(run, click.argument("task_id", metavar="TASK", shell_complete=completion.of_tasks))
 map_index = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
 )
 history = click.option("--history", is_flag=True, help="Also print each earlier step, with the reason why it took so long.")
 #: Adds --json, which `output.json_wanted` reads.
 as_json = click.option("--json", is_flag=True, expose_value=False, callback=output.want_json, help="Print JSON.")
+#: --json, and --wide for `output.table`.
+as_table = together(
+    as_json,
+    click.option(
+        "--wide", is_flag=True, expose_value=False, callback=output.want_wide, help="Show all columns, however wide the table."
+    ),
+)
 #: The file of an export or import; - is standard output or input.
 file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")

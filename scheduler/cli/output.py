@@ -60,6 +60,11 @@ def want_json(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     context.meta["paceline.json"] = wanted
 
 
+def want_wide(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The callback of --wide."""
+    context.meta["paceline.wide"] = wanted
+
+
 def json_wanted() -> bool:
     """Whether the command has --json."""
     return bool(click.get_current_context().meta.get("paceline.json"))
@@ -121,7 +126,8 @@ def visible(text: str) -> str:
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
     """Print rows as a table with one column for each key, or the message `empty` if there are no rows.
 
-    On a terminal, the table fits the width: times are short, free text is wrapped, and the least important columns are omitted.
+    A map index follows its task ID, as in measure[0]. On a terminal, and without --wide, the table fits the width: times are
+    short, free text is wrapped, and the least important columns are omitted.
     IDs are never wrapped. If they alone are too wide, so is the table.
     """
     from rich import box
@@ -132,18 +138,25 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
     if not rows:
         say(empty)
         return
+    if {"task_id", "map_index"} <= set(columns):
+        rows = [row | {"task_id": indexed(row)} for row in map(dict, rows)]
+        columns = [column for column in columns if column != "map_index"]
     screen = console()
-    now = datetime.now(UTC) if screen.is_terminal else None
+    # None without the option.
+    wide = context.meta.get("paceline.wide") if (context := click.get_current_context(silent=True)) is not None else None
+    shortened = screen.is_terminal and not wide
+    now = datetime.now(UTC) if shortened else None
     cells = {column: [cell(row[column], state=column.endswith("state"), now=now) for row in rows] for column in columns}
     widths = {
         column: max(len(_title(column)), min(TEXT_WIDTH, _longest(of)) if column in FREE_TEXT else _longest(of))
         for column, of in cells.items()
     }
-    if screen.is_terminal:
+    if shortened:
         chosen = fitting(widths, screen.width)
         screen = Console(file=sys.stdout, highlight=False, width=max(screen.width, _width(widths, chosen)))
     else:
         chosen = list(columns)
+        screen = Console(file=sys.stdout, highlight=False, width=UNBOUNDED)
     grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     for column in chosen:
         grid.add_column(_title(column), overflow="fold", no_wrap=screen.is_terminal and column not in FREE_TEXT)
@@ -151,7 +164,14 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
         grid.add_row(*line)
     screen.print(grid)
     if left_out := [column for column in columns if column not in chosen]:
-        say(f"Not shown, because the terminal is too narrow: {', '.join(map(_title, left_out))}; --json has them.")
+        option = "--json has them" if wide is None else "--wide shows them"
+        say(f"Not shown, because the terminal is too narrow: {', '.join(map(_title, left_out))}; {option}.")
+
+
+def indexed(task: Mapping[str, Any]) -> Any:
+    """Return the ID of a task with the map index of its instance, such as measure[0]."""
+    index = task["map_index"]
+    return task["task_id"] if index is None or index < 0 else f"{task['task_id']}[{index}]"
 
 
 def fitting(widths: Mapping[str, int], max_width: int) -> list[str]:

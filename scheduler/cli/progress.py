@@ -104,9 +104,9 @@ class _Lines:
             key = (task["id"], task["try_number"], task["state"])
             if key not in self._seen and task["state"] != "queued":
                 self._seen.add(key)
-                self._say(f"  {_name(task)}: {task['state']}{_detail(task)}")
+                self._say(f"  {output.indexed(task)}: {task['state']}{_detail(task)}")
             if task["state"] == "running" and (words := self._tenths.words_if_new(task)):
-                self._say(f"  {_name(task)}: {words}")
+                self._say(f"  {output.indexed(task)}: {words}")
 
     def close(self) -> None:
         pass
@@ -139,7 +139,7 @@ class _Bars:
         for task in [*list(self._ended.values())[-SHOWN:], *active[:SHOWN]]:
             state = Text(task["state"], style=output.STYLES.get(task["state"], ""))
             detail = Text(_detail(task).lstrip(" ,"), style="dim", overflow="ellipsis", no_wrap=True)
-            grid.add_row(Text(f"  {_name(task)}"), state, detail)
+            grid.add_row(Text(f"  {output.indexed(task)}"), state, detail)
             if task["state"] == "running" and task["progress"]:
                 bar, words = spark_progress.bar(task["progress"])
                 grid.add_row(Text(""), bar, words)
@@ -167,11 +167,6 @@ def _bar(now: dict[str, Any]) -> RenderableType:
         Text(summary, style="dim"),
     )
     return grid
-
-
-def _name(task: dict[str, Any]) -> str:
-    mapped = f" [{task['map_index']}]" if task["map_index"] >= 0 else ""
-    return f"{task['task_id']}{mapped}"
 
 
 def _detail(task: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ def queues() -> None:
 
 
 @queues.command("list")
-@options.as_json
+@options.as_table
 def list_() -> None:
     """List queues with their waiting tasks and workers.
 

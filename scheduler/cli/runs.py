@@ -28,7 +28,7 @@ runs.add_command(run_actions.delete_run)
 @click.option("--dag", "dag_id", metavar="DAG", help="Only runs of this DAG.")
 @click.option("--state", type=click.Choice([state.value for state in states.RunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), help=f"Show only the newest N. Without --json, the default is {SCREENFUL}.")
-@options.as_json
+@options.as_table
 def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
     """List DAG runs, newest first."""
     if output.json_wanted():
@@ -45,7 +45,7 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 @runs.command()
 @options.run
 @click.option("--events", "events_wanted", is_flag=True, help="Include every state change with its time, actor and reason.")
-@options.as_json
+@options.as_table
 def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
     from scheduler.store.queries import why as queries

@@ -10,7 +10,7 @@ import click
 
 from scheduler import states
 from scheduler.authoring import frames
-from scheduler.cli import lazy, options, output, run_actions
+from scheduler.cli import completion, lazy, options, output, run_actions
 from scheduler.cli.late import history as store
 from scheduler.cli.late import log_copies, log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
@@ -34,8 +34,8 @@ tasks.add_command(run_actions.mark_task)
 
 @tasks.command("list")
 @options.dag
-@click.argument("run_id", metavar="[RUN]", required=False)
-@options.as_json
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completion.of_runs)
+@options.as_table
 def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
     from scheduler.store.queries import why as queries
@@ -109,7 +109,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, histor
 @tasks.command()
 @options.task
 @options.map_index
-@options.as_json
+@options.as_table
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
     """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)

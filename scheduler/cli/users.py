@@ -35,7 +35,7 @@ def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str 
 
 
 @users.command("list")
-@options.as_json
+@options.as_table
 def list_() -> None:
     """List all accounts with their rights."""
     rows = options.transact(accounts.accounts)

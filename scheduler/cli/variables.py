@@ -18,7 +18,7 @@ def variables() -> None:
 
 
 @variables.command("list")
-@options.as_json
+@options.as_table
 def list_() -> None:
     """List all variables, without values."""
     output.listing(options.transact(store.variables), ["key", "description", "updated_at"], empty="No variables.")

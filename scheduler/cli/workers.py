@@ -13,7 +13,7 @@ def workers() -> None:
 
 @workers.command("list")
 @click.option("--all", "all_", is_flag=True, help="Include stopped workers.")
-@options.as_json
+@options.as_table
 def list_(all_: bool) -> None:
     """List workers with their queues and heartbeats."""
     timeout_s = options.settings().worker.heartbeat_timeout

@@ -70,7 +70,7 @@ def add(session: Session, made: list[Connection], cipher: Cipher, *, existing: s
         if row is not None:
             written.append(one.conn_id)
         elif existing == "fail":
-            raise ConflictError(f"Connection {one.conn_id!r} already exists: delete it first.")
+            raise ConflictError(f"Connection {one.conn_id!r} already exists: `paceline connections set` replaces it.")
     return written
 
 

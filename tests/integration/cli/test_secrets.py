@@ -81,7 +81,10 @@ def test_connections_are_added_shown_masked_and_deleted(cli: Cli, scenario: Scen
     assert (whole["password"], whole["extra"], whole["uri"]) == ("hunter22", {"api_token": "hunter23"}, uri)
     assert "hunter" not in str(scenario.rows("select * from connection"))
     again = cli("connections", "add", "db", "--conn-type", "http")
-    assert (again.exit_code, again.stderr) == (1, "Error: Connection 'db' already exists: delete it first.\n")
+    assert (again.exit_code, again.stderr) == (
+        1,
+        "Error: Connection 'db' already exists: `paceline connections set` replaces it.\n",
+    )
     assert cli("connections", "add", "db", "--conn-type", "http", "--overwrite").exit_code == 0
     assert cli.json("connections", "get", "db")["conn_type"] == "http"
     assert cli("connections", "delete", "db", "--yes").exit_code == 0

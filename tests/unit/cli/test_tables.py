@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import click
 import pytest
 
 from scheduler.cli import output
@@ -70,6 +71,26 @@ def test_a_table_that_fits_shows_every_column(printed: Any) -> None:
     lines, message = printed([{"name": "default_pool", "slots": 128, "queue": None}], ["name", "slots", "queue"])
 
     assert (lines[0].split(), message) == (["name", "slots", "queue"], "")
+
+
+def test_wide_shows_every_column_on_a_terminal(printed: Any) -> None:
+    with click.Context(click.Command("list")) as context:
+        context.meta["paceline.wide"] = False
+        assert printed([VALUES], TASKS)[1].endswith("; --wide shows them.\n")
+        context.meta["paceline.wide"] = True
+        lines, message = printed([VALUES], TASKS)
+
+    assert message == ""
+    assert all(str(VALUES[name]) in lines[2] for name in ("worker", "pool", "queue", "took", "started_at"))
+
+
+def test_a_map_index_follows_its_task_id(printed: Any) -> None:
+    rows = [{"task_id": "measure", "map_index": index} for index in (-1, 0)] + [{"task_id": None, "map_index": None}]
+
+    lines, _ = printed(rows, ["task_id", "map_index"])
+
+    assert lines[0].strip() == "task id"
+    assert [line.strip() for line in lines[2:]] == ["measure", "measure[0]", "-"]
 
 
 def test_times_are_short_on_a_terminal(printed: Any) -> None:
