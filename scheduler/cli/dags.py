@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from scheduler import states
-from scheduler.cli import completion, lazy, options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli import runs as runs_cli
 from scheduler.cli.late import dags as store
 from scheduler.cli.late import manual_runs, overview, reads, schedules
@@ -108,7 +108,7 @@ def errors() -> None:
 
 
 @dags.command()
-@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completion.of_dags)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=options.complete_dags)
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
     files = options.transact(store.reparse, dag_id)

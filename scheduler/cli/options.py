@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from scheduler.cli import completion, output
-from scheduler.cli.late import database, migrate, wakeups
+from scheduler.cli import output
+from scheduler.cli.late import database, migrate, pools, reads, wakeups
 from scheduler.exceptions import ConflictError
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
+#: The number of runs among which a run ID is completed, newest first.
+NEWEST_RUNS = 100
+Completes = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -40,9 +43,39 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-dag = click.argument("dag_id", metavar="DAG", shell_complete=completion.of_dags)
-run = together(dag, click.argument("run_id", metavar="RUN", shell_complete=completion.of_runs))
-task = together(run, click.argument("task_id", metavar="TASK", shell_complete=completion.of_tasks))
+def _stored(names: Callable[[dict[str, Any]], list[str]]) -> Completes:
+    """A completion by names from the database. `names` gets the arguments before. Nothing is offered if it cannot be read."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        with contextlib.suppress(Exception), context.scope(cleanup=False):
+            return [name for name in names(context.params) if name.startswith(incomplete)]
+        return []
+
+    return complete
+
+
+def _dag_ids(_: dict[str, Any]) -> list[str]:
+    return [row["dag_id"] for row in transact(reads.dags)]
+
+
+def _run_ids(given: dict[str, Any]) -> list[str]:
+    return [row["run_id"] for row in transact(reads.runs, dag_id=given["dag_id"], limit=NEWEST_RUNS)]
+
+
+def _task_ids(given: dict[str, Any]) -> list[str]:
+    return [task["task_id"] for task in transact(reads.dag, given["dag_id"])["tasks"]]
+
+
+def _pool_names(_: dict[str, Any]) -> list[str]:
+    return [row["name"] for row in transact(pools.pools)]
+
+
+complete_dags, complete_runs, complete_tasks, complete_pools = map(_stored, (_dag_ids, _run_ids, _task_ids, _pool_names))
+
+
+dag = click.argument("dag_id", metavar="DAG", shell_complete=complete_dags)
+run = together(dag, click.argument("run_id", metavar="RUN", shell_complete=complete_runs))
+task = together(run, click.argument("task_id", metavar="TASK", shell_complete=complete_tasks))
 map_index = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, show_default=True, help="Map index of a mapped task instance."
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from scheduler.cli import completion, lazy, options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.late import pools as store
 from scheduler.exceptions import PacelineError
 
@@ -26,7 +26,7 @@ def list_() -> None:
 
 # Without ignore_unknown_options, click would parse -1 (no limit) as an option.
 @pools.command("set", context_settings={"ignore_unknown_options": True})
-@click.argument("name", shell_complete=completion.of_pools)
+@click.argument("name", shell_complete=options.complete_pools)
 @click.argument("slots", type=click.IntRange(-1, 2**31 - 1))
 @click.option("--description", help="Description.")
 @click.option("--include-deferred/--no-include-deferred", default=None, help="Whether deferred task instances keep their slots.")
@@ -44,7 +44,7 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
 
 
 @pools.command()
-@click.argument("name", shell_complete=completion.of_pools)
+@click.argument("name", shell_complete=options.complete_pools)
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete a pool that no task instance uses."""

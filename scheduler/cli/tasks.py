@@ -10,7 +10,7 @@ import click
 
 from scheduler import states
 from scheduler.authoring import frames
-from scheduler.cli import completion, lazy, options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli.late import history as store
 from scheduler.cli.late import log_copies, log_paths, progress, reads
 from scheduler.exceptions import NotFoundError
@@ -34,7 +34,7 @@ tasks.add_command(run_actions.mark_task)
 
 @tasks.command("list")
 @options.dag
-@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completion.of_runs)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=options.complete_runs)
 @options.as_table
 def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -43,26 +43,25 @@ ENVIRONMENTS: list[tuple[dict[str, str], str, str]] = [
     ({"PACELINE_BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", "Redis does not answer"),
 ]
 #: Limits that no machine of a test meets.
-LIMITS: list[tuple[str, Any, str, str]] = [
-    ("LEAST_FREE_INODES", 2**62, "free space", "free inodes"),
-    ("OLDEST_POSTGRES", 99, "database", "is too old"),
-    ("OLDEST_REDIS", (99, 0), "broker", "is too old"),
+LIMITS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
+    (lambda patch: patch.setattr(checks, "LEAST_FREE_INODES", 2**62), "free space", "free inodes"),
+    (lambda patch: patch.setattr(checks, "OLDEST_POSTGRES", 99), "database", "is too old"),
+    (lambda patch: patch.setattr(checks, "OLDEST_REDIS", (99, 0)), "broker", "is too old"),
 ]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
-    """The places in the source that reported a problem."""
+def made() -> Iterator[set[tuple[str, int]]]:
+    """The places in the source that reported a problem: the callers of `checks.bad`."""
     places: set[tuple[str, int]] = set()
-    report = checks.bad
 
-    def noted(check: str, message: str, fix: str) -> checks.Finding:
-        caller = sys._getframe(1)
-        places.add((caller.f_code.co_filename, caller.f_lineno))
-        return report(check, message, fix)
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is checks.bad.__code__ and frame.f_back is not None:
+            places.add((frame.f_back.f_code.co_filename, frame.f_back.f_lineno))
 
-    monkeypatch.setattr(checks, "bad", noted)
-    return places
+    sys.setprofile(look)
+    yield places
+    sys.setprofile(None)
 
 
 def reports(module: ModuleType) -> Iterator[ast.Call]:
@@ -96,9 +95,9 @@ def test_every_check_fails_in_a_situation(
         failed([asdict(finding) for finding in checks.running(scenario.engine, scenario.settings)], check, message)
     for env, check, message in ENVIRONMENTS:
         fails(check, message, **env)
-    for name, value, check, message in LIMITS:
+    for limit, check, message in LIMITS:
         with monkeypatch.context() as patch:
-            patch.setattr(checks, name, value)
+            limit(patch)
             fails(check, message)
     with unreadable(folder):
         fails("dags folder", "cannot be read")
