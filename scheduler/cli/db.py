@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import connections, database, prune, retention, roles, variables
+from scheduler.cli.late import connections, database, prune, retention, roles, run_files, variables
 from scheduler.cli.late import migrate as schema
 from scheduler.exceptions import ConflictError
 
@@ -48,12 +48,10 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
         return
     options.confirm(f"Delete finished runs and other records that ended before {before}?", yes, show=would_delete)
     deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
-    for kind, batch in prune.everything(engine, before):
+    for kind, batch in prune.everything(engine, before, logs=logs):
         deleted[kind] += batch.deleted
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
-        prune.delete_data(options.settings(), batch.runs)
-        if logs:
-            prune.delete_logs(options.settings(), batch.runs)
+        run_files.delete(engine, options.settings(), batch.runs)
     _print_counts(deleted, before, done=True)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scheduler.cli import progress
     from scheduler.messaging import wakeups
-    from scheduler.services import prune
-    from scheduler.settings import data_folder, log_copies, log_paths
+    from scheduler.services import prune, run_files
+    from scheduler.settings import log_copies, log_paths
     from scheduler.store.accounts import accounts, audit, keys, passwords
     from scheduler.store.actions import backfills, clear, delete, mark, pools
     from scheduler.store.dags import assets, dags, schedules
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from scheduler.store.upkeep import notices, retention
 
 __all__ = [
-    "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "data_folder", "database", "delete",
+    "accounts", "assets", "audit", "backfills", "clear", "connections", "dags", "database", "delete",
     "history", "keys", "log_copies", "log_paths", "manual_runs", "mark", "migrate", "notices", "overview", "passwords", "pools",
-    "progress", "prune", "reads", "retention", "roles", "schedules", "selection", "variables",
+    "progress", "prune", "reads", "retention", "roles", "run_files", "schedules", "selection", "variables",
     "wakeups",
 ]  # fmt: skip
 
 _NAMES = {
     "scheduler.cli": ["progress"],
     "scheduler.messaging": ["wakeups"],
-    "scheduler.services": ["prune"],
-    "scheduler.settings": ["data_folder", "log_copies", "log_paths"],
+    "scheduler.services": ["prune", "run_files"],
+    "scheduler.settings": ["log_copies", "log_paths"],
     "scheduler.store.accounts": ["accounts", "audit", "keys", "passwords"],
     "scheduler.store.actions": ["backfills", "clear", "delete", "mark", "pools"],
     "scheduler.store.dags": ["assets", "dags", "schedules"],

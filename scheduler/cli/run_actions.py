@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TypedDict, Unpack
@@ -12,7 +12,7 @@ import click
 
 from scheduler import states
 from scheduler.cli import options, output
-from scheduler.cli.late import clear, data_folder, database, delete, mark, reads, selection
+from scheduler.cli.late import clear, database, delete, mark, reads, run_files, selection
 from scheduler.states import RunState, TaskState
 
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
@@ -184,8 +184,8 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
-    key = options.transact(delete.delete_run, dag_id, run_id)
-    _delete_data(dag_id, {run_id: key})
+    deleted = options.transact(delete.delete_run, dag_id, run_id)
+    run_files.delete(options.engine(), options.settings(), [deleted])
     options.announce("runs deleted")
     output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
@@ -197,17 +197,12 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
-    _delete_data(dag_id, deleted.keys)
+    run_files.delete(options.engine(), options.settings(), deleted.runs)
     options.announce("runs deleted")
-    answer = {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
-    output.result(answer, f"DAG {dag_id} and {output.count(deleted.runs, 'run')} are deleted.")
+    answer = {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
+    output.result(answer, f"DAG {dag_id} and {output.count(len(deleted.runs), 'run')} are deleted.")
     if deleted.file is not None and not output.json_wanted():
         output.say(f"Its file {deleted.file} still exists, so the DAG is created again. Remove the file to prevent that.")
-
-
-def _delete_data(dag_id: str, keys: Mapping[str, int]) -> None:
-    for run_id, key in keys.items():
-        data_folder.delete_run(options.settings().data_url, dag_id, run_id, key)
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:

@@ -1,24 +1,29 @@
 """prune: deletes runs and records that are older than the settings allow, in small batches of each kind."""
 
 import logging
-import shutil
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from scheduler.process.vital_thread import VitalThread
+from scheduler.services import run_files
 from scheduler.services.service import Result, TimedService
-from scheduler.settings import Settings, data_folder, log_copies, log_paths
+from scheduler.settings import Settings
 from scheduler.store.db.database import transact
+from scheduler.store.runs import deleted_runs
 from scheduler.store.upkeep import retention
-from scheduler.store.upkeep.retention import Batch, DeletedRun
+from scheduler.store.upkeep.retention import Batch
 
 log = logging.getLogger("paceline.prune")
 
 #: Seconds between two batches, because pruning is not urgent.
 PAUSE_S = 0.5
+#: Seconds to wait for the deletion of the files of one run when the scheduler stops.
+STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class Pruned:
 class Prune(TimedService):
     """Deletes old rows. Every scheduler prunes, and skips rows that another one has locked.
 
-    It remembers the position within each kind; losing it only means checking some rows again.
+    It remembers the position within each kind; losing it only means checking some rows again. A thread deletes the files of deleted
+    runs, because that can take long, and ends when all are deleted.
     """
 
     name = "prune"
@@ -43,9 +49,12 @@ class Prune(TimedService):
         #: The events of runs up to this position are already deleted.
         self._events_until: Any = retention.FIRST_RUN
         self.interval_s = settings.retention.interval
+        self._stop = threading.Event()
+        self._thread: VitalThread | None = None
 
     def run_once(self, now: datetime) -> Result:
         pruned = self.prune(now)
+        self._delete_files()
         counts = ", ".join(f"{count} {kind}" for kind, count in pruned.deleted.items() if count)
         return Result(
             again_in_s=PAUSE_S if pruned.more else None, log=[(logging.INFO, f"Deleted by age: {counts}")] if counts else []
@@ -61,53 +70,43 @@ class Prune(TimedService):
             if age:
                 batch = self._delete(kind, now - timedelta(days=age))
                 deleted[kind] = batch.deleted
-                delete_data(self._settings, batch.runs)
-                if config.logs:
-                    delete_logs(self._settings, batch.runs)
         return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+    def _delete_files(self) -> None:
+        if (self._thread is None or not self._thread.is_alive()) and transact(self._engine, deleted_runs.are_due):
+            self._thread = VitalThread(
+                target=run_files.delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
+            )
+            self._thread.start()
 
     def _delete(self, kind: str, before: datetime) -> Batch:
         if kind == "events":
             batch = transact(self._engine, retention.delete_events, before, self._events_until)
             self._events_until = batch.after or self._events_until
         else:
-            batch = transact(self._engine, _delete, kind, before, self._after.get(kind))
+            batch = transact(self._engine, _delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs)
         self._after[kind] = batch.after
         return batch
 
 
-def everything(engine: Engine, before: datetime) -> Iterator[tuple[str, Batch]]:
-    """Delete everything older than `before`, batch by batch."""
+def everything(engine: Engine, before: datetime, *, logs: bool = False) -> Iterator[tuple[str, Batch]]:
+    """Delete everything older than `before`, batch by batch. The caller deletes the files of the runs."""
     for kind in ("runs", *retention.KINDS):
         after: Any = None
         while True:
-            batch = transact(engine, _delete, kind, before, after)
+            batch = transact(engine, _delete, kind, before, after, logs=logs, taken=True)
             yield kind, batch
             after = batch.after
             if after is None:
                 break
 
 
-def delete_data(settings: Settings, runs: Iterable[DeletedRun]) -> None:
-    """Delete the DataFrames of deleted runs. One that cannot be deleted is logged and left."""
-    for run in runs:
-        data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
-
-
-def delete_logs(settings: Settings, runs: Iterable[DeletedRun]) -> None:
-    """Delete the log folders of deleted runs, and their copies. One that cannot be deleted is logged and left."""
-    for run in runs:
-        log_copies.delete_run(settings, run.dag_id, run.run_id)
-        path = log_paths.run_folder(settings.logs_folder, run.dag_id, run.run_id)
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            log.warning("%s cannot be deleted: %s", path, error.strerror)
-
-
-def _delete(connection: Connection, kind: str, before: datetime, after: Any) -> Batch:
+def _delete(connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False) -> Batch:
     if kind == "runs":
-        return retention.delete_runs(connection, before, after or retention.FIRST_RUN)
+        return retention.delete_runs(connection, before, after or retention.FIRST_RUN, logs=logs, taken=taken)
     return retention.delete_rows(connection, kind, before, after)

@@ -25,7 +25,7 @@ from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
-from scheduler.settings import data_folder
+from scheduler.services import run_files
 from scheduler.states import RunState
 from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import dags, instances, records, runs
@@ -328,8 +328,7 @@ def cleared(api: Call, changes: Changes) -> dict[str, Any]:
 
 def delete_run(api: Call, dag_id: str, run_id: str) -> None:
     """Delete a run with the DataFrames that its tasks returned."""
-    key = api.write(delete.delete_run, dag_id, run_id)
-    data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
+    run_files.delete(api.engine, api.settings, [api.write(delete.delete_run, dag_id, run_id)])
     api.announce("runs deleted")
 
 

@@ -17,7 +17,8 @@ from scheduler.api.models import known
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
 from scheduler.exceptions import NotFoundError, UsageError
-from scheduler.settings import data_folder, regular_files
+from scheduler.services import run_files
+from scheduler.settings import regular_files
 from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
@@ -134,10 +135,9 @@ def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateM
 def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     """Delete a DAG with its runs and versions. If its file still exists, the DAG is created again without them."""
     deleted = api.write(delete.delete_dag, dag_id)
-    for run_id, key in deleted.keys.items():
-        data_folder.delete_run(api.settings.data_url, dag_id, run_id, key)
+    run_files.delete(api.engine, api.settings, deleted.runs)
     api.announce("runs deleted")
-    return {"dag_id": dag_id, "runs": deleted.runs, "file": deleted.file}
+    return {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
 
 
 @router.post("/dags/{dag_id}/favorite", status_code=204)

@@ -1,6 +1,5 @@
 """Delete: a run with everything that belongs to it, or a DAG with all its runs and versions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -8,17 +7,16 @@ from sqlalchemy import Connection
 from scheduler.exceptions import ConflictError, NotFoundError
 from scheduler.states import FINISHED, RUN_FINISHED, RUN_UNFINISHED, STARTED, TaskState
 from scheduler.store.actions import mark
-from scheduler.store.runs import selection
+from scheduler.store.runs import deleted_runs, selection
+from scheduler.store.runs.deleted_runs import DeletedRun
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedDag:
-    """A deleted DAG: its number of runs, and its file if that still exists. Then the DAG is created again, as a new one."""
+    """A deleted DAG: its runs, and its file if that still exists. Then the DAG is created again, as a new one."""
 
-    runs: int
+    runs: tuple[DeletedRun, ...]
     file: str | None
-    #: The number of each run by its ID; logs and DataFrames are found by both.
-    keys: Mapping[str, int]
 
 
 def deletable_run(connection: Connection, dag_id: str, run_id: str) -> int:
@@ -32,16 +30,18 @@ def deletable_run(connection: Connection, dag_id: str, run_id: str) -> int:
     return key
 
 
-def delete_run(connection: Connection, dag_id: str, run_id: str) -> int:
-    """Delete a run with its task instances, tries and XComs, and return its number. The errors are those of `deletable_run`."""
-    key = deletable_run(connection, dag_id, run_id)
-    connection.exec_driver_sql("delete from dag_run where id = %s", (key,))
-    return key
+def delete_run(connection: Connection, dag_id: str, run_id: str) -> DeletedRun:
+    """Delete a run with all its rows; the caller deletes its files. The errors are those of `deletable_run`."""
+    deleted = DeletedRun(dag_id, run_id, deletable_run(connection, dag_id, run_id))
+    if connection.exec_driver_sql("delete from dag_run where id = %s", (deleted.key,)).rowcount:  # else it was deleted meanwhile
+        deleted_runs.store(connection, [deleted], taken=True)
+    return deleted
 
 
 def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
-    """Delete a DAG with its runs, backfills and versions. NotFoundError; ConflictError while a worker has some of its tasks, or a
-    teardown has yet to run.
+    """Delete a DAG with its runs, backfills and versions. The caller deletes the files of the runs.
+
+    NotFoundError; ConflictError while a worker has some of its tasks, or a teardown has yet to run.
     """
     # First, because the process that stores the DAGs of a file also locks the row of the file first.
     file = connection.exec_driver_sql(
@@ -52,9 +52,8 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
         (dag_id,),
     ).scalar_one_or_none()
     connection.exec_driver_sql("select 1 from dag_schedule where dag_id = %s for update", (dag_id,))
-    rows = connection.exec_driver_sql("select run_id, id from dag_run where dag_id = %s order by id", (dag_id,)).all()
-    keys: dict[str, int] = {row.run_id: row.id for row in rows}
-    _refuse_started(connection, list(keys.values()), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
+    keys = connection.exec_driver_sql("select id from dag_run where dag_id = %s order by id", (dag_id,)).scalars().all()
+    _refuse_started(connection, list(keys), f"DAG {dag_id!r}", "`paceline runs mark DAG RUN failed`")
     unfinished = connection.exec_driver_sql(
         f"select id from dag_run where dag_id = %s and state in {RUN_UNFINISHED.sql} order by id", (dag_id,)
     )
@@ -64,10 +63,12 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     versions = connection.exec_driver_sql("select id from dag_version where dag_id = %s order by id for update", (dag_id,)).all()
     if not versions:
         raise NotFoundError(f"There is no DAG {dag_id!r}; `paceline dags list --all` lists all.")
-    connection.exec_driver_sql("delete from dag_run where dag_id = %s", (dag_id,))
+    rows = connection.exec_driver_sql("delete from dag_run where dag_id = %s returning run_id, id", (dag_id,))
+    runs = tuple(DeletedRun(dag_id, row.run_id, row.id) for row in rows)
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
-    return DeletedDag(len(keys), file, keys)
+    deleted_runs.store(connection, runs, taken=True)
+    return DeletedDag(runs, file)
 
 
 def _refuse_teardowns(connection: Connection, key: int) -> None:

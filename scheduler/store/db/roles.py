@@ -122,6 +122,7 @@ WEB: Rights = {
     "asset": ("select", "insert", Only("update", ("name",))),
     "asset_event": ("select", "insert"),
     "asset_waiting": ("select", "insert", "delete"),
+    "deleted_run": ("select", "insert", "delete"),
     "backfill": ("select", "insert", "delete", Only("update", ("is_paused", "cancelled", "ended_at"))),
     "backfill_run": ("select", "insert", Only("update", ("state", "reason", "dag_run_id"))),
     "audit": ("select", "insert", Only("update", ("status",))),

@@ -14,6 +14,8 @@ from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
 from scheduler.store.dags.dags import AFTER
 from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently
+from scheduler.store.runs import deleted_runs
+from scheduler.store.runs.deleted_runs import DeletedRun
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
 SCAN = 500
@@ -23,6 +25,7 @@ LONGEST_S = 600.0
 
 #: A run can be deleted when it has ended and nothing of it is open or claimed, except
 #: - the last run of its DAG that is not manual, and the last one that its schedule made, from which the schedule continues,
+#: - runs of dates that the schedule has yet to reach: it would create them again,
 #: - the last run of all, and the one before an unfinished run, if tasks of the DAG depend on the previous run,
 #: - runs of a backfill that has not ended.
 FREE_RUN = f"""
@@ -36,6 +39,8 @@ FREE_RUN = f"""
     and (r.logical_date is null or not {MADE_BY_SCHEDULE.format("r")} or exists (
             select 1 from dag_run l where l.dag_id = r.dag_id and {MADE_BY_SCHEDULE.format("l")}
                and l.logical_date > r.logical_date))
+    and (r.run_type = 'manual' or not exists (
+            select 1 from dag_schedule s where s.dag_id = r.dag_id and s.next_logical_date <= r.logical_date))
     and (not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
          or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and {AFTER.format("l", "r")})
              and not exists (
@@ -113,16 +118,6 @@ AUDIT: dict[str, Rows] = {"audit": Rows(table="audit", old="x.at < %(before)s", 
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRun:
-    """A deleted run, with its number and the number of its task instances."""
-
-    dag_id: str
-    run_id: str
-    key: int
-    instances: int
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """The result of one batch: the number of deleted rows, and the position for the next batch, None at the end of the table."""
 
@@ -135,8 +130,13 @@ class Batch:
 FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
-def delete_runs(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
-    """Delete the oldest runs that ended before a moment, with everything that belongs to them, except locked ones."""
+def delete_runs(
+    connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN, *, logs: bool = False, taken: bool = False
+) -> Batch:
+    """Delete the oldest runs that ended before a moment, with all their rows, except locked ones.
+
+    Their files, with the `logs` or without, are deleted later: by the caller if `taken`, else by any scheduler.
+    """
     seen = _ended_runs(connection, before, after, limit=SCAN)
     held = connection.exec_driver_sql(
         f"""
@@ -147,13 +147,19 @@ def delete_runs(connection: Connection, before: datetime, after: tuple[datetime,
         {"before": before, "ids": [row.id for row in seen]},
     ).all()
     chosen: list[Any] = []
+    last: tuple[datetime, int] | None
     left = MOST_INSTANCES
     for row in sorted(held, key=_place):
         if chosen and row.size > left:
-            return _deleted(connection, before, chosen, _place(chosen[-1]))
+            last = _place(chosen[-1])
+            break
         chosen.append(row)
         left -= row.size
-    return _deleted(connection, before, chosen, _place(seen[-1]) if len(seen) == SCAN else None)
+    else:
+        last = _place(seen[-1]) if len(seen) == SCAN else None
+    runs = _deleted(connection, before, chosen, logs=logs)
+    deleted_runs.store(connection, runs, taken=taken)
+    return Batch(len(runs), last, runs)
 
 
 def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime, int], *, limit: int) -> Sequence[Any]:
@@ -169,14 +175,14 @@ def _place(run: Any) -> tuple[datetime, int]:
     return run.ended_at, run.id
 
 
-def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], after: Any) -> Batch:
+def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], *, logs: bool) -> tuple[DeletedRun, ...]:
     """Delete the chosen runs. This statement checks them again now that they are locked: one may have been cleared before."""
     sizes = {run.id: run.size for run in chosen}
     rows = connection.exec_driver_sql(
         f"delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} returning r.dag_id, r.run_id, r.id",
         {"before": before, "ids": list(sizes)},
     ).all()
-    return Batch(len(rows), after, tuple(DeletedRun(dag_id, run_id, key, sizes[key]) for dag_id, run_id, key in rows))
+    return tuple(DeletedRun(dag_id, run_id, key, sizes[key], logs) for dag_id, run_id, key in rows)
 
 
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:

@@ -1,10 +1,13 @@
 """Retention: old runs are deleted in batches, and rows that may still be needed stay."""
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from support.data import attempt
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
@@ -12,6 +15,7 @@ from support.waiting import eventually
 from scheduler.services.prune import Prune
 from scheduler.settings.log_paths import run_folder
 from scheduler.states import TaskState
+from scheduler.store.actions import delete
 from scheduler.store.dags import schedules
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import retention
@@ -110,6 +114,19 @@ def test_the_run_from_which_the_schedule_continues_stays(scenario: Scenario, lat
     newest = transact(scenario.engine, schedules.newest_scheduled, "d")
     assert newest is not None
     assert newest[0] == datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("next_day", [1, 2, 3])
+def test_a_run_of_a_backfill_stays_until_the_schedule_has_passed_its_date(scenario: Scenario, next_day: int) -> None:
+    scenario.add(chain("d", 1))
+    for day in (1, 2):
+        ended(scenario, "d", f"backfill{day}", day=day, run_type="backfill")
+    ended(scenario, "d", "later", day=4, run_type="asset_triggered")
+    scenario.sql("update dag_schedule set next_logical_date = %s", datetime(2026, 1, next_day, tzinfo=UTC))
+
+    delete_runs(scenario)
+
+    assert runs(scenario) == {"later"} | {f"backfill{day}" for day in (1, 2) if day >= next_day}
 
 
 def test_runs_that_a_later_run_depends_on_stay(scenario: Scenario) -> None:
@@ -227,8 +244,81 @@ def test_a_scheduler_deletes_by_its_settings(make_scenario: Callable[..., Scenar
     scenario.turn()
 
     assert runs(scenario) == {"young"}
+    eventually(lambda: scenario.rows("select id from deleted_run") == [])
     assert (folders["old"].exists(), folders["young"].exists()) == (False, True)
     assert (old.exists(), young.exists()) == (False, True)
+
+
+class SlowFiles(MemoryFileSystem):
+    """Storage on which a deletion lasts until the test allows it to end."""
+
+    protocol = "slow"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    begun, may_end = threading.Event(), threading.Event()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("slow://")))
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        super().rm(path, recursive=recursive, maxdepth=maxdepth)
+
+
+def test_slow_storage_does_not_hold_the_loop(make_scenario: Callable[..., Scenario]) -> None:
+    fsspec.register_implementation("slow", SlowFiles, clobber=True)
+    scenario = make_scenario(retention={"run_days": 30, "logs": True, "interval": 0.001}, logs={"url": "slow://logs"})
+    scenario.add(chain("d", 1))
+    for day, name in enumerate(("old1", "old2"), 1):
+        ended(scenario, "d", name, day=day)
+        SlowFiles().pipe(f"/logs/d/{name}/t000/try-1.log", b"text")
+    try:
+        scenario.turn()
+        assert SlowFiles.begun.wait(30)
+        run = scenario.trigger("d", run_id="new")
+        scenario.run_to_end()
+        assert scenario.run_state(run) == "success"
+        assert len(SlowFiles().find("/logs")) == 2, "the storage has deleted nothing yet"
+    finally:
+        SlowFiles.may_end.set()
+    eventually(lambda: scenario.rows("select id from deleted_run") == [])
+    assert SlowFiles().find("/logs") == []
+
+
+def test_the_files_that_a_killed_process_left_are_deleted(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    data = attempt(scenario.settings, "d", "r", ended(scenario, "d", "r"))
+    transact(scenario.engine, delete.delete_run, "d", "r")
+    prune = Prune(scenario.engine, scenario.settings)
+
+    prune.run_once(datetime.now(UTC))
+    prune.close()
+    assert data.exists(), "the process that deleted the run deletes them"
+    scenario.sql("update deleted_run set due_at = due_at - interval '10 minutes'")
+    prune = Prune(scenario.engine, scenario.settings)
+    prune.run_once(datetime.now(UTC))
+
+    eventually(lambda: scenario.rows("select id from deleted_run") == [])
+    assert not data.exists()
+    prune.close()
+
+
+def test_the_logs_of_a_new_run_with_the_same_id_stay(scenario: Scenario) -> None:
+    scenario.add(chain("d", 1))
+    ended(scenario, "d", "r")
+    folder = run_folder(scenario.settings.logs_folder, "d", "r")
+    folder.mkdir(parents=True)
+    transact(scenario.engine, retention.delete_runs, before(), logs=True)
+    scenario.trigger("d", run_id="r")
+    prune = Prune(scenario.engine, scenario.settings)
+
+    prune.run_once(datetime.now(UTC))
+
+    eventually(lambda: scenario.rows("select id from deleted_run") == [])
+    assert folder.exists()
+    prune.close()
 
 
 def test_by_default_runs_stay_and_the_events_of_old_runs_are_deleted(scenario: Scenario) -> None:

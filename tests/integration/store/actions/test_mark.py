@@ -197,7 +197,7 @@ def test_a_dag_is_deleted_with_all_that_is_its_own(scenario: Scenario) -> None:
 
     deleted = transact(scenario.engine, delete.delete_dag, "d")
 
-    assert (deleted.runs, deleted.file) == (1, "d.py")
+    assert ([run.run_id for run in deleted.runs], deleted.file) == (["r"], "d.py")
     assert scenario.rows("select next_parse_at <= now() from dag_file") == [(True,)], "its file is read again at once"
     for table in ("dag", "dag_version", "dag_schedule", "dag_run"):
         assert scenario.rows(f"select dag_id from {table}") == [("other",)]

@@ -109,7 +109,7 @@ def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) ->
         f"d/r1/numbers/r{run}-try2", f"d/r1/one/0/r{run}-try1", f"d/r1/one/1/r{run}-try1", f"d/r1/parts/r{run}-try1",
     ]  # fmt: skip
 
-    key = transact(bench.scenario.engine, delete.delete_run, "d", "r1")
+    key = transact(bench.scenario.engine, delete.delete_run, "d", "r1").key
     data_folder.delete_run(bench.settings.data_url, "d", "r1", key)
     assert list((Path(bench.settings.home) / "data").iterdir()) == []
 
