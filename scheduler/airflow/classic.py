@@ -1,5 +1,6 @@
 """Names of Airflow that exist only here: DAG and @dag with the arguments of Airflow 2, and helpers of its `utils` modules."""
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,10 +11,29 @@ from typing import Any, TypeVar
 from scheduler.airflow import timezone
 from scheduler.authoring import dag as dags
 from scheduler.authoring.arguments import NO_EFFECT, RENAMED
+from scheduler.operators import python
 from scheduler.states import TaskState
 
 F = TypeVar("F", bound=Callable[..., Any])
 version = "3.3.2"
+
+
+class PythonOperator(python.PythonOperator):
+    """A PythonOperator that ignores those of op_kwargs that its function has no parameters for, as in Airflow."""
+
+    def __init__(self, *, python_callable: Callable[..., Any], op_kwargs: Any = None, **kwargs: Any) -> None:
+        super().__init__(python_callable=python_callable, op_kwargs=_accepted(python_callable, op_kwargs), **kwargs)
+
+
+def _accepted(function: Callable[..., Any], given: Any) -> Any:
+    if not isinstance(given, Mapping) or not callable(function):
+        return given
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return given
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return given if takes_all else {name: value for name, value in given.items() if name in parameters}
 
 
 class ArgNotSet:
@@ -39,6 +59,10 @@ def dag(dag_id: Any = None, /, **arguments: Any) -> Any:
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a DAG with the names of Airflow 3. Those that have no effect any more are left out."""
     return {RENAMED.get(name, name): value for name, value in given.items() if name not in NO_EFFECT}
+
+
+#: The results of the instances of a mapped task come as a list.
+LazyXComAccess = LazyXComSelectSequence = list
 
 
 class State:

@@ -1,13 +1,15 @@
 """Looks up Airflow's names in the table: which name is ours, and the reason for one that is not supported."""
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
-from scheduler.airflow.table import MODULE_REASONS, REASONS, RENAMED, ROWS, UNCHANGED, Row
+from scheduler.airflow.table import MODULE_REASONS, REASONS, RENAMED, ROWS, SERVICES, UNCHANGED, Row
 
+ROOT = "airflow"
 #: The provider package with the names of Airflow 2 and 3 in one place. It has all names that some other module has.
 COMPAT = "airflow.providers.common.compat"
 _ALL_NAMES = ("airflow.sdk", "airflow.sdk.exceptions", "airflow.sdk.timezone", "airflow.sdk.bases.sensor")
@@ -64,13 +66,26 @@ def unchanged(module: str, name: str) -> Ours | None:
 
 def reason(module: str, name: str = "") -> str:
     """One sentence on a name or module that has no counterpart: what is missing, and what to use instead."""
-    if name in REASONS and is_known(module):
-        return f"Paceline has no {name}: {REASONS[name]}."
+    if name and f"{module}.{name}" in MODULE_REASONS:
+        return reason(f"{module}.{name}")
     if name and is_known(module):
-        return f"Paceline has no {name}."
-    longest = max((prefix for prefix in MODULE_REASONS if f"{module}.".startswith(f"{prefix}.")), key=len, default="")
-    text = MODULE_REASONS.get(longest)
-    return f"Paceline has no counterpart of {module}{f': {text}' if text else ''}."
+        return f"Paceline has no {name}: {REASONS.get(name, MODULE_REASONS[ROOT])}."
+    if (moved := _modern(module)) is not None:
+        return f"Paceline has no counterpart of {module}, which is {moved} now: {MODULE_REASONS[f'{ROOT}.providers']}."
+    longest = max((prefix for prefix in MODULE_REASONS if f"{module}.".startswith(f"{prefix}.")), key=len)
+    return f"Paceline has no counterpart of {module}: {MODULE_REASONS[longest]}."
+
+
+def _modern(module: str) -> str | None:
+    """The module of a provider package that replaces one of Airflow 1, such as airflow.hooks.postgres_hook."""
+    old = re.fullmatch(r"airflow\.(?:contrib\.)?(hooks|operators|sensors)\.((?:[a-z0-9]+_)+)(?:hook|operator|sensor)", module)
+    if old is None:
+        return None
+    service = next((word for word in old[2].split("_") if word in SERVICES), None)
+    if service is None:
+        return None
+    place = ".".join(part for part in (SERVICES[service], "" if "." in SERVICES[service] else service) if part)
+    return f"{ROOT}.providers.{place}.{old[1]}.{old[2].rstrip('_')}"
 
 
 def complaints(module: str, given: Iterable[str]) -> list[str]:
@@ -78,9 +93,12 @@ def complaints(module: str, given: Iterable[str]) -> list[str]:
     if not is_known(module):
         return [reason(module)]
     missing = [name for name in given if find(module, name) is None and not is_known(f"{module}.{name}")]
-    plain = [name for name in missing if name not in REASONS]
-    reasons = dict.fromkeys(reason(module, name) for name in missing if name in REASONS)
-    return [*([f"Paceline has no {', '.join(plain)}."] if plain else []), *reasons]
+    # Names with the same reason are one sentence.
+    by_reason: dict[str, list[str]] = {}
+    for name in missing:
+        first, _, why = reason(module, name).partition(": ")
+        by_reason.setdefault(f"{first.removesuffix(name)}{{}}: {why}", []).append(name)
+    return [text.replace("{}", ", ".join(found), 1) for text, found in by_reason.items()]
 
 
 def names_of(module: str) -> Iterator[tuple[str, Ours | None]]:

@@ -45,20 +45,22 @@ ROWS = (
     _row("airflow.models.baseoperator airflow.sdk.bases.operator", "scheduler",
          "BaseOperator BaseAsyncOperator BaseOperatorLink chain chain_linear cross_downstream"),
     _row("airflow.models", "scheduler scheduler.authoring.context",
-         "DAG BaseOperator BaseOperatorLink Connection DagRun Param SkipMixin TaskInstance Variable XCom XComArg DagBag"),
+         "DAG BaseOperator BaseOperatorLink Connection DagRun Param SkipMixin TaskInstance Variable XCom XComArg DagBag DagModel"),
     _row("airflow.models.param airflow.sdk.definitions.param", "scheduler", "Param ParamsDict DagParam"),
     _row("airflow.models.variable airflow.sdk.definitions.variable", "scheduler", "Variable"),
     _row("airflow.models.connection airflow.sdk.definitions.connection", "scheduler", "Connection"),
     _row("airflow.models.xcom_arg airflow.sdk.definitions.xcom_arg", "scheduler", "XComArg"),
-    _row("airflow.models.xcom airflow.sdk.bases.xcom airflow.sdk.execution_time.xcom", "scheduler",
-         "XCom BaseXCom XCOM_RETURN_KEY"),
+    _row("airflow.models.xcom airflow.sdk.bases.xcom airflow.sdk.execution_time.xcom",
+         "scheduler scheduler.airflow.classic", "XCom BaseXCom XCOM_RETURN_KEY LazyXComAccess LazyXComSelectSequence"),
     _row("airflow.models.taskinstance airflow.sdk.types", "scheduler scheduler.authoring.context",
-         "TaskInstance RuntimeTaskInstanceProtocol DagRunProtocol"),
+         "TaskInstance RuntimeTaskInstanceProtocol DagRunProtocol clear_task_instances"),
     _row("airflow.models.dagrun", "scheduler scheduler.authoring.context", "DagRun"),
     _row("airflow.models.mappedoperator airflow.sdk.definitions.mappedoperator", "scheduler", "MappedOperator"),
     _row("airflow.models.baseoperatorlink airflow.sdk.bases.operatorlink", "scheduler", "BaseOperatorLink"),
     _row("airflow.models.skipmixin airflow.sdk.bases.skipmixin airflow.providers.standard.utils.skipmixin", "scheduler",
          "SkipMixin"),
+    _row("airflow.providers.standard.exceptions", "scheduler.exceptions",
+         "AirflowException AirflowFailException AirflowSkipException"),
     _row("airflow.datasets airflow.assets airflow.models.asset airflow.sdk.definitions.asset", "scheduler",
          "Asset AssetAlias AssetAll AssetAny AssetWatcher AssetAccessControl Dataset DatasetAlias DatasetAll DatasetAny"),
     _row("airflow.sdk.definitions.asset.decorators", "scheduler", "asset"),
@@ -122,6 +124,7 @@ ROWS = (
     _row("airflow.utils.module_loading airflow.sdk.module_loading", "scheduler.airflow.providers",
          "import_string iter_namespace qualname"),
     _row("airflow.lineage.hook airflow.sdk.lineage", "scheduler.airflow.providers", "get_hook_lineage_collector"),
+    _row("airflow.utils.email", "scheduler.airflow.email", "send_email"),
     _row("airflow.utils.strings", "scheduler.airflow.providers", "to_boolean"),
     _row("airflow.providers_manager", "scheduler.airflow.providers", "ProvidersManager"),
     _row("airflow.version", "scheduler.airflow.classic", "version"),
@@ -140,44 +143,52 @@ ROWS = (
         "scheduler.operators",
         "EmptyOperator DummyOperator",
     ),
-    _row("airflow.operators.branch airflow.sdk.bases.branch airflow.providers.standard.operators.branch",
-         "scheduler.operators", "BaseBranchOperator BranchMixIn"),
+    _row("airflow.operators.branch airflow.operators.branch_operator airflow.sdk.bases.branch"
+         " airflow.providers.standard.operators.branch", "scheduler.operators", "BaseBranchOperator BranchMixIn"),
     _row("airflow.operators.datetime airflow.providers.standard.operators.datetime", "scheduler.operators",
          "BranchDateTimeOperator"),
     _row("airflow.operators.weekday airflow.providers.standard.operators.weekday", "scheduler.operators",
          "BranchDayOfWeekOperator"),
-    _row("airflow.operators.latest_only airflow.providers.standard.operators.latest_only", "scheduler.operators",
-         "LatestOnlyOperator"),
-    _row("airflow.operators.trigger_dagrun airflow.providers.standard.operators.trigger_dagrun",
+    _row("airflow.operators.latest_only airflow.operators.latest_only_operator airflow.providers.standard.operators.latest_only",
+         "scheduler.operators", "LatestOnlyOperator"),
+    _row("airflow.operators.trigger_dagrun airflow.operators.dagrun_operator airflow.providers.standard.operators.trigger_dagrun",
          "scheduler.operators", "TriggerDagRunOperator TriggerDagRunLink"),
-    _row("airflow.operators.email airflow.operators.email_operator", "scheduler.operators",
-         "EmailOperator"),
+    _row("airflow.operators.email airflow.operators.email_operator", "scheduler.airflow.email", "EmailOperator"),
     _row("airflow.operators.subdag airflow.operators.subdag_operator", "scheduler.operators", "SubDagOperator"),
     _row("airflow.operators.smooth airflow.providers.standard.operators.smooth", "scheduler.operators", "SmoothOperator"),
     _row("airflow.providers.standard.operators.hitl", "scheduler.operators",
          "HITLOperator ApprovalOperator HITLBranchOperator HITLEntryOperator"),
-    _row("airflow.providers.apache.spark.operators.spark_submit", "scheduler.operators", "SparkSubmitOperator"),
-    _row("airflow.providers.apache.spark.operators.spark_sql", "scheduler.operators", "SparkSqlOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_submit airflow.contrib.operators.spark_submit_operator",
+         "scheduler.operators", "SparkSubmitOperator"),
+    _row("airflow.providers.apache.spark.operators.spark_sql airflow.contrib.operators.spark_sql_operator",
+         "scheduler.operators", "SparkSqlOperator"),
     _row("airflow.providers.apache.spark.operators.spark_jdbc", "scheduler.operators", "SparkJDBCOperator"),
     _row("airflow.providers.apache.spark.operators.spark_pyspark", "scheduler.operators", "SparkPySparkOperator"),
     _row("airflow.providers.apache.spark.operators.spark_pipelines", "scheduler.operators", "SparkPipelinesOperator"),
     _row("airflow.providers.apache.spark.hooks.spark_submit", "scheduler", "SparkSubmitHook"),
     _row("airflow.providers.apache.spark.hooks.spark_sql", "scheduler", "SparkSqlHook"),
     # Sensors and triggers.
+    _row("airflow.operators.sensors", "scheduler.sensors",
+         "BaseSensorOperator ExternalTaskSensor TimeSensor TimeDeltaSensor"),
     _row("airflow.sensors.base airflow.sensors.base_sensor_operator airflow.sdk.bases.sensor",
          "scheduler.sensors scheduler.airflow.providers",
          "BaseSensorOperator PokeReturnValue poke_mode_only"),
-    _row("airflow.sensors.bash airflow.providers.standard.sensors.bash", "scheduler.sensors", "BashSensor"),
-    _row("airflow.sensors.python airflow.providers.standard.sensors.python", "scheduler.sensors", "PythonSensor"),
-    _row("airflow.sensors.filesystem airflow.providers.standard.sensors.filesystem", "scheduler.sensors", "FileSensor"),
+    _row("airflow.sensors.bash airflow.contrib.sensors.bash_sensor airflow.providers.standard.sensors.bash",
+         "scheduler.sensors", "BashSensor"),
+    _row("airflow.sensors.python airflow.contrib.sensors.python_sensor airflow.providers.standard.sensors.python",
+         "scheduler.sensors", "PythonSensor"),
+    _row("airflow.sensors.filesystem airflow.contrib.sensors.file_sensor airflow.providers.standard.sensors.filesystem",
+         "scheduler.sensors", "FileSensor"),
     _row("airflow.sensors.date_time airflow.providers.standard.sensors.date_time", "scheduler.sensors scheduler.airflow.sensors",
          "DateTimeSensor DateTimeSensorAsync"),
     _row("airflow.sensors.time_sensor airflow.providers.standard.sensors.time", "scheduler.sensors scheduler.airflow.sensors",
          "TimeSensor TimeSensorAsync"),
     _row("airflow.sensors.time_delta airflow.providers.standard.sensors.time_delta", "scheduler.sensors scheduler.airflow.sensors",
          "TimeDeltaSensor TimeDeltaSensorAsync WaitSensor"),
-    _row("airflow.sensors.weekday airflow.providers.standard.sensors.weekday", "scheduler.sensors", "DayOfWeekSensor"),
-    _row("airflow.sensors.external_task airflow.providers.standard.sensors.external_task", "scheduler.sensors scheduler.operators",
+    _row("airflow.sensors.weekday airflow.contrib.sensors.weekday_sensor airflow.providers.standard.sensors.weekday",
+         "scheduler.sensors", "DayOfWeekSensor"),
+    _row("airflow.sensors.external_task airflow.sensors.external_task_sensor airflow.providers.standard.sensors.external_task",
+         "scheduler.sensors scheduler.operators",
          "ExternalTaskSensor ExternalTaskMarker ExternalTaskSensorLink"),
     _row("airflow.triggers.base", "scheduler.triggers", "BaseTrigger BaseEventTrigger TriggerEvent"),
     _row("airflow.triggers.temporal airflow.providers.standard.triggers.temporal", "scheduler.triggers",
@@ -197,7 +208,6 @@ ROWS = (
     _row("airflow.timetables.base", "scheduler.timetables", "Timetable DagRunInfo DataInterval TimeRestriction"),
     # Names that Paceline does not support; the reasons are below.
     _row("airflow.utils.session", "scheduler", "provide_session create_session NEW_SESSION"),
-    _row("airflow.utils.email", "scheduler", "send_email"),
     _row("airflow.decorators.base airflow.sdk.bases.decorator airflow.utils.operator_helpers", "scheduler.airflow.decorated",
          "DecoratedOperator TaskDecorator task_decorator_factory determine_kwargs DecoratedMappedOperator get_unique_task_id"),
     _row("airflow.sdk.definitions._internal.types", "scheduler.airflow.decorated scheduler.airflow.classic",
@@ -222,9 +232,11 @@ RENAMED = {
 }
 
 #: The modules of the variants of our classes that accept the arguments of Airflow 2. An unchanged file imports these.
-UNCHANGED = {"DAG": "scheduler.airflow.classic", "dag": "scheduler.airflow.classic"}
+UNCHANGED = dict.fromkeys(("DAG", "dag", "PythonOperator"), "scheduler.airflow.classic")
 
 _NO_DATABASE = "a task has no access to the database of Paceline; use the REST API, or Variable and ti.xcom_pull"
+_OWN = "define what you need of it in a module of the DAGs folder"
+_CLIENT = "or use the Python client of the service in a @task function"
 _NO_USER_CODE = "schedulers never run user code"
 #: Why a name is not supported, and what to use instead. It is read only if the name is not found here.
 REASONS = {
@@ -241,6 +253,7 @@ REASONS = {
         "use task_decorator_factory, which maps tasks and finds free IDs",
     ),
     "Stats": "use a metrics client of your own",
+    **dict.fromkeys(("DagModel", "clear_task_instances"), _NO_DATABASE),
     "DagBag": "load the files with `paceline dags list`, and test a DAG with `paceline dags test`",
     "SubDagOperator": "use TaskGroup",
     "DagParam": "declare the inputs of a run with params= of the DAG, and read them as {{ params.name }}",
@@ -250,7 +263,6 @@ REASONS = {
     "TaskAwaitingInput": "use HITLOperator",
     "redact": "the log of a task is masked without it, and mask_secret() adds values to mask",
     "context_to_airflow_vars": "read the values from the context",
-    **dict.fromkeys(("EmailOperator", "send_email"), "set email_on_failure, or send the email in a @task function with smtplib"),
     "SmoothOperator": "use EmptyOperator",
     "SparkJDBCOperator": "use @task.pyspark with spark.read.jdbc",
     "SparkPySparkOperator": "use @task.pyspark",
@@ -267,18 +279,33 @@ REASONS = {
 }
 
 #: The same for modules and all that is below them; the longest prefix counts.
-MODULE_REASONS: dict[str, str | None] = {
-    "airflow.contrib": "it was removed in Airflow 2; use the Python client of the service in a @task function",
+MODULE_REASONS: dict[str, str] = {
+    "airflow": _OWN,
+    "airflow.contrib": f"it was removed in Airflow 3; install the provider package that replaces it, {_CLIENT}",
+    "airflow.api": "use TriggerDagRunOperator or the REST API",
+    "airflow.utils.dag_cycle_tester": "a circle of tasks is an import error, which `paceline dags errors` shows",
+    "airflow.plugins_manager": "Paceline has no plugins; import classes and functions from modules of the DAGs folder",
     "airflow.example_dags": "copy this module into the DAGs folder, and import it from there",
-    "airflow.providers": (
-        "install that provider package next to Paceline with `pip install --no-deps`, or use the Python client of the service in a"
-        " @task function"
-    ),
+    "airflow.providers": f"install that provider package next to Paceline with `pip install --no-deps`, {_CLIENT}",
     "airflow.providers.apache.spark": "use SparkSubmitOperator, SparkSqlOperator or @task.pyspark",
-    "airflow.providers.standard": None,
+    "airflow.providers.standard": _OWN,
     "airflow.settings": _NO_DATABASE,
     "airflow.utils.db": _NO_DATABASE,
     "airflow.jobs": _NO_DATABASE,
     "airflow.www": "Paceline has its own pages, without plugins",
     "airflow.executors": "Celery workers are the only executor; queue= chooses them",
 }
+
+#: The provider packages of the services whose modules Airflow 1 had in airflow.contrib, airflow.hooks, airflow.operators and
+#: airflow.sensors, such as airflow.hooks.postgres_hook.
+SERVICES = {
+    **dict.fromkeys(("bigquery", "dataflow", "dataproc", "gcs", "mlengine", "pubsub"), "google.cloud"),
+    **dict.fromkeys(("athena", "ecs", "emr", "glue", "redshift", "s3", "sns", "sqs"), "amazon.aws"),
+    **dict.fromkeys(("druid", "hdfs", "hive", "livy", "pig", "pinot", "sqoop"), "apache"),
+    **dict.fromkeys((
+        "databricks", "datadog", "docker", "ftp", "grpc", "http", "imap", "jdbc", "mongo", "mysql", "opsgenie", "oracle",
+        "postgres", "presto", "redis", "segment", "sftp", "slack", "snowflake", "sqlite", "ssh", "vertica",
+    ), ""),
+    "mssql": "microsoft",
+    "kubernetes": "cncf",
+}  # fmt: skip

@@ -41,7 +41,8 @@ class Connection:
     @staticmethod
     def get(conn_id: str) -> Connection:
         """The connection with that ID; NotFoundError if there is none. PacelineError outside a running task."""
-        return _read(running.secrets_backend("Connection.get()"), conn_id)
+        instead = f"read it inside the task's function, or as {{{{ conn.{conn_id}.host }}}}"
+        return _read(running.secrets_backend(f"Connection.get({conn_id!r})", instead), conn_id)
 
     @classmethod
     def from_uri(cls, conn_id: str, uri: str) -> Self:

@@ -55,14 +55,13 @@ def is_served() -> bool:
     return bool(_stack or _outside)
 
 
-def secrets_backend(what: str) -> Any:
-    """The secrets backend of the running task, see authoring/context; PacelineError outside a running task."""
+def secrets_backend(what: str, instead: str = "use it inside the task's function") -> Any:
+    """The secrets backend of the running task, see authoring/context.
+
+    Outside a running task it is a PacelineError, which ends with `instead`.
+    """
     if is_running():
         return get_current_context()["var"].backend
     if _outside:
         return _outside[-1]
-    raise PacelineError(
-        f"{what} works only while a task runs: use it inside the task's function, or a template such as "
-        "{{ var.value.name }} or {{ conn.name.host }}, so that parsing a DAG file needs no database. A variable at the top level"
-        " of a file needs a default, or PACELINE_VAR_<KEY> in the environment of schedulers and workers."
-    )
+    raise PacelineError(f"{what} works only while a task runs, since loading a DAG file reads no database: {instead}.")

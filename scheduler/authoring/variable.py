@@ -30,7 +30,11 @@ class Variable:
         default = default_var if default is NOTSET else default
         backend: Any = None if running.is_served() else OfEnvironment(running.environment)
         if backend is None or (default is NOTSET and backend.variable(key) is None):
-            backend = running.secrets_backend(f"Variable.get({key!r}) without a default")
+            instead = (
+                f"set PACELINE_VAR_{key.upper()} in the environment of schedulers and workers, add default=, or read it inside the"
+                f" task's function or as {{{{ var.value.{key} }}}}"
+            )
+            backend = running.secrets_backend(f"Variable.get({key!r}) without a default", instead)
         return _get(backend, key, default, as_json=deserialize_json)
 
     @staticmethod

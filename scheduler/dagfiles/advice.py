@@ -6,6 +6,7 @@ import importlib.util
 import re
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from scheduler.airflow import hook, names
@@ -89,9 +90,9 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
 
 def _of_airflow(module: str, given: list[str]) -> str:
     """The sentences on an import of Airflow's names; empty if there is nothing to correct, because the import hook is on."""
-    lacks = names.complaints(module, given)
     if hook.is_installed():
-        return " ".join(lacks)
+        return "" if not names.is_known(module) and _is_installed(module) else " ".join(names.complaints(module, given))
+    lacks = names.complaints(module, given)
     if not names.is_known(module):
         return " ".join(["Airflow is not installed.", *lacks])
     lines: dict[str, list[str]] = {}
@@ -102,6 +103,13 @@ def _of_airflow(module: str, given: list[str]) -> str:
     text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or "import scheduler"
     advice = f"write `{text}`" if lines or not given else "remove this line"
     return " ".join([f"Airflow is not installed; {advice}.", *lacks])
+
+
+def _is_installed(module: str) -> bool:
+    """Whether this is a module of an installed provider package. The error is then in what it imports itself."""
+    with suppress(Exception):  # the search imports the packages around it
+        return importlib.util.find_spec(module) is not None
+    return False
 
 
 def _of_ours(module: str, given: list[str]) -> str:

@@ -150,7 +150,10 @@ def _checked(dags: list[DAG], opened: scope.Collected, text: str, path: Path) ->
             dag.validate()
         except DagError as error:
             errors.append(error)
-    errors += [*_lost_tasks(opened, path), *_uncalled(opened, text, path)]
+    # A module of helpers that was written for Airflow may hold tasks, since importing it creates no DAG there.
+    if by_id or not ACCEPTED:
+        errors += _lost_tasks(opened, path)
+    errors += _uncalled(opened, text, path)
     if errors:
         raise _all_of(errors)
     return by_id
@@ -178,7 +181,8 @@ def _independent(error: BaseException, path: Path) -> list[DagError]:
 
 
 def _all_of(errors: list[DagError]) -> DagError:
-    return errors[0] if len(errors) == 1 else DagErrors(errors)
+    different = list({(error.file, error.line, str(error)): error for error in errors}.values())
+    return different[0] if len(different) == 1 else DagErrors(different)
 
 
 def _lost_tasks(found: scope.Collected, path: Path) -> Iterator[DagError]:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scheduler.authoring import source
 from scheduler.dagfiles.advice import advice
-from scheduler.exceptions import DagError, DagErrors
+from scheduler.exceptions import DagError, DagErrors, PacelineError
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
@@ -75,11 +75,20 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
         message = f"The file calls sys.exit({error.code!r}) while it is read; a DAG file only defines DAGs."
     elif isinstance(error, DagError):
         message = str(error)
+    elif isinstance(error, PacelineError):
+        message = _in_module(error, path) + str(error)
     elif isinstance(error, OSError) and error.filename == str(path):
         message = f"The file cannot be read: {error.strerror}."
     else:
         message = _advised(error, path) or _python_message(error)
     return Problem.make(message, line, "\n".join(map(_trace, error.errors)) if isinstance(error, DagErrors) else _trace(error))
+
+
+def _in_module(error: BaseException, path: Path) -> str:
+    """The module and line of an error that is not in the DAG file itself, but in a module that it imports."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(file, line) for file, line in frames if not file.startswith(("<", source.PACKAGE)) and "importlib" not in file]
+    return "" if not own or own[-1][0] == str(path) else f"{Path(own[-1][0]).name}, line {own[-1][1]}: "
 
 
 def _advised(error: BaseException, path: Path) -> str | None:

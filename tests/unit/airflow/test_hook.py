@@ -124,10 +124,11 @@ def test_names_that_are_not_supported_are_named_with_a_replacement(tmp_path: Pat
 
     assert text.splitlines() == [
         "Correct these imports:",
-        "line 1: Paceline has no Nope.",
+        "line 1: Paceline has no Nope: define what you need of it in a module of the DAGs folder.",
         "line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push.",
-        "line 3: Paceline has no counterpart of airflow.contrib.operators.ssh_operator: it was removed in Airflow 2; use the Python"
-        " client of the service in a @task function.",
+        "line 3: Paceline has no counterpart of airflow.contrib.operators.ssh_operator, which is"
+        " airflow.providers.ssh.operators.ssh now: install that provider package next to Paceline with `pip install --no-deps`, or"
+        " use the Python client of the service in a @task function.",
         "line 4: Paceline has no counterpart of airflow.providers.google: install that provider package next to Paceline with"
         " `pip install --no-deps`, or use the Python client of the service in a @task function.",
     ]
@@ -139,6 +140,46 @@ def test_a_wrong_import_of_a_module_of_the_folder_is_named_with_its_file(tmp_pat
     assert message(tmp_path, "import lib_of_it\n") == (
         "Correct these imports:\nlib_of_it.py, line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push."
     )
+
+
+def test_an_installed_provider_package_is_not_blamed(tmp_path: Path) -> None:
+    package = tmp_path / "airflow" / "providers" / "thing"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+
+    text = message(tmp_path, "from airflow.providers.thing import __name__\nfrom airflow.models import XCom\n")
+
+    assert text == "Paceline has no XCom: use ti.xcom_pull and ti.xcom_push."
+
+
+def test_a_file_of_airflow_1_and_2_loads(tmp_path: Path) -> None:
+    dags = loaded(
+        tmp_path,
+        """
+        from airflow import DAG
+        from airflow.contrib.operators.spark_submit_operator import SparkSubmitOperator
+        from airflow.contrib.sensors.file_sensor import FileSensor
+        from airflow.models.xcom import LazyXComAccess
+        from airflow.operators.email import EmailOperator
+        from airflow.operators.python import PythonOperator
+        from airflow.sensors.external_task_sensor import ExternalTaskSensor
+        from airflow.utils.email import send_email
+
+        def read(ti): ...
+
+        with DAG("d", schedule_interval=None) as dag:
+            PythonOperator(task_id="a", python_callable=read, op_kwargs={"not_a_parameter": 1})
+            PythonOperator.partial(task_id="b", python_callable=read).expand(op_kwargs=[{"not_a_parameter": 1}])
+            EmailOperator(task_id="c", to="a@example.org", subject="{{ ds }}", html_content="x")
+        """,
+    )
+
+    assert dags["d"].get_task("a").op_kwargs == {}
+    assert dags["d"].task_ids == ["a", "b", "c"]
+
+
+def test_a_module_of_helpers_may_hold_tasks(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "from airflow.decorators import task\n@task\ndef a(): ...\na_task = a()\n") == {}
 
 
 def test_a_file_may_catch_the_error_of_an_import(tmp_path: Path) -> None:

@@ -64,8 +64,38 @@ def test_a_name_without_counterpart_has_a_replacement() -> None:
     assert lacking - set(REASONS) == set()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("airflow.hooks.postgres_hook", "airflow.providers.postgres.hooks.postgres"),
+        ("airflow.contrib.hooks.bigquery_hook", "airflow.providers.google.cloud.hooks.bigquery"),
+        ("airflow.sensors.s3_key_sensor", "airflow.providers.amazon.aws.sensors.s3_key"),
+        ("airflow.operators.hive_operator", "airflow.providers.apache.hive.operators.hive"),
+        ("airflow.contrib.operators.kubernetes_pod_operator", "airflow.providers.cncf.kubernetes.operators.kubernetes_pod"),
+    ],
+)
+def test_the_advice_for_an_old_module_names_its_place_today(old: str, new: str) -> None:
+    (text,) = names.complaints(old, ["Thing"])
+
+    assert text.startswith(f"Paceline has no counterpart of {old}, which is {new} now: install ")
+
+
+@pytest.mark.parametrize("module", ["airflow.operators.own_plugin", "airflow.nope", "airflow.contrib.operators.own_operator"])
+def test_every_complaint_says_what_to_do(module: str) -> None:
+    assert ": " in names.complaints(module, ["Thing"])[0]
+    assert ": " in names.complaints("airflow.models", ["Thing"])[0]
+
+
+def test_a_module_imported_as_a_name_has_the_reason_of_the_module() -> None:
+    assert names.complaints("airflow", ["settings"]) == [names.reason("airflow.settings")]
+
+
+def test_names_with_the_same_reason_are_one_sentence() -> None:
+    assert len(names.complaints("airflow.timetables.base", ["Timetable", "DagRunInfo", "DataInterval"])) == 1
+
+
 def test_names_without_counterpart_are_one_sentence() -> None:
     assert names.complaints("airflow.models", ["DAG", "One", "Two", "DagBag"]) == [
-        "Paceline has no One, Two.",
+        "Paceline has no One, Two: define what you need of it in a module of the DAGs folder.",
         "Paceline has no DagBag: load the files with `paceline dags list`, and test a DAG with `paceline dags test`.",
     ]

@@ -171,7 +171,7 @@ def test_unsupported_code_stays_and_is_noted_with_its_line() -> None:
 
     assert found.content.decode() == textwrap.dedent(source)
     assert [note.line for note in found.unsupported] == [1, 2, 3, 4]
-    assert found.unsupported[1].text == "Paceline has no One, Two."
+    assert found.unsupported[1].text == "Paceline has no One, Two: define what you need of it in a module of the DAGs folder."
 
 
 def test_modules_of_the_folder_are_imported_by_their_own_names() -> None:
