@@ -3,7 +3,7 @@
 An invalid answer becomes an import error of the file, or a failure of the callback.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -73,6 +73,19 @@ class Called(Strict):
     error: Message | None
 
 
+class Wanted(Strict):
+    """What a callback reads while it runs: a variable, a connection, or the XComs of a task. The next request has the value."""
+
+    wanted: Literal["variable", "connection", "xcoms"]
+    #: The key of the variable, or the ID of the connection or of the task.
+    name: Annotated[Storable, Field(max_length=MAX_PATH_CHARACTERS)]
+    dag_id: Storable = ""
+    run_id: Storable = ""
+    key: Storable = ""
+    map_index: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    prior: bool = False
+
+
 class Ended(Strict):
     """The child has ended. `ended` is its exit code, negative for a signal."""
 
@@ -82,7 +95,7 @@ class Ended(Strict):
 
 
 #: All answers of the callback process. The caller checks that it gets the expected one.
-CALLBACK_ANSWER: TypeAdapter[Opened | Called | Ended] = TypeAdapter(Opened | Called | Ended)
+CALLBACK_ANSWER: TypeAdapter[Opened | Called | Ended | Wanted] = TypeAdapter(Opened | Called | Ended | Wanted)
 
 
 def fault(error: ValidationError) -> str:

@@ -3,19 +3,23 @@
 import asyncio
 import builtins
 import inspect
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from scheduler import exceptions
-from scheduler.authoring import context, params
+from scheduler.authoring import context, params, running, xcom
 from scheduler.authoring.abstract_operator import AbstractOperator
+from scheduler.authoring.connection import Connection, Connections
 from scheduler.authoring.dag import DAG
 from scheduler.authoring.deadline import SyncCallback
+from scheduler.authoring.variable import OfEnvironment, Variables
+from scheduler.dagfiles.answers import Wanted
 from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
 MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after", "partition_date")
@@ -44,8 +48,42 @@ class SlaMiss:
         return self.logical_date
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What callbacks read: variables, connections and XComs. The scheduler reads them, since this process has no database."""
+
+    ask: Callable[[Wanted], Mapping[str, Any]]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def variable(self, key: str) -> str | None:
+        here = OfEnvironment(running.environment).variable(key)
+        return self._value(Wanted(wanted="variable", name=key)) if here is None else here
+
+    def connection(self, conn_id: str) -> Connection | None:
+        values = self._value(Wanted(wanted="connection", name=conn_id))
+        return None if values is None else Connection(conn_id=conn_id, **values)
+
+    def xcoms(self, task_id: str, **where: Any) -> list[tuple[int, Any]]:
+        """The values that a task pushed, each with its map index."""
+        found = self._value(Wanted(wanted="xcoms", name=task_id, **where))
+        return [(index, xcom.decode(text)) for index, text in found]
+
+    def set_variable(self, *_: object) -> NoReturn:
+        raise PacelineError("A callback only reads variables: change them in a task, or by the REST API.")
+
+    delete_variable = set_variable
+
+    def _value(self, wanted: Wanted) -> Any:
+        # Threads of user code may read at the same time.
+        with self.lock:
+            answer = self.ask(wanted)
+        if answer.get("error") is not None:
+            raise PacelineError(answer["error"])
+        return answer["value"]
+
+
 class TaskInstance:
-    """The task instance that callbacks receive as `ti`. It has no XComs."""
+    """The task instance that callbacks receive as `ti`. It reads XComs and pushes none."""
 
     def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: AbstractOperator | None, log_url: str) -> None:
         self.dag_id, self.run_id = dag_id, run_id
@@ -66,11 +104,37 @@ class TaskInstance:
             return None
         return (self.end_date - self.start_date).total_seconds()
 
-    def xcom_pull(self, *_: Any, **__: Any) -> NoReturn:
-        raise PacelineError("xcom_pull works only while a task runs; pass the data to the callback in another way.")
+    def xcom_pull(
+        self,
+        task_ids: str | Iterable[str] | None = None,
+        dag_id: str | None = None,
+        key: str = "return_value",
+        include_prior_dates: bool = False,
+        *,
+        map_indexes: int | Iterable[int] | None = None,
+        default: Any = None,
+        run_id: str | None = None,
+    ) -> Any:
+        """The value that a task pushed under `key`, as `xcom_pull` of a running task returns it."""
+        indexes = None if map_indexes is None or isinstance(map_indexes, int) else list(map_indexes)
+
+        def values(task_id: str) -> tuple[list[Any], bool]:
+            """The values of one task, and whether they are many."""
+            index = map_indexes if isinstance(map_indexes, int) else self.map_index if task_ids is None else None
+            backend = running.secrets_backend("xcom_pull()")
+            where = {"dag_id": dag_id or self.dag_id, "run_id": run_id or self.run_id, "prior": include_prior_dates}
+            found = backend.xcoms(task_id, key=key, map_index=None if indexes is not None else index, **where)
+            if indexes is not None:
+                return [dict(found).get(each, default) for each in indexes], True
+            return [value for _, value in found] or [default], index is None and any(at >= 0 for at, _ in found)
+
+        if task_ids is None or isinstance(task_ids, str):
+            found, is_many = values(self.task_id if task_ids is None else task_ids)
+            return found if is_many else found[0]
+        return [value for task_id in task_ids for value in values(task_id)[0]]
 
     def xcom_push(self, *_: Any, **__: Any) -> NoReturn:
-        raise PacelineError("xcom_push works only while a task runs; a callback has no XComs.")
+        raise PacelineError("xcom_push works only while a task runs: a callback reads XComs and pushes none.")
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number} [{self.state}]>"
@@ -118,6 +182,9 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
     if call["kind"] == "deadline":
         due = _moment(call["data"]["due_at"])
         values["deadline"] = SimpleNamespace(deadline_time=due, name=dag.deadline[call["data"]["number"]].name)
+    if running.is_served():
+        backend = running.secrets_backend("A callback")
+        values |= {"var": Variables(backend), "conn": Connections(backend)}
     return values | {
         "reason": call["reason"],
         "exception": exception_of(call["reason"]) if call["kind"] in ("on_failure", "on_retry") else None,

@@ -7,12 +7,13 @@ process is killed, and the call fails.
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from scheduler.dagfiles import lines, problem, process_tree
-from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, fault
+from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, Wanted, fault
 from scheduler.dagfiles.parser import environment
 from scheduler.dagfiles.pipes import Piped
 from scheduler.settings import Settings
@@ -38,8 +39,10 @@ class CallbackHost:
     Only one thread may use it. Any thread may call `interrupt`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read: Callable[[Wanted], dict[str, Any]] | None = None) -> None:
+        """`read` answers what callbacks read: {"value": ...} or {"error": ...}."""
         self._settings = settings
+        self._read = read
         self._process: Piped | None = None
         self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
 
@@ -93,6 +96,10 @@ class CallbackHost:
             with contextlib.suppress(BrokenPipeError):
                 lines.write(process.requests_fd, json.dumps(request).encode() + b"\n", timeout_s=limit_s)
             answer = self._answer(process, deadline)
+            while isinstance(answer, Wanted) and self._read is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    lines.write(process.requests_fd, json.dumps(self._read(answer)).encode() + b"\n", timeout_s=limit_s)
+                answer = self._answer(process, deadline)
         except (ValidationError, lines.LineTooLongError, TimeoutError) as error:
             self.kill()
             reason = fault(error) if isinstance(error, ValidationError) else str(error)
@@ -119,7 +126,7 @@ class CallbackHost:
         self._received.clear()
         return self._process
 
-    def _answer(self, process: Piped, deadline: float) -> Opened | Called | Ended | None:
+    def _answer(self, process: Piped, deadline: float) -> Opened | Called | Ended | Wanted | None:
         """Return the answer, or None if it did not arrive in time or the process has ended."""
         while lines.is_readable(process.answers_fd, deadline - time.monotonic()):
             data = lines.read(process.answers_fd)
@@ -131,7 +138,7 @@ class CallbackHost:
         return None
 
 
-def _ending(answer: Opened | Called | Ended | None) -> str:
+def _ending(answer: Opened | Called | Ended | Wanted | None) -> str:
     if not isinstance(answer, Ended):
         return "together with the process that runs callbacks" if answer is None else "it gave an unrequested answer"
     return answer.fault or problem.ending(answer.ended)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from scheduler.authoring import running
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import callback_context, keeper, limits, lines, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
@@ -29,6 +30,7 @@ from scheduler.dagfiles.answers import (
     Called,
     Ended,
     Opened,
+    Wanted,
     fault,
 )  # fmt: skip
 from scheduler.process import masked_output, parent_death, secrets_masker
@@ -179,10 +181,16 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     faulthandler.cancel_dump_traceback_later()
     pipes.send(output_fd, Opened(problem=reason))
     requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+
+    def ask(wanted: Wanted) -> dict[str, Any]:
+        pipes.send(output_fd, wanted)
+        return _receive(input_fd, requests) or {"error": "The scheduler stops."}
+
+    reads = callback_context.Reads(ask)
     while (call := _receive(input_fd, requests)) is not None and "stop" not in call:
         _log_to(call["log"])
         faulthandler.dump_traceback_later(request["timeout_s"], exit=True)
-        with masked_output.masked((1, 2)):
+        with masked_output.masked((1, 2)), running.served_outside(reads):
             answer = _call(dags, call)
         faulthandler.cancel_dump_traceback_later()
         pipes.flush()

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from scheduler.dagfiles.callback_host import CallbackHost
 from scheduler.process.vital_thread import VitalThread
+from scheduler.services.callback_reads import CallbackReads
 from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
@@ -114,7 +115,8 @@ class Notify(Service):
         return len(claimed)
 
     def _delivery(self) -> Delivery:
-        return Delivery(engine=self._engine, settings=self._settings, host=CallbackHost(self._settings), stop=self._stop)
+        host = CallbackHost(self._settings, CallbackReads(self._engine, self._settings))
+        return Delivery(engine=self._engine, settings=self._settings, host=host, stop=self._stop)
 
 
 class _Worker:

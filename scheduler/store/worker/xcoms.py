@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from psycopg2.extensions import adapt
+from sqlalchemy import Connection
 
 from scheduler.authoring import xcom
 from scheduler.states import OPEN
@@ -206,6 +207,11 @@ def pull(connection: WorkerConnection, dag_run_id: int, task_id: str, key: str, 
 def other(connection: WorkerConnection, source: Source, key: str, map_index: int | None) -> list[tuple[int, Any]]:
     """The values of a task in another run, each with its map index; those of all instances if `map_index` is None."""
     return [(index, value) for index, value in connection.read(OTHER, asdict(source) | {"key": key, "index": map_index})]
+
+
+def of_task(connection: Connection, values: dict[str, Any]) -> list[tuple[int, Any]]:
+    """As `other`, for a process that is no worker; `values` are the parameters of OTHER."""
+    return [(index, value) for index, value in connection.exec_driver_sql(OTHER, values)]
 
 
 def of_instances(connection: WorkerConnection, dag_run_id: int, task_no: int | Number, key: str) -> list[Any]:

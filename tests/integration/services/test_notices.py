@@ -7,8 +7,11 @@ from support.notices import calls, errors, notify, write, write_calling
 from support.scenario import Scenario
 from support.waiting import eventually
 
+from scheduler.authoring.connection import Connection
 from scheduler.settings import Settings
 from scheduler.states import TaskState
+from scheduler.store.secrets import connections, variables
+from scheduler.store.secrets.cipher import Cipher
 from workers.task.follow import Ending
 
 
@@ -82,7 +85,7 @@ def test_values_that_a_callback_masks_are_masked_in_its_log_and_in_its_error(sce
     ]  # fmt: skip
 
 
-def test_a_callback_sees_no_password_and_may_not_pull(
+def test_a_callback_sees_no_password_and_may_not_push(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     monkeypatch.setenv("PACELINE_DATABASE_URL", settings.database_url)
@@ -96,7 +99,7 @@ def test_a_callback_sees_no_password_and_may_not_pull(
             seen = {"PACELINE_DATABASE_URL", "PACELINE_SMTP_PASSWORD", "PACELINE_CORE_FERNET_KEY"} & set(os.environ)
             assert not seen, seen
             try:
-                context["ti"].xcom_pull(task_ids="a")
+                context["ti"].xcom_push("a", 1)
             except Exception as error:
                 context["reason"] = str(error)
             note("look", context)
@@ -109,6 +112,48 @@ def test_a_callback_sees_no_password_and_may_not_pull(
 
     assert errors(scenario) == [None]
     assert "works only while a task runs" in calls(scenario)[0]["reason"]
+
+
+def test_a_callback_reads_xcoms_variables_and_connections(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CONN_HERE", "http://example.org")
+    write_calling(
+        scenario,
+        "look",
+        """
+        from scheduler import Connection, Variable
+
+        def look(context):
+            ti = context["ti"]
+            found = [
+                ti.xcom_pull(task_ids="a"), ti.xcom_pull(), ti.xcom_pull(task_ids=["a", "b"]), ti.xcom_pull("a", key="none"),
+                ti.xcom_pull("a", run_id="nope", default=3), Variable.get("v"), context["var"].value.v, Variable.get("w", "x"),
+                Connection.get("c").password, context["conn"].here.host, Connection.get("c").extra_dejson,
+            ]
+            try:
+                Connection.get("nope")
+            except Exception as error:
+                found.append(type(error).__name__)
+            print("masked", Connection.get("c").password)
+            note(found, context)
+        """,
+    )
+    scenario.trigger("d", run_id="r")
+    scenario.run_to_end()
+    cipher = Cipher.of(scenario.settings, make=True)
+    with scenario.engine.begin() as connection:
+        insert = "insert into xcom (task_instance_id, key, value) select id, 'return_value', %s from task_instance"
+        connection.exec_driver_sql(insert, ('{"n": [1]}',))
+        variables.set_variables(connection, [("v", "42", None)], cipher)
+        connections.add(connection, [Connection.from_uri("c", "http://u:geheim@h/?a=b")], cipher)
+
+    notify(scenario)
+
+    assert errors(scenario) == [None]
+    value = {"n": [1]}
+    assert calls(scenario)[0]["what"] == [
+        value, value, [value, None], None, 3, "42", "42", "x", "geheim", "example.org", {"a": "b"}, "NotFoundError",
+    ]  # fmt: skip
+    assert "masked ***" in (scenario.settings.logs_folder / "d" / "r" / "a" / "callbacks.log").read_text()
 
 
 def test_each_instance_of_a_mapped_task_has_its_callback(scenario: Scenario) -> None:
