@@ -114,7 +114,10 @@ def test_a_stack_is_ready_when_each_file_is_parsed_since_its_last_change(scenari
     left = [stack.wait_for_dags(scenario.settings, ["one.py"], limit_s=0)]
     for seconds in (-3600, 1):
         scenario.sql("delete from dag_file")
-        scenario.sql("insert into dag_file (path, parsed_at) values ('one.py', now() + make_interval(secs => %s))", seconds)
+        scenario.sql(
+            "insert into dag_file (path, modified_at, parsed_at) values ('one.py', now(), now() + make_interval(secs => %s))",
+            seconds,
+        )
         left.append(stack.wait_for_dags(scenario.settings, ["one.py"], limit_s=0))
 
     assert left == [1, 1, 0]
