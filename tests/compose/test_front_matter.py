@@ -83,7 +83,7 @@ def test_each_service_gets_the_passwords_that_it_needs_and_no_others() -> None:
         "spark-master": {"SPARK"}, "spark-worker": set(), "postgres": {"POSTGRES"}, "flower": {"REDIS_FLOWER", "FLOWER"},
         "web": {"WEB", "REDIS_WEB"},
         "redis": {"REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_WEB", "REDIS_FLOWER"}, "scheduler": {"SCHEDULER", "REDIS_SCHEDULER"},
-        "migrate": {"POSTGRES", "SCHEDULER", "REDIS_SCHEDULER", "WORKER", "WEB"},
+        "migrate": {"POSTGRES", "SCHEDULER", "WORKER", "WEB"},
     }  # fmt: skip
 
 
