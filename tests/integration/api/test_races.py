@@ -57,7 +57,7 @@ def test_a_run_of_one_name_is_created_once(web: Web, world: World) -> None:
 
 def test_a_conf_of_ten_megabytes_is_refused_with_its_limit(web: Web, world: World) -> None:
     with web.http(web.account("ada", "operator")) as http:
-        answer = http.post(f"{PREFIX}/dags/etl/dagRuns", json={"conf": {"text": "x" * 10_000_000}})
+        answer = http.post(f"{PREFIX}/dags/hourly/dagRuns", json={"conf": {"text": "x" * 10_000_000}})
 
         assert answer.status_code == 400 and "bytes" in answer.json()["detail"]
 

@@ -134,13 +134,13 @@ def test_the_graph_is_edges_or_mermaid(cli: Cli, scenario: Scenario) -> None:
 def test_import_errors_are_listed(cli: Cli, scenario: Scenario) -> None:
     scenario.sql("insert into import_error (file, line, message, traceback) values ('bad.py', 3, 'no such name', 'Traceback ...')")
 
-    (error,) = cli.json("dags", "errors")
+    (error,) = json.loads(cli("dags", "errors", "--json").stdout)
 
     assert set(error) >= {"file", "message", "traceback", "seen_at"}
     assert (error["file"], error["message"], error["traceback"]) == ("bad.py", "no such name", "Traceback ...")
     assert has_offset(error["seen_at"])
     assert cli("dags", "errors").stdout == "bad.py:3: no such name\n"
-    assert "1 DAG files cannot be read" in cli("dags", "list").stderr
+    assert "1 DAG file cannot be read" in cli("dags", "list").stderr
 
 
 def test_workers_are_listed_with_their_heartbeats(cli: Cli, scenario: Scenario) -> None:
