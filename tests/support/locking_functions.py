@@ -60,7 +60,8 @@ NEEDLESS: dict[str, set[str]] = {
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
         "actions/delete.delete_dag", "actions/pools.delete_pool", "dags/dags.pause_if_failing", "queueing/capacity.park",
-        "queueing/capacity.set_passing_on", "runs/runs.store_error", "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
+        "queueing/capacity.set_passing_on", "runs/deleted_runs.forget", "runs/deleted_runs.take", "runs/runs.store_error",
+        "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
         "upkeep/notices.release", "upkeep/notices.release_dead", "upkeep/processes.expire", "upkeep/processes.record_events",
         "upkeep/processes.still_held", "upkeep/processes.stop", "upkeep/retention.delete_events", "upkeep/retention.delete_rows",
         "upkeep/settings_drift._store", "worker/deferrals.release", "worker/deferrals.still_awaited",
