@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -163,7 +164,7 @@ def mark_task(
 ) -> None:
     """Mark a task as success, failed or skipped. A running task is stopped first.
 
-    An option that marks or clears more than this task asks for confirmation.
+    On a terminal, an option that marks or clears more than this task asks for confirmation.
     """
     options.transact(reads.run, dag_id, run_id)
     change = functools.partial(
@@ -175,7 +176,8 @@ def mark_task(
         clear_downstream=clear_downstream,
     )
     more = upstream or downstream or past or future or clear_downstream
-    _make(change, "mark", dry_run=dry_run, yes=yes or not more)
+    # A mark can be undone by a clear, so a script need not say --yes.
+    _make(change, "mark", dry_run=dry_run, yes=yes or not more or not sys.stdin.isatty())
 
 
 @click.command("delete")

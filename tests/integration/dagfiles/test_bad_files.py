@@ -160,9 +160,11 @@ def test_the_children_of_a_killed_scheduler_end(files: Files, tmp_path: Path) ->
 
 def test_a_file_sees_no_password_and_where_home_is(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_DATABASE_URL", "postgresql://u:hidden@h/d")
-    for name in ("BROKER_URL", "WORKER_DATABASE_URL", "DATABASE_OWNER_URL", "CORE_FERNET_KEY", "VAR_X", "CONN_X", "SMTP_PASSWORD"):
+    for name in ("BROKER_URL", "WORKER_DATABASE_URL", "DATABASE_OWNER_URL", "CORE_FERNET_KEY", "CONN_X", "SMTP_PASSWORD"):
         monkeypatch.setenv(f"PACELINE_{name}", "redis://:hidden@h/0")
     monkeypatch.setenv("PGPASSWORD", "hidden")
+    # A variable may decide which DAGs a file defines, as in Airflow.
+    monkeypatch.setenv("PACELINE_VAR_REGIONS", "3")
     monkeypatch.setenv("MINE", "seen")
     seen = "{k: v for k, v in os.environ.items() if k.startswith(('PACE', 'PG', 'MINE'))}"
     files.write("env.py", f"{MARK}import os\nraise ValueError({seen})")
@@ -170,7 +172,8 @@ def test_a_file_sees_no_password_and_where_home_is(files: Files, monkeypatch: py
     files.read_all(files.manager())
 
     message = files.errors()["env.py"][1]
-    assert "hidden" not in message and "'MINE': 'seen'" in message and f"'PACELINE_HOME': '{files.settings.home}'" in message
+    assert "hidden" not in message and "'MINE': 'seen'" in message and "'PACELINE_VAR_REGIONS': '3'" in message
+    assert f"'PACELINE_HOME': '{files.settings.home}'" in message
 
 
 def test_a_hostile_folder_and_working_directory_shadow_nothing(

@@ -66,7 +66,7 @@ def test_it_refuses_a_second_backfill_and_an_empty_one(scenario: Scenario) -> No
     transact(scenario.engine, backfills.create, wanted("other", hours=2))
     for attempt in (backfills.create, backfills.dry_run):
         with pytest.raises(
-            ConflictError, match=r"already has an active backfill \(1\): wait for its end, or `paceline backfill can"
+            ConflictError, match=r"already has an active backfill \(1\): wait for its end, or `paceline backfills can"
         ):
             transact(scenario.engine, attempt, wanted(hours=20))
     scenario.run_to_end()
