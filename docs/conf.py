@@ -25,8 +25,12 @@ myst_fence_as_directive = ["mermaid"]
 # The highlighter does not know every version of a language, and a page shows deliberate errors.
 suppress_warnings = ["misc.highlighting_failure"]
 
+# A block without a language is output or a help text: it has no colors.
+highlight_language = "none"
+
 html_theme = "furo"
 html_title = "Paceline"
+html_css_files = ["site.css"]
 html_show_copyright = False
 html_copy_source = False
 html_static_path = ["site/static"]

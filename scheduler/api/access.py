@@ -80,6 +80,7 @@ TABLE: Mapping[str, Needs] = {
     f"GET {TI}/links": VIEWER_OF_DAG,
     f"GET {TI}/logs/{{try_number}}": VIEWER_OF_DAG,
     f"GET {TI}/externalLogUrl/{{try_number}}": VIEWER_OF_DAG,
+    f"GET {TI}/callbackLog": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}/tries": VIEWER_OF_DAG,
     f"GET {TI}/{{map_index}}/tries/{{task_try_number}}": VIEWER_OF_DAG,

@@ -33,17 +33,36 @@ def opened(file: Path) -> BinaryIO:
 
 def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
     """The log of a try. NotFoundError with the reason if there is none."""
-    place = {name: ti[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
-    found = log_copies.local(settings, Path(log_paths.try_path(settings.logs_folder, **place, try_number=try_number)))
-    if found.is_file() and not found.is_symlink():
-        folder = settings.logs_folder if found.is_relative_to(settings.logs_folder) else log_copies.cache(settings)
-        return regular_files.resolved(folder, found)
+    found = _local(settings, log_paths.try_path(settings.logs_folder, **_place(ti), try_number=try_number))
+    if found is not None:
+        return found
     which = f"Try {try_number} of task {ti['task_id']!r} of run {ti['run_id']!r}"
     if try_number > ti["try_number"] or (try_number == ti["try_number"] and (ti["state"] or "none") in NOT_BEGUN):
         raise NotFoundError(f"{which} has not begun.")
     if ti["try_number"] == 0 and ti["state"] in FINISHED:
         raise NotFoundError(f"Task {ti['task_id']!r} is {ti['state']}: nothing ran, so there is no log.")
     raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker, or set logs.url.")
+
+
+def callbacks(settings: Settings, ti: Mapping[str, Any]) -> Path:
+    """The output of the callbacks of a task instance. NotFoundError."""
+    found = _local(settings, log_paths.callbacks_path(settings.logs_folder, **_place(ti)))
+    if found is None:
+        raise NotFoundError("There is no output of callbacks here: none has run yet, or it ran on another machine.")
+    return found
+
+
+def _place(ti: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: ti[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
+
+
+def _local(settings: Settings, named: str) -> Path | None:
+    """The file of this name, or its copy, if it is here."""
+    found = log_copies.local(settings, Path(named))
+    if not found.is_file() or found.is_symlink():
+        return None
+    folder = settings.logs_folder if found.is_relative_to(settings.logs_folder) else log_copies.cache(settings)
+    return regular_files.resolved(folder, found)
 
 
 def rendered(settings: Settings, ti: Mapping[str, Any]) -> dict[str, str]:

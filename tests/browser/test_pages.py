@@ -402,6 +402,24 @@ def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     expect(page.get_by_text("No variable yet")).to_be_visible()
 
 
+def test_a_change_of_another_person_is_not_overwritten(page: Page, installation: Installation) -> None:
+    installation.cli("variables", "set", "shade", "red")
+    page.goto("/variables")
+    page.get_by_role("button", name="Edit: shade").click()
+    installation.cli("variables", "set", "shade", "green")
+    page.get_by_label("Value").fill("blue")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Another person changed this meanwhile")).to_be_visible()
+    assert "green" in installation.cli("variables", "get", "shade")
+
+
+def test_the_login_form_names_a_used_link(browser: Browser, installation: Installation) -> None:
+    page = browser.new_page(base_url=installation.url)
+    page.goto("/auth/link?key=used")
+    expect(page.get_by_text("This login link was used already")).to_be_visible()
+    page.close()
+
+
 def test_a_viewer_sees_runs_and_cannot_change_them(browser: Browser, installation: Installation) -> None:
     context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "vera"))
     page = context.new_page()

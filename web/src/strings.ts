@@ -10,6 +10,7 @@ export const t = {
   skip: 'Skip to content',
   menu: 'Menu',
   close: 'Close',
+  changed: 'Another person changed this meanwhile. Close the dialog, and open it again to see what is stored now.',
   cancel: 'Cancel',
   save: 'Save',
   remove: 'Delete',
@@ -41,7 +42,7 @@ export const t = {
   },
   login: {
     title: 'Log in', name: 'User name', password: 'Password', submit: 'Log in', provider: 'Log in with your organization', out: 'Log out',
-    hint: 'The first start printed a password for the account admin.',
+    hint: 'The first start printed a password for the account admin.', linkUsed: 'This login link was used already, or is too old. Log in with a password.',
   },
   theme: { label: 'Theme', auto: 'Same as the system', light: 'Light', dark: 'Dark' },
   zone: { label: 'Times', local: 'Local', utc: 'UTC' },
@@ -105,7 +106,7 @@ export const t = {
     types: { scheduled: 'scheduled', manual: 'manual', backfill: 'backfill', asset_triggered: 'by assets' } as Record<string, string>,
   },
   task: {
-    at: 'Time', log: 'Log', why: 'Why', xcoms: 'XComs', events: 'Events', details: 'Details', mapped: 'Instances', try_: 'Try', tries: 'Tries', clear: 'Clear', markSuccess: 'Mark success', markFailed: 'Mark failed', markSkipped: 'Mark skipped',
+    at: 'Time', log: 'Log', callbacks: 'Callbacks', callbacksNone: 'No callback has printed anything', why: 'Why', xcoms: 'XComs', events: 'Events', details: 'Details', mapped: 'Instances', try_: 'Try', tries: 'Tries', clear: 'Clear', markSuccess: 'Mark success', markFailed: 'Mark failed', markSkipped: 'Mark skipped',
     scope: 'What to include', upstream: 'Upstream tasks', downstream: 'Downstream tasks', past: 'Earlier runs', future: 'Later runs', onlyFailed: 'Only failed ones', latest: 'With the newest version of the DAG',
     preview: 'Preview', affected: (count: number) => `${many(count, 'task instance')} will be cleared`, marked: (count: number, state: string) => `${many(count, 'task instance')} will be marked ${state}`, nothing: 'No task instance matches this selection.',
     cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString(locale)} more`,

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from scheduler.api.call import address_of, service_of
-from scheduler.api.errors import ForbiddenError, documented
+from scheduler.api.errors import ForbiddenError, UnauthenticatedError, documented
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Model
 from scheduler.api.oidc import LOGIN_S
@@ -73,10 +73,18 @@ def log_in(request: Request, response: Response, credentials: Credentials) -> Se
 
 
 @router.get("/link", name="log_in_by_link", status_code=303, response_class=RedirectResponse)
-def log_in_by_link(request: Request, key: Annotated[str, Query(max_length=200)]) -> RedirectResponse:
+def log_in_by_link(
+    request: Request, key: Annotated[str, Query(max_length=200)], accept: Annotated[str, Header()] = "*/*"
+) -> RedirectResponse:
     """Begin a session with a link that works once, as `paceline standalone` prints it, and go to the web UI."""
     service = service_of(request)
-    login = service.logins.log_in_by_link(key, address_of(request))
+    try:
+        login = service.logins.log_in_by_link(key, address_of(request))
+    except UnauthenticatedError:
+        if "text/html" not in accept:
+            raise
+        # A browser shows the login form with the reason, or the web UI if it still has a session.
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/?login=link-used", 303)
     return _to_pages(request, login)
 
 

@@ -74,6 +74,12 @@ def get_log_lines(
     return found | {"is_final": is_final}
 
 
+@router.get(f"{TI}/callbackLog", response_model=LogLines, tags=["Paceline"])
+def get_callback_log(api: Api, place: TaskPlace, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000) -> dict[str, Any]:
+    """The last lines that the callbacks of a task instance printed, over all its tries."""
+    return log_lines.tail(logs.callbacks(api.settings, api.read(instances.instance, *place)), limit) | {"is_final": False}
+
+
 @router.get(f"{TI}/logs/{{try_number}}/search", response_model=LogMatches, tags=["Paceline"])
 def search_log(
     api: Api,

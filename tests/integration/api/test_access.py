@@ -309,3 +309,12 @@ def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> Non
         web.server.stop()
         assert list(lines) == []
     eventually(lambda: not web.server.is_running(), timeout=10)
+
+
+def test_a_browser_with_a_used_login_link_gets_the_page_with_the_reason(web: Web) -> None:
+    with httpx.Client(base_url=web.url) as http:
+        shown = http.get("/auth/link", params={"key": "used"}, headers={"Accept": "text/html,*/*;q=0.8"})
+        other = http.get("/auth/link", params={"key": "used"})
+
+    assert (shown.status_code, shown.headers["location"]) == (303, "/?login=link-used")
+    assert (other.status_code, "used already" in other.json()["detail"]) == (401, True)

@@ -145,3 +145,22 @@ def test_rendered_templates_are_not_read_through_a_link(http: httpx.Client, worl
     Path(log_paths.rendered_path(str(world.log("good", "extract", "")))).symlink_to(secret)
 
     assert http.get(LOGS.removesuffix("/logs/1")).json()["rendered_fields"] == {}
+
+
+def test_the_output_of_callbacks_has_a_route_that_follows_no_link(
+    http: httpx.Client, web: Web, world: World, tmp_path: Path
+) -> None:
+    route = f"{PREFIX}/dags/etl/dagRuns/good/taskInstances/extract/callbackLog"
+    place = {"dag_id": "etl", "run_id": world.log("good", "extract", "").parent.parent.name, "task_id": "extract"}
+    file = Path(log_paths.callbacks_path(web.settings.logs_folder, **place))
+    assert "none has run yet" in http.get(route).json()["detail"]
+
+    file.write_text("first\nsecond\n")
+    assert http.get(route, params={"limit": 1}).json()["lines"] == ["second"]
+
+    secret = tmp_path / "secret"
+    secret.write_text("not for you")
+    file.unlink()
+    file.symlink_to(secret)
+    answer = http.get(route)
+    assert (answer.status_code, "not for you" in answer.text) == (404, False)

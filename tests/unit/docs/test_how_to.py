@@ -37,6 +37,15 @@ def test_no_guide_sends_its_reader_to_the_source_code() -> None:
     assert found == {("install.md", "tests/test_dags.py"), ("install.md", "workers/")}
 
 
+def test_the_sidebar_of_the_site_is_the_index() -> None:
+    index = (PAGES[0].parents[1] / "index.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(([^)#]+)\.md\)", index.partition("\n## ")[2])
+    trees = re.findall(r"```{toctree}\n(?::[^\n]*\n)+\n(.*?)```", index, re.DOTALL)
+    shown = [page.replace("/", "../", 1) if page.startswith("/") else page for tree in trees for page in tree.split()]
+
+    assert shown == ["../README", *dict.fromkeys(linked)]
+
+
 def code_of(name: str) -> str:
     return re.findall(r"```python\n(.*?)```", (PAGES[0].parent / name).read_text(encoding="utf-8"), re.DOTALL)[0]
 

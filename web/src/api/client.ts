@@ -62,6 +62,25 @@ export async function ok<T>(call: Promise<{ data?: T; error?: unknown; response:
   return answer.data as T
 }
 
+/**
+ * Change what is still as it was shown; otherwise ApiError 412.
+ *
+ * The ETag of the comparison goes along as If-Match, so no change fits in between. An ETag also covers what people do not
+ * edit, such as the used slots of a pool: if only that has changed, read again.
+ */
+export async function changeIfSame<T extends object>(shown: T, fields: readonly (keyof T)[], read: () => Promise<{ data?: T; error?: unknown; response: Response }>, change: (headers: Record<string, string>) => Promise<{ data?: unknown; error?: unknown; response: Response }>): Promise<void> {
+  for (let left = 3; left > 0; left--) {
+    const answer = await read()
+    const now = await ok(Promise.resolve(answer))
+    if (fields.some((field) => JSON.stringify(now[field]) !== JSON.stringify(shown[field]))) break
+    const changed = await change({ 'If-Match': answer.response.headers.get('ETag') ?? '*' })
+    if (changed.response.status === 412) continue
+    await ok(Promise.resolve(changed))
+    return
+  }
+  throw new ApiError(412, t.changed)
+}
+
 /** A request to a path whose shape the API does not describe. */
 export async function request<T>(path: string, init: RequestInit = {}): Promise<T> {
   const headers = new Headers(init.headers)

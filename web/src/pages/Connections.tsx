@@ -1,6 +1,6 @@
 /** Connections. Passwords and secret extra fields are never sent to a page. */
 import { useState } from 'preact/hooks'
-import { api, ok } from '../api/client'
+import { api, changeIfSame, ok } from '../api/client'
 import type { Connection } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
@@ -36,7 +36,9 @@ export default function Connections() {
     else if (edited) {
       const before = initial(edited)
       const mask = FIELDS.filter((field) => (values[field] ?? '') !== (before[field] ?? ''))
-      if (mask.length) await ok(api.PATCH('/api/v2/connections/{connection_id}', { params: { path: { connection_id: edited.connection_id }, query: { update_mask: [...mask] } }, body }))
+      const path = { connection_id: edited.connection_id }
+      if (mask.length)
+        await changeIfSame(edited, FIELDS, () => api.GET('/api/v2/connections/{connection_id}', { params: { path } }), (headers) => api.PATCH('/api/v2/connections/{connection_id}', { params: { path, query: { update_mask: [...mask] } }, body, headers }))
     }
     await live.refresh()
   }

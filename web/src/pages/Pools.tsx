@@ -1,6 +1,6 @@
 /** Pools: their slots, what holds them, and what waits for them. */
 import { useState } from 'preact/hooks'
-import { api, ok } from '../api/client'
+import { api, changeIfSame, ok } from '../api/client'
 import type { Pool } from '../api/types'
 import { count, elapsed, duration } from '../format'
 import { useLive } from '../live/resource'
@@ -32,7 +32,10 @@ export default function Pools() {
   const save = async (values: Values) => {
     const body = { slots: Number(values['slots']), description: values['description'] || null, include_deferred: values['include_deferred'] === 'true' }
     if (edited === 'new') await ok(api.POST('/api/v2/pools', { body: { name: values['name']!, ...body } }))
-    else if (edited) await ok(api.PATCH('/api/v2/pools/{pool_name}', { params: { path: { pool_name: edited.name } }, body: { pool: edited.name, ...body } }))
+    else if (edited) {
+      const path = { pool_name: edited.name }
+      await changeIfSame(edited, ['slots', 'description', 'include_deferred'], () => api.GET('/api/v2/pools/{pool_name}', { params: { path } }), (headers) => api.PATCH('/api/v2/pools/{pool_name}', { params: { path }, body: { pool: edited.name, ...body }, headers }))
+    }
     await live.refresh()
   }
   const columns: Column<Pool>[] = [

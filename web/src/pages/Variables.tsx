@@ -1,6 +1,6 @@
 /** Variables. Values whose names sound secret are masked by the server. */
 import { useState } from 'preact/hooks'
-import { api, ok } from '../api/client'
+import { api, changeIfSame, ok } from '../api/client'
 import type { Variable } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
@@ -60,7 +60,8 @@ export default function Variables() {
             else {
               // A masked value that was left empty stays as it is.
               const mask = edited.value === '***' && !values['value'] ? ['description'] : ['value', 'description']
-              await ok(api.PATCH('/api/v2/variables/{variable_key}', { params: { path: { variable_key: edited.key }, query: { update_mask: mask } }, body }))
+              const path = { variable_key: edited.key }
+              await changeIfSame(edited, ['value', 'description'], () => api.GET('/api/v2/variables/{variable_key}', { params: { path } }), (headers) => api.PATCH('/api/v2/variables/{variable_key}', { params: { path, query: { update_mask: mask } }, body, headers }))
             }
             await live.refresh()
           }}

@@ -14,7 +14,7 @@ import { Jump, jumping } from './Jump'
 import { helping, KeysHelp, useKeys } from './keys'
 import { Login } from './Login'
 import { PLACES } from './places'
-import { follow, go, href, match, path } from './router'
+import { follow, go, href, match, path, query, setQuery } from './router'
 import { account, load, logOut, mayAnywhere } from './session'
 import { theme, type Theme } from './theme'
 
@@ -53,6 +53,7 @@ export function App() {
     // The page loads while the server looks up the account.
     void match(ROUTES, path.value)?.page().catch(() => undefined)
     load()
+      .then(() => query.peek().has('login') && setQuery({ login: null })) // of a used login link, which a browser with a session does not need
       .catch(() => undefined)
       .finally(() => (begun.value = true))
   }, [])

@@ -4,12 +4,13 @@ import { base, message, request } from '../api/client'
 import { t } from '../strings'
 import { Button, Field, Note } from '../parts/basic'
 import { Logo } from '../parts/icons'
+import { query } from './router'
 import { logIn } from './session'
 
 export function Login() {
   const [name, setName] = useState('')
   const [password, setPassword] = useState('')
-  const [wrong, setWrong] = useState<string | null>(null)
+  const [wrong, setWrong] = useState<string | null>(query.peek().get('login') === 'link-used' ? t.login.linkUsed : null)
   const [busy, setBusy] = useState(false)
   const [provider, setProvider] = useState(false)
   useEffect(() => {

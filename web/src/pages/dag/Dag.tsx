@@ -69,6 +69,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
       </Head>
       <Facts dag={dag} />
       {dag.has_import_errors && <Note kind="bad">{t.dags.importError}: <a class="link" href={href('/imports')}>{t.imports.title}</a></Note>}
+      <Warnings dagId={dagId} />
       <nav class="tabs" ref={currentInView} aria-label={dagId}>
         {TABS.map((name) => (
           <a key={name} href={href(name === 'grid' ? to('dags', dagId) : to('dags', dagId, name))} aria-current={tab === name ? 'page' : undefined}>{t.dag[name]}</a>
@@ -84,6 +85,12 @@ export default function Dag({ params }: { params: Record<string, string> }) {
       {dialog}
     </>
   )
+}
+
+/** Names of pools and queues that are probably typos. */
+function Warnings({ dagId }: { dagId: string }) {
+  const live = useLive(`warnings ${dagId}`, () => ok(api.GET('/api/v2/dagWarnings', { params: { query: { dag_id: dagId } } })), { on: [`dag:${dagId}`], fresh: 10_000 })
+  return <>{live.data.value?.dag_warnings.map((one) => <Note key={one.message} kind="warn">{one.message}</Note>)}</>
 }
 
 function Facts({ dag }: { dag: DagDetails }) {

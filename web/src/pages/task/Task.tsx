@@ -19,7 +19,7 @@ import { Events } from './Events'
 import { TaskDetails } from './TaskDetails'
 import { XComs } from './XComs'
 
-type Tab = 'log' | 'why' | 'xcoms' | 'events' | 'details' | 'mapped'
+type Tab = 'log' | 'callbacks' | 'why' | 'xcoms' | 'events' | 'details' | 'mapped'
 
 export default function Task({ params }: { params: Record<string, string> }) {
   const [dagId, runId, taskId] = [params['dag']!, params['run']!, params['task']!]
@@ -89,7 +89,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
       {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
         <nav class="tabs grow" ref={currentInView} aria-label={name}>
-          {(['log', 'why', 'xcoms', 'events', 'details'] as Tab[]).map((one) => (
+          {(['log', 'callbacks', 'why', 'xcoms', 'events', 'details'] as Tab[]).map((one) => (
             <a key={one} href={href(`${base}/${one}${location.search}`)} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); open(one) }}>{t.task[one]}</a>
           ))}
         </nav>
@@ -105,6 +105,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
         )}
       </div>
       {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'callbacks' && <Callbacks path={path} index={index} dagId={dagId} />}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'events' && <Events path={path} index={index} />}
@@ -125,6 +126,14 @@ function Request({ path, index }: { path: { dag_id: string; dag_run_id: string; 
       {opened && <Respond asked={asked} onClose={() => open(false)} onDone={() => void live.refresh()} />}
     </div>
   )
+}
+
+/** What the callbacks of the task printed. */
+function Callbacks({ path, index, dagId }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number; dagId: string }) {
+  const live = useLive(`callbacks ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/callbackLog', { params: { path, query: { map_index: index, limit: 5000 } } })), { on: [`dag:${dagId}`] })
+  const found = live.data.value
+  if (!found) return live.error.value ? <Empty title={t.task.callbacksNone}><p>{live.error.value}</p></Empty> : <Skeleton rows={5} />
+  return <pre tabIndex={0} class="code">{found.lines.join('\n')}</pre>
 }
 
 const whyKey = (path: object, index: number) => `why ${Object.values(path).join(' ')} ${index}`
