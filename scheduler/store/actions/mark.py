@@ -16,6 +16,7 @@ from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
+from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 from scheduler.store.worker import deferrals
@@ -96,6 +97,11 @@ def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | N
         connection.exec_driver_sql(
             "update dag_run set requested_state = %s, timeout_at = case when %s then null else timeout_at end where id = %s",
             (state.value, reason is None, run.id),
+        )
+        # In a paused DAG, one of them may have been moved behind all others: it may continue now.
+        connection.exec_driver_sql(
+            f"update task_instance t set rank = {OWN_RANK} where t.id = any(%s) and t.state = 'scheduled'",
+            ([one.id for one in left],),
         )
     else:
         connection.exec_driver_sql(

@@ -128,7 +128,7 @@ def lock_waiting_pools(connection: Connection) -> Pools:
                    select t.dag_run_id from task_instance t
                     where t.pool = w.name and {IN_LINE} order by t.rank desc, t.id limit {HEAD}) t
               join dag_run r on r.id = t.dag_run_id
-              join dag_schedule s on s.dag_id = r.dag_id and s.is_paused)
+              join dag_schedule s on s.dag_id = r.dag_id and not {MAY_CONTINUE})
         """
     ).all()
     held = {row.name: Pool(row.name, row.slots, row.hands_on) for row in found if row.name is not None}
@@ -149,7 +149,8 @@ def park(connection: Connection, dag_ids: Collection[str]) -> None:
         f"""
         with parked as (
             select t.id from task_instance t join dag_run r on r.id = t.dag_run_id and r.state in {RUN_UNFINISHED.sql}
-             where r.dag_id = any(%s) and {IN_LINE} order by t.id limit {PARK_AT_ONCE} for no key update of t skip locked
+             where r.dag_id = any(%s) and r.requested_state is null and {IN_LINE}
+             order by t.id limit {PARK_AT_ONCE} for no key update of t skip locked
         )
         update task_instance t set rank = t.rank - {PARKED} from parked where t.id = parked.id and {IN_LINE}
         """,
@@ -273,7 +274,7 @@ def without_shared_limit(connection: Connection, pools: Collection[str], full: F
          where exists (
                select from task_instance t
                  join dag_run r on r.id = t.dag_run_id and r.state = 'running'
-                 join dag_schedule s on s.dag_id = r.dag_id and not s.is_paused
+                 join dag_schedule s on s.dag_id = r.dag_id and {MAY_CONTINUE}
                 where t.pool = p.name and {IN_LINE} and t.queue <> all(%(unserved)s::text[])
                   and {TASK_NOT_FULL}
                   and not exists (select from alone where alone.dag_run_id = t.dag_run_id and alone.pool = t.pool))

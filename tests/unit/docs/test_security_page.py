@@ -15,9 +15,9 @@ REMOTE, MESSAGES = f"{REAL}/workers/celery_worker/test_remote_control.py", f"{RE
 
 #: A part of the sentence, and the tests that try it.
 TRIED: dict[str, list[tuple[str, str]]] = {
-    "nothing secret in it: no URL": [
+    "no URL, no key, no `PACELINE_CONN_*`": [
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_file_sees_no_password_and_where_home_is"),
-        (f"{REAL}/services/test_notices.py", "test_a_callback_sees_no_password_and_may_not_pull"),
+        (f"{REAL}/services/test_notices.py", "test_a_callback_sees_no_password_and_may_not_push"),
         (f"{REAL}/workers/process/test_surroundings.py", "test_user_code_sees_its_home_and_no_passwords"),
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
         (f"{UNIT}/process/test_hardening.py", "test_user_code_that_only_parses_gets_no_secret_of_ours_and_none_of_libpq"),

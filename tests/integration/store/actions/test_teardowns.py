@@ -250,3 +250,18 @@ def test_a_new_version_adds_nothing_to_a_run_with_only_teardowns_left(scenario: 
     assert scenario.states(run)["down"] == "success"
     assert "new" not in scenario.states(run)
     assert scenario.run_state(run) == "failed"
+
+
+def test_a_teardown_that_waits_in_a_paused_dag_runs_when_its_run_is_marked(scenario: Scenario) -> None:
+    _, work = at_work(scenario)
+    transact(scenario.engine, pause, "d")
+    assert end(scenario, work, S.FAILED)
+    for _ in range(3):
+        scenario.turn()
+    assert (scenario.states()["down"], scenario.messages()) == ("scheduled", [])
+
+    mark_run(scenario, RunState.FAILED)
+    scenario.run_to_end()
+
+    assert scenario.states()["down"] == "success"
+    assert scenario.rows("select state from dag_run") == [("failed",)]
