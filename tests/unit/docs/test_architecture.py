@@ -17,7 +17,7 @@ HOUSE = ("scheduler", "workers", "bench", "dags")
 #: Rooms in other languages. No arrow joins them.
 WITHOUT_ARROWS = {"deploy", "web"}
 #: Rooms, all arrows, and those of imports at start, without imports in functions and for types.
-MOST = (27, 120, 113)
+MOST = (27, 121, 114)
 MOST_STORE_ROOMS = 11
 #: Folders of tests without a folder of code of their name: about all processes, all statements that wait, and all code and the
 #: scripts beside it.
