@@ -282,7 +282,7 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
     # The next statements begin when this one has the locks: a task that was stopped in the meantime ends as requested, and the
     # number of a task and the version of its run belong together.
     held = connection.exec_driver_sql(
-        f"select id from task_instance where state in ('running', 'shutdown') and {which} order by id for no key update", parameters
+        f"select id from task_instance where state in {STARTED.sql} and {which} order by id for no key update", parameters
     )
     ids = list(held.scalars())
     stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which="id = any(%(ids)s)"), {"ids": ids}).scalars().all()

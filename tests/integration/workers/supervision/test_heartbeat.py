@@ -50,7 +50,7 @@ def test_a_heartbeat_thread_without_a_database_logs_it_once_and_has_no_answer_un
         beating.finish()
     # A library may log from a thread of its own.
     logged = [record for record in caplog.records if record.name == worker_log.name]
-    assert [record.message.partition(" (")[0] for record in logged] == [
+    assert [record.getMessage().partition(" (")[0] for record in logged] == [
         "PostgreSQL does not answer", "PostgreSQL answers again",
     ]  # fmt: skip
     scenario.close()
