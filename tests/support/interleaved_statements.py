@@ -245,6 +245,9 @@ def _notices(one: Interleaving) -> Callable[[], Any]:
 def _retention(one: Interleaving) -> Callable[[], Any]:
     """The run is old, unless a person clears it first."""
     one.is_of_worker = False
+    for message in one.messages.values():  # they are not in the broker any more
+        claim = one.scenario.claim(message)
+        assert claim is not None and one.scenario.follower.report(claim, SUCCESS)
     one.scenario.run_to_end(turns=40)
     one.scenario.sql("update dag_run set ended_at = ended_at - interval '100 days'")
     one.scenario.sql("update task_instance set ended_at = ended_at - interval '100 days'")
