@@ -99,7 +99,8 @@ def test_a_new_project_passes_its_tests_and_standalone_runs_its_dag(installed: P
         )
     finally:
         standalone.terminate()
-        assert standalone.wait(60) == 0
+        ended = standalone.wait(60)
+    assert ended == 0
 
 
 def test_modules_of_a_user_with_our_names_are_not_imported(installed: Path, tmp_path: Path) -> None:
