@@ -8,6 +8,14 @@ from typing import Any
 from workers.spark.sessions import session
 from workers.spark.sessions.session_pool import WarmJvm
 
+#: The log line of a worker that ends a JVM because it exceeded a time limit.
+ENDED_BY_TIME = re.compile(r"ending the JVM \d+ of a Spark configuration: .* within \d+ s")
+
+
+def kept(before: object, after: object, output: str) -> bool:
+    """Whether two tasks had the same JVM. On a busy machine it may exceed a time limit instead, and the worker says so."""
+    return before == after or ENDED_BY_TIME.search(output) is not None
+
 
 def seen(jvm: WarmJvm) -> dict[str, Any]:
     """All that a task could find of another."""

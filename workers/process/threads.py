@@ -26,9 +26,9 @@ class Threads:
         self._known = set(threading.enumerate())
         self._idents = set(sys._current_frames())
 
-    def left(self) -> list[str]:
-        """The names of threads that started since then and may still run code of the task; empty if there are none."""
-        deadline = time.monotonic() + ENDING_S
+    def left(self, ending_s: float = ENDING_S) -> list[str]:
+        """The names of threads that started since then and may still run code of the task after `ending_s` seconds."""
+        deadline = time.monotonic() + ending_s
         while (names := self._busy()) and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
         return names

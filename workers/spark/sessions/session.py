@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workers.process.threads import Threads
+from workers.process.threads import ENDING_S, Threads
 from workers.spark import causes
 from workers.spark.sessions import error_texts, python_side
 from workers.spark.sessions.jvm_state import CANCEL_S, PAUSE_S, State
@@ -48,13 +48,16 @@ def begin(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Begun:
 def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
     """The session of a task. After the block the shared state is restored, or the JVM is marked unfit.
 
-    The work of an interrupted task is cancelled, and the JVM is unfit if that fails.
+    The work of an interrupted task is cancelled, and the JVM is unfit if that fails. Threads that waited for this work, such as
+    those that write DataFrames, get as long to end.
     """
+    ending_s = ENDING_S
     try:
         yield begun.session
     except BaseException as error:
         python_side.restore_modules()
         if interrupted(error):
+            ending_s = CANCEL_S
             _drop_connection(warm)
             if not _cancelled(warm, begun.thread):
                 warm.unfit = f"it did not cancel an interrupted task within {CANCEL_S:g} s"
@@ -62,7 +65,7 @@ def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
             warm.unfit = JVM_FAILED
         raise
     finally:
-        if warm.unfit is None and begun.threads.left():
+        if warm.unfit is None and begun.threads.left(ending_s):
             warm.unfit = "a thread of an ended task may still use it"
         _close(warm, begun.before)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.spark_state import kept
 from support.waiting import eventually
 
 from scheduler.settings import data_folder
@@ -161,7 +162,7 @@ d()
 
 @pytest.mark.long
 def test_of_several_dataframes_nothing_is_left_if_one_cannot_be_written_or_time_runs_out(bench: Any) -> None:
-    bench.worker(queues="default,spark")
+    worker = bench.worker(queues="default,spark")
 
     run = bench.run(SEVERAL, timeout_s=120)
 
@@ -170,7 +171,7 @@ def test_of_several_dataframes_nothing_is_left_if_one_cannot_be_written_or_time_
     assert "execution_timeout" in bench.last_line("slow")
     # Both were being written, and the JVM has let go of both.
     assert all((Path(bench.settings.home) / name).exists() for name in ("a", "b"))
-    assert value(bench, "last") == value(bench, "first")
+    assert kept(value(bench, "first"), value(bench, "last"), worker.output), worker.output
     eventually(lambda: attempts(bench) == [])
     assert bench.scenario.rows("select 1 from xcom where value::text like '%%parquet%%'") == []
 

@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 from support.processes import is_running
+from support.spark_state import kept
 from support.waiting import eventually
 
 PIPELINE = """
@@ -107,13 +108,13 @@ def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> No
     assert (values["cold"]["used"], values["cold"]["memory"], values["cold"]["told"]) == (6, True, False)
 
     assert values["stops"] == pid
-    assert values["fresh"]["jvm"][0] != application
+    assert values["fresh"]["jvm"][0] != application and values["fresh"]["jvm"][1] == pid
     assert values["fresh"]["count"] == 7
     assert "said by the JVM" in bench.log("first")
     assert "said by the JVM" not in worker.output
 
     assert "TaskTimeout" in bench.last_line("slow")
-    assert values["after"]["jvm"] == [values["fresh"]["jvm"][0], pid], worker.output
+    assert kept(values["fresh"]["jvm"], values["after"]["jvm"], worker.output), worker.output
     reason = bench.column("wrong", "reason")
     assert reason.startswith("AnalysisException: [UNRESOLVED_COLUMN")
     assert 'spark.sql("select nope' in reason

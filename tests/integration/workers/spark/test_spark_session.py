@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from scheduler.exceptions import FailTask, TaskTimeout
 from scheduler.operators.streaming import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
+from workers.process.threads import ENDING_S
 from workers.spark import archive, causes
 from workers.spark.sessions import configuration as configurations
-from workers.spark.sessions import session, session_pool, watch
+from workers.spark.sessions import jvm_state, session, session_pool, watch
 from workers.spark.sessions.session_pool import WarmJvm
 
 pytestmark = pytest.mark.spark
@@ -49,6 +51,15 @@ def taken(configuration: dict[str, str]) -> WarmJvm:
 def jvms() -> Iterator[None]:
     yield
     session_pool.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time limits that no JVM exceeds on a busy machine: a JVM that does exceed one is ended, see `ended_by_time`."""
+    for module in (session, jvm_state):
+        monkeypatch.setattr(module, "CANCEL_S", 60.0)
+    for module in (session, session_pool):
+        monkeypatch.setattr(module, "ANSWER_S", 120.0)
 
 
 @pytest.fixture
@@ -189,6 +200,27 @@ def test_an_interrupted_call_is_canceled_and_the_jvm_stays(jvm: WarmJvm) -> None
     assert seen(jvm)["streams"] == 0
     with session.opened(jvm, {}, name="next") as spark:
         assert spark.range(5).count() == 5
+
+
+def test_threads_that_waited_for_canceled_work_may_take_a_moment_to_end(jvm: WarmJvm) -> None:
+    def write(spark: Any) -> None:
+        try:
+            spark.sparkContext.parallelize([1], 1).foreach(lambda _: time.sleep(60))
+        finally:
+            time.sleep(20 * ENDING_S)  # a busy machine
+
+    def collect(spark: Any) -> None:
+        interrupt_when(lambda: len(jvm.context.statusTracker().getActiveJobIds()) > 0)
+        pool = ThreadPoolExecutor(1)
+        try:
+            pool.submit(write, spark).result()
+        finally:
+            pool.shutdown(wait=False)
+
+    with pytest.raises(TaskTimeout):
+        run(jvm, collect)
+
+    assert jvm.unfit is None
 
 
 @pytest.mark.long
