@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.deciding.limits import RUN, own_limits, reached
+from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import FreeCapacity, select
 from scheduler.messaging.message import Message
@@ -22,12 +22,15 @@ from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
 from scheduler.states import Waiting
 from scheduler.store.db.database import commit_point, transact
-from scheduler.store.queueing import capacity
+from scheduler.store.queueing import capacity, parking
 from scheduler.store.queueing.capacity import Counts, Full, Pool
+from scheduler.store.queueing.parking import ParkedTask
 from scheduler.store.runs import instances
 
 #: Bounds, in seconds, of the pause between two passes that only wakeups cause.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
+#: Seconds after which the tasks with parked instances are read again, since other schedulers park too.
+READ_PARKED_S = 1.0
 #: More slots than any task can need.
 UNLIMITED = 2**31 - 1
 
@@ -55,7 +58,7 @@ class Queue(Service):
     """Queues task instances. It locks only pools with waiting task instances, so schedulers can work on different pools."""
 
     name = "queue"
-    pending = capacity.PENDING
+    pending = f"({capacity.PENDING} or {parking.PENDING})"
     is_shared = True
     wakeups = frozenset({QUEUE})
 
@@ -67,6 +70,9 @@ class Queue(Service):
         #: Runs that had reached max_active_tasks. The next pass counts them first, to exclude those that still have.
         self._full_runs: Collection[int] = ()
         self._queued_at = 0.0
+        #: The tasks with parked instances, as they were read and as this service has parked them since.
+        self._parked: Collection[ParkedTask] = ()
+        self._parked_read_at = 0.0
 
     def run_once(self) -> Result:
         queued = self.queue()
@@ -83,8 +89,14 @@ class Queue(Service):
         at_s = time.monotonic()
         settings, window = self._settings, self._prefetch_window
         full_runs = self._full_runs
+        if at_s - self._parked_read_at >= READ_PARKED_S:
+            self._parked, self._parked_read_at = transact(self._engine, parking.parked), at_s
         with measures.timed("scheduler.critical_section_duration"):
-            chosen = transact(self._engine, _choose_and_queue, settings, self._scheduler_id(), window, at_s, full_runs=full_runs)
+            chosen = transact(
+                self._engine, _choose_and_queue, settings, self._scheduler_id(), window, at_s,
+                full_runs=full_runs, parked=self._parked, without_slots=self._parked_read_at == at_s,
+            )  # fmt: skip
+        self._parked = {*self._parked, *chosen.parked}
         measures.gauge("scheduler.tasks.executable", len(chosen.messages))
         if chosen.held_elsewhere:
             measures.count("scheduler.critical_section_busy")
@@ -121,6 +133,8 @@ class _Chosen:
     #: Whether a task instance could not be queued, and the messages of the longest queue beyond the places of its workers.
     waits: bool = False
     ahead: int = 0
+    #: The tasks whose instances this pass parked.
+    parked: list[ParkedTask] = field(default_factory=list)
 
 
 @commit_point("queue", lambda chosen: chosen.messages)
@@ -132,10 +146,12 @@ def _choose_and_queue(
     at_s: float,
     *,
     full_runs: Collection[int],
+    parked: Collection[ParkedTask],
+    without_slots: bool,
 ) -> _Chosen:
     """Rounds of read, select and write under locks. The query of the next round excludes full limits before its LIMIT."""
     chosen = _Chosen(runs=set(full_runs))
-    waiting = capacity.lock_waiting_pools(connection)
+    waiting = capacity.lock_waiting_pools(connection, {task.pool for task in parked})
     pools, chosen.held_elsewhere = waiting.held, waiting.held_elsewhere
     if not pools:
         return chosen
@@ -145,6 +161,8 @@ def _choose_and_queue(
     limits = SharedLimits()
     window.look(in_queues(counts), at_s)
     free = free_capacity(pools, counts, settings, window)
+    _note_full(chosen.full, free)
+    _park_and_unpark(connection, chosen, free, parked, without_slots)
     all_held, more = not chosen.held_elsewhere, True
     while more:
         free, more = _round(connection, chosen, pools, free, limits, settings=settings, scheduler_id=scheduler_id, window=window)
@@ -156,6 +174,17 @@ def _choose_and_queue(
     if all_held:
         _allow_passing_on(connection, pools, free, chosen.full, {name for name in chosen.full.queues if name not in counts.places})
     return chosen
+
+
+def _park_and_unpark(
+    connection: Connection, chosen: _Chosen, free: FreeCapacity, parked: Collection[ParkedTask], without_slots: bool
+) -> None:
+    """Unpark what may start, with `without_slots` also what lacks slots; park what is behind a full limit of its task."""
+    may_start = {task: task.free(free.active) for task in parked if task.pool in free.pools}
+    if unparked := {task: count for task, count in may_start.items() if count > 0 and (without_slots or free.pools[task.pool] > 0)}:
+        parking.unpark(connection, unparked, chosen.full)
+    if any(limit in (TASK, TASK_IN_RUN) for limit, _ in chosen.full.places):
+        chosen.parked = parking.park(connection, free.pools, chosen.full)
 
 
 def _round(

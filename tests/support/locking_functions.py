@@ -60,6 +60,7 @@ NEEDLESS: dict[str, set[str]] = {
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
         "actions/delete.delete_dag", "actions/pools.delete_pool", "dags/dags.pause_if_failing", "queueing/capacity.park",
+        "queueing/parking.park", "queueing/parking.unpark",
         "queueing/capacity.set_passing_on", "runs/deleted_runs.forget", "runs/deleted_runs.take", "runs/runs.store_error",
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
         "upkeep/notices.release", "upkeep/notices.release_dead", "upkeep/processes.expire", "upkeep/processes.record_events",

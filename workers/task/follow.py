@@ -117,7 +117,7 @@ class Follower:
         if dag is None:
             tokens = ["queue", f"run:{claim.dag_run_id}", f"next:{claim.dag_run_id}", "notify", "plan"]
         elif ending.state in SUSPENDED:
-            tokens = _tokens_of_suspension(claim, ending, reported)
+            tokens = _tokens_of_suspension(claim, ending, dag, reported)
         else:
             tokens = wakeup_tokens(claim, dag, reported, needs_scheduler=needs_scheduler)
         # The rescue service finds queued task instances without a message, so nothing is lost while the broker is down.
@@ -132,19 +132,19 @@ class Follower:
         fault_points.point("follow.woken")
 
 
-def _tokens_of_suspension(claim: Claim, ending: Ending, reported: Reported) -> list[str]:
-    tokens = ["queue"] if reported.pool_has_waiting else []
+def _tokens_of_suspension(claim: Claim, ending: Ending, dag: SerializedDag, reported: Reported) -> list[str]:
+    tokens = ["queue"] if reported.pool_has_waiting or _frees_limit(claim, dag) else []
     if ending.delay_s is not None and ending.delay_s < SOON_S:
         tokens.append(f"run:{claim.dag_run_id}")
     return tokens
 
 
 def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs_scheduler: bool) -> list[str]:
-    """The wakeups to send: for queue, if there may be slots for a waiting task instance; for the run, if it may end or the
+    """The wakeups to send: for queue, if a waiting task instance may start; for the run, if it may end or the
     scheduler must decide something; for the next run, if its tasks wait for this one; and for the services of notices.
     """
     tokens = []
-    if _may_find_capacity(claim, reported):
+    if _may_find_capacity(claim, reported) or _frees_limit(claim, dag):
         tokens.append("queue")
     # A moved task that is finished has downstream tasks that only the scheduler decides.
     decided = not any(moved.state in FINISHED and dag.downstream[dag.number[moved.task_id]] for moved in reported.moved)
@@ -155,6 +155,11 @@ def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs
     if claim.task_no < len(dag.tasks) and dag.tasks[claim.task_no].notify:
         tokens += ["notify", *(("plan",) if dag.tasks[claim.task_no].outlets else ())]
     return tokens
+
+
+def _frees_limit(claim: Claim, dag: SerializedDag) -> bool:
+    """Whether others of its task may be parked behind a limit that it has left, see store/queueing/parking."""
+    return claim.task_no < len(dag.tasks) and dag.tasks[claim.task_no].is_limited
 
 
 def _may_find_capacity(claim: Claim, reported: Reported) -> bool:

@@ -110,12 +110,13 @@ class Pools:
     paused: list[str] = field(default_factory=list)
 
 
-def lock_waiting_pools(connection: Connection) -> Pools:
-    """Lock, in name order, the pools with waiting task instances, except those that another scheduler has locked."""
+def lock_waiting_pools(connection: Connection, also: Collection[str] = ()) -> Pools:
+    """Lock, in name order, the pools with waiting task instances and `also`, except those that another scheduler has locked."""
     found = connection.exec_driver_sql(
         f"""
         with wanted as materialized (
-            select p.name from pool p where exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
+            select p.name from pool p
+             where p.name = any(%s::text[]) or exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
         ), held as (
             select p.name, p.slots, p.hands_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
@@ -129,7 +130,8 @@ def lock_waiting_pools(connection: Connection) -> Pools:
                     where t.pool = w.name and {IN_LINE} order by t.rank desc, t.id limit {HEAD}) t
               join dag_run r on r.id = t.dag_run_id
               join dag_schedule s on s.dag_id = r.dag_id and not {MAY_CONTINUE})
-        """
+        """,
+        (list(also),),
     ).all()
     held = {row.name: Pool(row.name, row.slots, row.hands_on) for row in found if row.name is not None}
     others = next(row for row in found if row.name is None)

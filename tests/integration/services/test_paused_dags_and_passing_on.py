@@ -2,12 +2,14 @@
 
 import threading
 import uuid
+from math import inf
 
 import pytest
 from sqlalchemy import event
 from support.run_actions import clear_
 from support.scenario import Scenario, chain, dag, wide
 
+from scheduler.services import queue
 from scheduler.services.queue import Queue
 from scheduler.states import TaskState
 from scheduler.store.dags import dags
@@ -103,7 +105,8 @@ def test_a_process_continues_in_place_beside_a_paused_dag(scenario: Scenario) ->
     assert continuation.claim is not None
 
 
-def test_a_pass_reads_no_task_instance_of_a_paused_dag(scenario: Scenario) -> None:
+def test_a_pass_reads_no_task_instance_of_a_paused_dag(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "READ_PARKED_S", inf)  # it looks for tasks behind a limit of their own
     waiting_while_paused(scenario, 40)
     statements: list[str] = []
 
@@ -116,6 +119,68 @@ def test_a_pass_reads_no_task_instance_of_a_paused_dag(scenario: Scenario) -> No
 
     assert len(statements) == 1, "no pool has a task instance in its line, so none is locked"
     assert scenario.rows(f"select {capacity.PENDING}") == [(False,)]
+
+
+LIMITS = ["max_active_tis_per_dag", "max_active_tis_per_dagrun"]
+
+
+def waiting_for_its_limit(scenario: Scenario, limit: str) -> int:
+    """A run of `p` with one of six instances running, and the others behind a limit of their task, in the pool `narrow`."""
+    scenario.pool("narrow", 2)
+    options = {"pool": "narrow", "expand": {"kind": "product", "inputs": [{"literal": 6}]}, limit: 1}
+    scenario.add(dag("p", {"a": []}, task={**options, "priority_weight": 9}))
+    run = scenario.trigger("p", run_id="p")
+    for _ in range(2):
+        scenario.turn()
+    return run
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_chain_in_the_pool_of_a_task_behind_its_own_limit_follows(scenario: Scenario, limit: str) -> None:
+    first = waiting_for_its_limit(scenario, limit)
+    (held,) = scenario.messages()
+    claim = scenario.claim(held)
+    scenario.add(chain("c", 20, task={"pool": "narrow"}))
+    run = scenario.trigger("c", run_id="c")
+    scenario.turn()
+
+    while scenario.work():
+        pass
+
+    by = [
+        row[0].split("#")[0] for row in scenario.rows("select queued_by from task_instance where dag_run_id = %s order by id", run)
+    ]
+    assert by == ["s0"] + ["w"] * 19
+    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    scenario.run_to_end()
+    assert scenario.run_state(first) == scenario.run_state(run) == "success"
+    assert scenario.rows("select count(*) from task_instance where rank < 0") == [(0,)]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_free_limit_of_a_task_wins_over_a_chain_of_lower_rank_in_a_full_pool(scenario: Scenario, limit: str) -> None:
+    waiting_for_its_limit(scenario, limit)
+    (held,) = scenario.messages()
+    claim = scenario.claim(held)
+    scenario.add(wide("c", 9, task={"pool": "narrow"}))
+    scenario.trigger("c", run_id="c")
+    scenario.turn()
+    (other,) = scenario.messages()
+    # The limit becomes free in a way that tells nobody, and all slots go to others meanwhile.
+    scenario.sql("update task_instance set state = 'success', ended_at = now() where id = %s", held[0])
+    scenario.sql("update pool set slots = 1 where name = 'narrow'")
+    assert scenario.rows(PARKED) == [(5,)]
+
+    for service in (each.service(Queue) for each in scenario.schedulers):
+        service._parked_read_at -= queue.READ_PARKED_S
+    scenario.turn()
+
+    assert claim is not None and scenario.rows(PARKED) == [(4,)]
+    assert scenario.rows("select hands_on from pool where name = 'narrow'") == [(True,)]
+    claim = scenario.claim(other)
+    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    scenario.turn()
+    assert scenario.rows("select task_id from task_instance where state = 'queued'") == [("a",)]
 
 
 def test_an_unpaused_dag_gets_back_all_that_waited(scenario: Scenario) -> None:

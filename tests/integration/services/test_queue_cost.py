@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
+import pytest
 from sqlalchemy import event
 from support.scenario import Scenario, dag
 
@@ -27,7 +29,9 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
         queries[" ".join(statement.split())[:60]] += 1
 
     event.listen(scenario.engine, "before_cursor_execute", note)
-    scenario.schedulers[0].service(Queue).queue()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.services.queue.READ_PARKED_S", inf)  # one more statement a second
+        scenario.schedulers[0].service(Queue).queue()
     event.remove(scenario.engine, "before_cursor_execute", note)
     return queries
 
