@@ -194,3 +194,10 @@ def test_a_decision_after_a_failure_names_the_failed_task() -> None:
     (settled,) = plan_of(plan, claim(plan, "a"), S.FAILED).settled
 
     assert settled.reason == "1 upstream task failed: a"
+
+
+@pytest.mark.parametrize("limit", ["max_active_tis_per_dag", "max_active_tis_per_dagrun"])
+def test_the_end_of_a_task_with_a_limit_wakes_the_queue_service_for_those_behind_it(limit: str) -> None:
+    plan = dag("d", {"a": []}, options={"a": {limit: 1}})
+
+    assert "queue" in wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=False)
