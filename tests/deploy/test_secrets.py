@@ -17,7 +17,7 @@ FERNET = "PACELINE_CORE_FERNET_KEY"
 
 
 def secrets(*arguments: str, **environment: str) -> dict[str, dict[str, str]]:
-    # Without a PATH there is no kubectl: the cluster of whoever runs the tests plays no part, and kubectl leaves no cache here.
+    # Without a PATH there is no kubectl: the cluster of the developer plays no part, and kubectl leaves no cache here.
     done = subprocess.run([sys.executable, str(DEPLOY / "secrets"), *arguments], capture_output=True, text=True, check=True,
                           env={"PATH": ""} | environment)  # fmt: skip
     return {item["metadata"]["name"]: item["stringData"] for item in json.loads(done.stdout)["items"]}

@@ -13,7 +13,7 @@ ENDED_BY_TIME = re.compile(r"ending the JVM \d+ of a Spark configuration: .* wit
 
 
 def kept(before: object, after: object, output: str) -> bool:
-    """Whether two tasks had the same JVM. On a busy machine it may exceed a time limit instead, and the worker says so."""
+    """Whether two tasks had the same JVM. On a busy machine it may exceed a time limit, which the log of the worker states."""
     return before == after or ENDED_BY_TIME.search(output) is not None
 
 
