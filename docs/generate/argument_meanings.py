@@ -26,6 +26,7 @@ TASK = {
         "Weights that count: only its own (absolute), or also those of all tasks after it (downstream) or before it (upstream)."
     ),
     "trigger_rule": "Condition on the states of the upstream tasks, see [TriggerRule](#triggerrule).",
+    "render_template_as_native_obj": "Whether its templates give Python objects instead of text. None takes that of its DAG.",
     "do_xcom_push": "Whether the return value becomes the XCom `return_value`.",
     "multiple_outputs": "Whether each entry of a returned dict also becomes an XCom of its own.",
     "depends_on_past": "Whether it waits until the same task of the previous run has succeeded or was skipped.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
 
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source
-from scheduler.authoring.arguments import LATER_FOR_TASKS, Arguments, is_identifier
+from scheduler.authoring.arguments import REFUSED_FOR_TASKS, Arguments, is_identifier
 from scheduler.authoring.asset import Asset, AssetRef
 from scheduler.authoring.fields import checked
 from scheduler.authoring.graph import Graph, Node, link, owner_of
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 class OperatorMeta(type):
     """Creates operators: applies default_args, rejects unknown arguments, and adds the task to its DAG."""
+
+    refused: Mapping[str, str]
 
     if not TYPE_CHECKING:  # type checkers and editors then see the arguments of each __init__
 
@@ -56,7 +58,7 @@ class OperatorMeta(type):
         missing = [name for name in required(cls) if name not in given and name not in defaults]
         if missing or not is_authored(cls):
             unknown = {name: value for name, value in given.items() if name not in parameters(cls)}
-            checks.others(unknown, known=parameters(cls), later=LATER_FOR_TASKS)
+            checks.others(unknown, known=parameters(cls), refused={**REFUSED_FOR_TASKS, **cls.refused})
             given = {name: value for name, value in given.items() if name not in unknown}
         if missing:
             raise checks.refuse(f"{cls.__name__} needs the argument {missing[0]!r}.")
@@ -88,6 +90,8 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     runtime: ClassVar[str] = "python"
     #: The default_args that apply to this task.
     _default_args: Mapping[str, Any] = MappingProxyType({})
+    #: Arguments that this class has in Airflow and does not support here, and why.
+    refused: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
     #: Links to other systems: after a try, each is an XCom and a line of the log.
@@ -149,7 +153,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         dag, self.task_group = scope.place(given)
         checks = Arguments(owner_of(task_id, dag), self.at)
         others = {name: value for name, value in given.items() if name not in self.declared.__annotations__}
-        checks.others(others, known=parameters(type(self)), later=LATER_FOR_TASKS)
+        checks.others(others, known=parameters(type(self)), refused={**REFUSED_FOR_TASKS, **self.refused})
         if task_id is None:
             raise checks.refuse(f"{type(self).__name__} needs the argument 'task_id'.")
         self.label = checks.identifier("task_id", task_id)

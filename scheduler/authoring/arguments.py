@@ -18,9 +18,19 @@ _ID = re.compile(r"[\w.-]+")
 _RESERVED_QUEUE = re.compile(r"paceline:.*|_kombu\..*|unacked.*|celeryev.*|/.*|.*\.pidbox|.*:[369]", re.DOTALL)
 
 _OFF: tuple[object, ...] = (None, False, (), [], {})
-#: Airflow's arguments that Paceline does not support yet, with the values that request nothing.
-LATER_FOR_TASKS: Mapping[str, tuple[object, ...]] = dict.fromkeys(("executor", "executor_config", "resources", "run_as_user"), _OFF)
-LATER_FOR_DAGS: Mapping[str, tuple[object, ...]] = {"access_control": (*_OFF, 0), "auto_register": (None, True)}
+#: Airflow's arguments that Paceline does not support, and why. Values in REQUEST_NOTHING are accepted.
+REFUSED_FOR_TASKS: Mapping[str, str] = {
+    "executor": "Celery workers are the only executor, and queue= chooses them; remove it",
+    "executor_config": "Celery workers are the only executor; set queue=, and give the workers of that queue what the task needs",
+    "resources": "pool_slots= limits what tasks use at a time, and queue= chooses the workers; remove it",
+    "run_as_user": "a task runs as the user of its worker; start workers of a queue of their own as that user, and set queue=",
+}
+REFUSED_FOR_DAGS: Mapping[str, str] = {
+    "access_control": "the roles of `paceline users` apply to all DAGs; remove it",
+    "auto_register": "every DAG of a file is loaded; create the DAG only where it is wanted",
+    "task_group": "a DAG makes its root group itself; remove it",
+}
+REQUEST_NOTHING: Mapping[str, tuple[object, ...]] = {"access_control": (*_OFF, 0), "auto_register": (None, True)}
 
 #: Arguments of older versions of Airflow with their new names.
 RENAMED: Mapping[str, str] = {
@@ -184,8 +194,8 @@ class Arguments:
             raise self.refuse(f"{name} {value} does not exist: the clocks of {value.tzinfo} skip it; write {back}.")
         return value
 
-    def others(self, given: Mapping[str, object], *, known: Iterable[str], later: Mapping[str, tuple[object, ...]]) -> None:
-        """Reject arguments that are in no signature: those that are not supported yet, and unknown ones."""
+    def others(self, given: Mapping[str, object], *, known: Iterable[str], refused: Mapping[str, str]) -> None:
+        """Reject arguments that are in no signature: those that are not supported, and unknown ones."""
         for name, value in given.items():
             if name in ACCEPTED:
                 continue
@@ -193,10 +203,10 @@ class Arguments:
                 raise self.refuse(f"the argument {name!r} does not exist any more: {REPLACED[name]}.")
             if name in {"until", "max_iterations"}:
                 raise self.refuse(f"the argument {name!r}: {NO_LOOPS}")
-            if name not in later:
-                raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *later])}")
-            if not any(value is off or (type(value) is type(off) and value == off) for off in later[name]):
-                raise self.refuse(f"the argument {name!r} is not supported yet; remove it.")
+            if name not in refused:
+                raise self.refuse(f"unknown argument {name!r}{near(name, [*known, *refused])}")
+            if not any(value is off or (type(value) is type(off) and value == off) for off in REQUEST_NOTHING.get(name, _OFF)):
+                raise self.refuse(f"the argument {name!r} is not supported: {refused[name]}.")
 
 
 def near(name: str, known: Iterable[str], *, least: float = 0.6) -> str:

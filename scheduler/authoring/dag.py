@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, Unpac
 from scheduler.authoring import params as params_
 from scheduler.authoring import scope, source, timetable, zones
 from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.arguments import ACCEPTED, LATER_FOR_DAGS, LATER_FOR_TASKS, Arguments, near
+from scheduler.authoring.arguments import ACCEPTED, REFUSED_FOR_DAGS, REFUSED_FOR_TASKS, Arguments, near
 from scheduler.authoring.asset import Asset
 from scheduler.authoring.dag_arguments import CALLBACKS, DagArguments
 from scheduler.authoring.deadline import DeadlineAlert
@@ -97,7 +97,7 @@ class DAG(Graph[AbstractOperator]):
         self.at = source.here()
         checks = Arguments(f"DAG {dag_id!r}", self.at)
         others = {name: value for name, value in given.items() if name not in DagArguments.__annotations__}
-        checks.others(others, known=parameters(DAG), later=LATER_FOR_DAGS)
+        checks.others(others, known=parameters(DAG), refused=REFUSED_FOR_DAGS)
         self.dag_id = checks.identifier("dag_id", dag_id)
         self.default_args = self._checked_defaults(checks, given.get("default_args"))
         self.start_date, self.end_date = self._checked_dates(checks, given.get("start_date"), given.get("end_date"))
@@ -222,7 +222,7 @@ class DAG(Graph[AbstractOperator]):
                 "write a default, or schedule=None."
             )
         known = {name for task in self.task_dict.values() for name in parameters(task.operator_class)}
-        known |= {*parameters(AbstractOperator), *LATER_FOR_TASKS}
+        known |= {*parameters(AbstractOperator), *REFUSED_FOR_TASKS}
         for name in self.default_args.keys() - known:
             # Without a near match it may be for an operator that this DAG does not use. Unchanged files for Airflow, which ignores
             # such names, load as they are.
@@ -258,8 +258,8 @@ class DAG(Graph[AbstractOperator]):
     @staticmethod
     def _checked_defaults(checks: Arguments, default_args: object) -> dict[str, Any]:
         defaults = {} if default_args is None else checks.mapping("default_args", default_args)
-        later = {name: defaults.pop(name) for name in LATER_FOR_TASKS if name in defaults}
-        checks.others(later, known=(), later=LATER_FOR_TASKS)
+        later = {name: defaults.pop(name) for name in REFUSED_FOR_TASKS if name in defaults}
+        checks.others(later, known=(), refused=REFUSED_FOR_TASKS)
         return defaults
 
     def _checked_dates(self, checks: Arguments, start: object, end: object) -> tuple[datetime | None, datetime | None]:

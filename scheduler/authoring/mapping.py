@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from scheduler.authoring import scope, source
 from scheduler.authoring.abstract_operator import AbstractOperator, stand_in
-from scheduler.authoring.arguments import LATER_FOR_TASKS, NO_LOOPS, Arguments, near
+from scheduler.authoring.arguments import NO_LOOPS, REFUSED_FOR_TASKS, Arguments, near
 from scheduler.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
 from scheduler.authoring.graph import link, owner_of
 from scheduler.authoring.signatures import construct, parameters, required, taken_from_kwargs, with_defaults
@@ -100,7 +100,7 @@ class OperatorPartial(Generic[K_co]):
 
     def _make(self, expansion: Expansion) -> AbstractOperator:
         base = {
-            name: value for name, value in self._given.items() if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS
+            name: value for name, value in self._given.items() if name in parameters(AbstractOperator) or name in REFUSED_FOR_TASKS
         }
         arguments = base | {"dag": self._dag, "task_group": self._group}
         task: AbstractOperator = MappedOperator(
@@ -113,7 +113,7 @@ class OperatorPartial(Generic[K_co]):
     def _check_given(self) -> None:
         known = {*parameters(self._kind), *taken_from_kwargs(self._kind)}
         unknown = {name: value for name, value in self._given.items() if name not in known}
-        self._checks.others(unknown, known=parameters(self._kind), later=LATER_FOR_TASKS)
+        self._checks.others(unknown, known=parameters(self._kind), refused={**REFUSED_FOR_TASKS, **self._kind.refused})
         if self._into is not None:
             self._check_names(self._given.get(self._into) or {})
 
@@ -126,7 +126,7 @@ class OperatorPartial(Generic[K_co]):
         refuse_repeated(names, self._explicit, self._refuse)
         known = parameters(self._kind)
         for name in names:
-            if name in parameters(AbstractOperator) or name in LATER_FOR_TASKS:
+            if name in parameters(AbstractOperator) or name in REFUSED_FOR_TASKS:
                 raise self._refuse(f"the argument {name!r} {_FOR_ALL}.")
             if name not in known and name not in taken_from_kwargs(self._kind):
                 raise self._refuse(f"unknown argument {name!r} in expand(){near(name, known)}")

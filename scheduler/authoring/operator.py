@@ -26,6 +26,7 @@ class Operator(AbstractOperator):
     - `params`: its inputs, see Param. `inlets`, `outlets`: the assets that it reads and updates.
     - `do_xcom_push`: store the result. `multiple_outputs`: store each entry of a dict under its own key as well.
       `map_index_template`: a template for the name of each instance of a mapped task.
+      `render_template_as_native_obj`: whether templates give Python objects; None takes that of the DAG.
     - `on_execute_callback`, `on_success_callback`, `on_failure_callback`, `on_retry_callback`, `on_skipped_callback`: functions
       that take the context, one or a list. `pre_execute`, `post_execute`: called before and after `execute`, in the worker.
     - `email`: one or more addresses, for emails unless `email_on_failure` or `email_on_retry` is False.

@@ -103,6 +103,7 @@ class TaskArguments(TypedDict, total=False):
     inlets: Annotated[Any, Field(None, Arguments.inlets)]
     outlets: Annotated[Any, Field(None, Arguments.assets)]
     params: Annotated[Mapping[str, Any] | None, Field(None, fields.params)]
+    render_template_as_native_obj: Annotated[bool | None, Field(None, optional(boolean))]
     map_index_template: Annotated[str | None, Field(None, optional(text))]
     task_display_name: Annotated[str | None, Field(None, anything)]
     pre_execute: Annotated[Callable[..., Any] | None, Field(None, callbacks)]

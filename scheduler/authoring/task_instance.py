@@ -13,11 +13,13 @@ ADVICE: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "get_dagrun_state", "get_dr_count", "get_previous_dagrun", "get_previous_ti", "get_task_breadcrumbs",
-            "get_task_instance", "get_task_instances", "get_task_states", "get_ti_count", "find", "get_previous_scheduled_dagrun",
+            "get_dag", "get_relevant_upstream_map_indexes", "get_task_instance", "get_task_instances",
+            "get_task_states", "get_ti_count", "find", "get_previous_scheduled_dagrun",
         ),
         f"a task does not read other runs and tasks; {_OTHER_RUNS}",
     ),
     "get_first_reschedule_date": "a sensor counts its timeout by itself",
+    "render_templates": "its templates are rendered already; use task.render_template",
     "refresh_from_db": "a task has no access to the database of Paceline",
     "set_state": "raise SkipTask or FailTask, or return",
     "mark_success_url": "use log_url, whose page marks the task",

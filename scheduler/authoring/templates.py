@@ -51,13 +51,19 @@ class Renderer:
     """Renders the fields of one task of `dag`. A str that ends with one of `extensions` is the path of a template file."""
 
     def __init__(
-        self, dag: Graph[Any] | None, extensions: Sequence[str] = (), *, owner: str = "The task", resolved: Sequence[Any] = ()
+        self,
+        dag: Graph[Any] | None,
+        extensions: Sequence[str] = (),
+        *,
+        owner: str = "The task",
+        resolved: Sequence[Any] = (),
+        native: bool | None = None,
     ) -> None:
         self._dag = dag
         self._resolved = {id(value) for value in resolved}
         self._extensions = tuple(extensions)
         self._owner = owner
-        self._native = dag is not None and dag.render_template_as_native_obj
+        self._native = is_native(dag) if native is None else native
         #: The results of templates by field, for people.
         self.rendered: dict[str, Any] = {}
 
@@ -84,7 +90,7 @@ class Renderer:
     @functools.cached_property
     def environment(self) -> Environment:
         """The Jinja environment, created only when a field needs it."""
-        return environment(self._dag)
+        return environment(self._dag, native=self._native)
 
     def _render_items(self, items: Any, context: Mapping[str, Any], field: str) -> list[Any]:
         return [self.render(item, context, f"{field}[{index}]") for index, item in enumerate(items)]
@@ -122,7 +128,12 @@ class Renderer:
         return TemplateError(f"{self._owner}, field {field}: {complaint}")
 
 
-def environment(dag: Graph[Any] | None) -> Environment:
+def is_native(dag: Graph[Any] | None) -> bool:
+    """Whether the templates of `dag` give native Python objects."""
+    return dag is not None and dag.render_template_as_native_obj
+
+
+def environment(dag: Graph[Any] | None, *, native: bool) -> Environment:
     """A Jinja environment with the macros, filters and folders of `dag`, in which an undefined name is an error.
 
     It is sandboxed: templates cannot access names that start with an underscore. So they reach neither the connection and settings
@@ -135,7 +146,6 @@ def environment(dag: Graph[Any] | None) -> Environment:
     class SandboxedNative(SandboxedEnvironment, NativeEnvironment):
         """Sandboxed, with native Python objects as results."""
 
-    native = dag is not None and dag.render_template_as_native_obj
     options: dict[str, Any] = {
         "undefined": StrictUndefined,
         "extensions": ["jinja2.ext.do"],
@@ -170,11 +180,13 @@ class Templated:
     rendered_fields: Mapping[str, Any] = MappingProxyType({})
     #: Values that came from other tasks, which are never templates; only for an instance of a mapped task.
     resolved: Sequence[Any] = ()
+    #: Whether templates give native Python objects; None takes that of the DAG.
+    render_template_as_native_obj: bool | None = None
     dag: Graph[Any] | None = None
 
     def get_template_env(self, dag: Graph[Any] | None = None) -> Environment:
         """The Jinja environment of the DAG, with its macros, filters and folders."""
-        return environment(dag or self.dag)
+        return self._renderer(None).environment if dag is None else environment(dag, native=is_native(dag))
 
     def render_template(
         self, content: Any, context: Mapping[str, Any], jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -201,7 +213,8 @@ class Templated:
         return type(self).__name__
 
     def _renderer(self, jinja_env: Environment | None) -> Renderer:
-        renderer = Renderer(self.dag, self.template_ext, owner=self.template_owner, resolved=self.resolved)
+        native = self.render_template_as_native_obj
+        renderer = Renderer(self.dag, self.template_ext, owner=self.template_owner, resolved=self.resolved, native=native)
         if jinja_env is not None:
             renderer.environment = jinja_env
         return renderer

@@ -103,7 +103,9 @@ class DecoratedBashOperator(PythonOperator, BashOperator):
         command = self.call(context)
         if not isinstance(command, str) or not command.strip():
             raise BashError(f"A @task.bash function must return the command as a non-empty str, not {command!r}.")
-        renderer = templates.Renderer(self.dag, BashOperator.template_ext, owner=f"Task {self.task_id!r}")
+        renderer = templates.Renderer(
+            self.dag, BashOperator.template_ext, owner=f"Task {self.task_id!r}", native=self.render_template_as_native_obj
+        )
         self.bash_command = renderer.render(command, context, "bash_command")
         return self.run(self.bash_command, context)
 

@@ -102,8 +102,8 @@ class LatestOnlyOperator(BaseBranchOperator):
 
 
 def moment_of(context: Mapping[str, Any], *, logical: bool) -> datetime:
-    """The logical date of the run if `logical` and if it has one, else now; in UTC."""
-    moment: datetime = (context.get("logical_date") if logical else None) or context["ti"].now()
+    """The logical date of the run if `logical`, or without one the time at which it was due; else now; in UTC."""
+    moment: datetime = (context.get("logical_date") or context["dag_run"].run_after) if logical else context["ti"].now()
     return moment.astimezone(UTC)
 
 

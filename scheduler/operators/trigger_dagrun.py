@@ -6,24 +6,29 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from scheduler.authoring import xcom, zones
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.operator import Operator
+from scheduler.authoring.params import DagParam
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.triggers import ExternalTrigger
 from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ConflictError, ExternalTaskFailedError, FailTask, SkipTask
 from scheduler.states import RunState
 
+#: The arguments that are True or False, and may be templates.
+_FLAGS = ("wait_for_completion", "skip_when_already_exists")
+_TEXTS = {"true": True, "1": True, "false": False, "0": False, "none": False, "": False}
+
 
 class TriggerDagRunOperator(Operator):
     """Creates a run of `trigger_dag_id`; its run ID is the XCom `trigger_run_id`.
 
-    `logical_date` is a datetime or ISO text, by default in the time zone of this DAG; `conf` a dict of JSON values, or JSON text
-    of one. If the run exists already, the task fails, is skipped (`skip_when_already_exists`), or clears that run
-    (`reset_dag_run`), which then gets this `conf` if there is one. With `wait_for_completion` it succeeds when that run is in one
+    `logical_date` is a datetime or ISO text, without an offset in the default time zone, and by default now; `conf` a dict of JSON
+    values, or JSON text of one. If the run exists already, the task fails, is skipped (`skip_when_already_exists`), or clears it
+    (`reset_dag_run`); the run then gets this `conf` if there is one. With `wait_for_completion` it succeeds when that run is in one
     of `allowed_states` (success) and fails when it is in one of `failed_states` (failed); it checks every `poke_interval` (seconds
     or a timedelta), or without occupying a worker with `deferrable=True`. `fail_when_dag_is_paused` fails the task if that DAG is
     paused. `openlineage_inject_parent_info` is accepted as in Airflow and has no effect.
@@ -32,7 +37,11 @@ class TriggerDagRunOperator(Operator):
     if `trigger_run_id` or `logical_date` allow no other.
     """
 
-    template_fields: Sequence[str] = ("trigger_dag_id", "trigger_run_id", "logical_date", "conf")
+    template_fields: Sequence[str] = ("trigger_dag_id", "trigger_run_id", "logical_date", "conf", *_FLAGS)
+    refused: ClassVar[Mapping[str, str]] = {
+        "run_after": "the run starts as soon as it can; let its first task wait, with DateTimeSensor",
+        "note": "the notes of runs are set by the REST API; put the text into conf",
+    }
 
     def __init__(
         self,
@@ -42,11 +51,11 @@ class TriggerDagRunOperator(Operator):
         conf: Mapping[str, Any] | XComArg | str | None = None,
         logical_date: str | datetime | XComArg | None = None,
         reset_dag_run: bool = False,
-        wait_for_completion: bool = False,
+        wait_for_completion: bool | str | XComArg = False,
         poke_interval: timedelta | float = 60,
         allowed_states: Iterable[str] | None = None,
         failed_states: Iterable[str] | None = None,
-        skip_when_already_exists: bool = False,
+        skip_when_already_exists: bool | str | XComArg = False,
         fail_when_dag_is_paused: bool = False,
         deferrable: bool = False,
         openlineage_inject_parent_info: bool = True,
@@ -59,16 +68,23 @@ class TriggerDagRunOperator(Operator):
         self.conf: Any = conf
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
         self.reset_dag_run = checks.boolean("reset_dag_run", reset_dag_run)
-        self.wait_for_completion = checks.boolean("wait_for_completion", wait_for_completion)
+        self.wait_for_completion = self._flag("wait_for_completion", wait_for_completion)
         self.poke_interval = checks.duration("poke_interval", poke_interval, zero_allowed=True).total_seconds()
         allowed, failed = allowed_states, failed_states
-        self.allowed_states = checks.choices("allowed_states", [RunState.SUCCESS] if allowed is None else allowed, RunState)
+        self.allowed_states = checks.choices("allowed_states", allowed or [RunState.SUCCESS], RunState)
         self.failed_states = checks.choices("failed_states", [RunState.FAILED] if failed is None else failed, RunState)
-        self.skip_when_already_exists = checks.boolean("skip_when_already_exists", skip_when_already_exists)
+        self.skip_when_already_exists = self._flag("skip_when_already_exists", skip_when_already_exists)
         self.fail_when_dag_is_paused = checks.boolean("fail_when_dag_is_paused", fail_when_dag_is_paused)
         self.deferrable = checks.boolean("deferrable", deferrable)
 
+    def _flag(self, name: str, value: Any) -> Any:
+        """A checked bool. A template or the result of a task stays as it is until it is rendered."""
+        is_late = isinstance(value, XComArg | DagParam) or (isinstance(value, str) and "{" in value)
+        return value if is_late else self.checks().boolean(name, value)
+
     def execute(self, context: Mapping[str, Any]) -> object:
+        for name in _FLAGS:
+            setattr(self, name, _rendered_flag(name, getattr(self, name)))
         # Only a task of its own has at most one run. A function that calls `execute` may trigger several.
         is_task = context["task"] is self
         run_id = self._trigger(context["ti"], (self.failed_states if self.wait_for_completion else ()) if is_task else None)
@@ -118,8 +134,7 @@ class TriggerDagRunOperator(Operator):
             raise FailTask(
                 f"logical_date {self.logical_date!r} must be an ISO date or time, such as 2026-01-01T06:00:00+00:00."
             ) from None
-        zone = getattr(self.dag, "timezone", None)
-        return date if date.utcoffset() is not None else date.replace(tzinfo=zones.load(zone or zones.default_name()))
+        return date if date.utcoffset() is not None else date.replace(tzinfo=zones.load(zones.default_name()))
 
     def _conf(self) -> dict[str, Any]:
         given = self.conf
@@ -139,3 +154,11 @@ class TriggerDagRunOperator(Operator):
             raise ExternalTaskFailedError(
                 f"Run {run_id!r} of DAG {self.trigger_dag_id!r} ended in one of {', '.join(self.failed_states)}."
             )
+
+
+def _rendered_flag(name: str, value: object) -> bool:
+    """The bool that a template or the result of a task gives; Airflow would take the text "False" for True."""
+    known = value if isinstance(value, bool) else _TEXTS.get(str(value).strip().lower())
+    if known is None:
+        raise FailTask(f"{name} must be True or False, not {value!r}.")
+    return known

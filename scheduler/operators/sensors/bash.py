@@ -20,7 +20,6 @@ class BashSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("bash_command", "env")
-    template_ext: Sequence[str] = (".sh", ".bash")
 
     def __init__(
         self,

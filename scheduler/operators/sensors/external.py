@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scheduler.authoring.external import ExternalResult, Target, judge
 from scheduler.authoring.task_arguments import TaskArguments
 from scheduler.authoring.triggers import ExternalTrigger
+from scheduler.authoring.xcom_arg import XComArg
 from scheduler.exceptions import ExternalTaskFailedError, FailTask, NotFoundError, SkipTask
 from scheduler.operators.empty import EmptyOperator
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
@@ -50,7 +51,7 @@ class ExternalTaskSensor(DeferrableSensor):
     `execution_date_fn(logical_date)` returns. In a run without a logical date, the function gets `run_after`. The sensor is
     skipped or fails if one of them is in one of `skipped_states` or `failed_states`, and a retry looks again. Removed task
     instances do not count. With `check_existence` it fails if there is no such DAG or task. `deferrable=True` waits without a
-    worker; `poll_interval` (seconds) is accepted as in Airflow, and a waiter checks once a second.
+    worker: a waiter checks once a second. `poll_interval` is an old name of `poke_interval`.
     """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids", "external_task_group_id")
@@ -58,9 +59,9 @@ class ExternalTaskSensor(DeferrableSensor):
     def __init__(
         self,
         *,
-        external_dag_id: str,
-        external_task_id: str | None = None,
-        external_task_ids: Collection[str] | None = None,
+        external_dag_id: str | XComArg,
+        external_task_id: str | XComArg | None = None,
+        external_task_ids: Collection[str] | XComArg | None = None,
         external_task_group_id: str | None = None,
         allowed_states: Iterable[str] | None = None,
         skipped_states: Iterable[str] | None = None,
@@ -68,19 +69,23 @@ class ExternalTaskSensor(DeferrableSensor):
         execution_delta: timedelta | None = None,
         execution_date_fn: Callable[..., Any] | None = None,
         check_existence: bool = False,
-        poll_interval: float = 2.0,
+        poll_interval: float | None = None,
         **kwargs: Unpack[DeferrableArguments],
     ) -> None:
+        if poll_interval is not None:
+            kwargs.setdefault("poke_interval", poll_interval)
         super().__init__(**kwargs)
         checks = self.checks()
-        self.external_dag_id = checks.text("external_dag_id", external_dag_id)
+        self.external_dag_id = self.text("external_dag_id", external_dag_id)
         ways = (external_task_id, external_task_ids, external_task_group_id)
         if sum(way is not None for way in ways) > 1:
             raise checks.refuse("give only one of external_task_id, external_task_ids and external_task_group_id.")
         self.external_task_id = external_task_id
-        self.external_task_ids: Any = None if external_task_ids is None else checks.texts("external_task_ids", external_task_ids)
+        self.external_task_ids: Any = external_task_ids
+        if external_task_ids is not None and not isinstance(external_task_ids, XComArg):
+            self.external_task_ids = checks.texts("external_task_ids", external_task_ids)
         self.external_task_group_id = external_task_group_id
-        states: type[RunState] | type[TaskState] = RunState if not any(ways) else TaskState
+        states: type[RunState] | type[TaskState] = TaskState if any(isinstance(way, XComArg) or way for way in ways) else RunState
         self.allowed_states = checks.choices("allowed_states", allowed_states or (), states) or [str(TaskState.SUCCESS)]
         self.skipped_states = checks.choices("skipped_states", skipped_states or (), states)
         self.failed_states = checks.choices("failed_states", failed_states or (), states)
@@ -93,7 +98,6 @@ class ExternalTaskSensor(DeferrableSensor):
             raise checks.refuse(f"execution_delta must be a timedelta, not {execution_delta!r}.")
         self.execution_delta, self.execution_date_fn = execution_delta, execution_date_fn
         self.check_existence = checks.boolean("check_existence", check_existence)
-        self.poll_interval = poll_interval
 
     def execute(self, context: "Context") -> object:
         self._check_existence(context)

@@ -1,28 +1,32 @@
 """A sensor on a file."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from scheduler.authoring.triggers import FileTrigger, find_file
 from scheduler.authoring.xcom_arg import XComArg
+from scheduler.exceptions import NotFoundError
 from scheduler.operators.sensors.base import DeferrableArguments, DeferrableSensor
+
+DEFAULT_CONNECTION = "fs_default"
 
 
 class FileSensor(DeferrableSensor):
     """Waits until `filepath` (a path or glob) matches a file, or a folder with a file somewhere below it.
 
-    A relative path starts at /. With `recursive`, ** in a glob matches folders at any depth. With `deferrable=True` a
-    waiter checks, on its own machine. `fs_conn_id` is not supported; `start_from_trigger` and
-    `trigger_kwargs` are accepted as in Airflow and have no effect.
+    A relative path starts at the folder `path` in the extra of the connection `fs_conn_id`; at / if there is no connection
+    fs_default. With `recursive`, ** in a glob matches folders at any depth. With `deferrable=True` a waiter checks, on its own
+    machine. `start_from_trigger` and `trigger_kwargs` are accepted as in Airflow and have no effect.
     """
 
-    template_fields: Sequence[str] = ("filepath",)
+    template_fields: Sequence[str] = ("filepath", "fs_conn_id")
 
     def __init__(
         self,
         *,
         filepath: str | XComArg,
-        fs_conn_id: str = "fs_default",
+        fs_conn_id: str | XComArg = DEFAULT_CONNECTION,
         recursive: bool = False,
         start_from_trigger: bool = False,
         trigger_kwargs: Mapping[str, Any] | None = None,
@@ -31,12 +35,23 @@ class FileSensor(DeferrableSensor):
         super().__init__(**kwargs)
         checks = self.checks()
         self.filepath = self.text("filepath", filepath)
-        if fs_conn_id != "fs_default":
-            raise checks.refuse(f"fs_conn_id {fs_conn_id!r} is not supported; write the whole path in filepath.")
+        self.fs_conn_id = self.text("fs_conn_id", fs_conn_id)
         self.recursive = checks.boolean("recursive", recursive)
 
     def poke(self, context: Mapping[str, Any]) -> bool:
-        return find_file(str(self.filepath), recursive=self.recursive) is not None
+        return find_file(self._path(context), recursive=self.recursive) is not None
 
     def trigger(self, context: Mapping[str, Any]) -> FileTrigger:
-        return FileTrigger(str(self.filepath), recursive=self.recursive, poke_interval=self.poke_interval)
+        return FileTrigger(self._path(context), recursive=self.recursive, poke_interval=self.poke_interval)
+
+    def _path(self, context: Mapping[str, Any]) -> str:
+        path = Path(self.filepath)
+        if path.is_absolute():
+            return str(path)
+        try:
+            folder = context["conn"][self.fs_conn_id].extra_dejson.get("path")
+        except NotFoundError:
+            if self.fs_conn_id != DEFAULT_CONNECTION:
+                raise
+            folder = None
+        return str(Path(folder or "/") / path)

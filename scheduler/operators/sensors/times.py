@@ -6,6 +6,8 @@ from datetime import UTC, datetime, time, timedelta
 from enum import Enum
 from typing import Any, Unpack
 
+from scheduler.authoring import zones
+from scheduler.authoring.arguments import Arguments
 from scheduler.authoring.params import DagParam
 from scheduler.authoring.triggers import DateTimeTrigger
 from scheduler.authoring.xcom_arg import XComArg
@@ -43,7 +45,7 @@ class _MomentSensor(DeferrableSensor):
 class DateTimeSensor(_MomentSensor):
     """Waits until `target_time`, a datetime or ISO text, which can be a template.
 
-    Text without an offset is in the time zone of the DAG.
+    Text without an offset is in the default time zone, core.default_timezone.
     """
 
     template_fields: Sequence[str] = ("target_time",)
@@ -59,7 +61,7 @@ class DateTimeSensor(_MomentSensor):
             target = datetime.fromisoformat(str(self.target_time))
         except ValueError:
             raise FailTask(f"target_time {self.target_time!r} must be an ISO time such as 2026-01-01T06:00:00+00:00.") from None
-        return target if target.utcoffset() is not None else target.replace(tzinfo=zone_of(self))
+        return target if target.utcoffset() is not None else target.replace(tzinfo=zones.load(zones.default_name()))
 
 
 class TimeSensor(_MomentSensor):
@@ -78,28 +80,47 @@ class TimeSensor(_MomentSensor):
 
 
 class TimeDeltaSensor(_MomentSensor):
-    """Waits until `delta` (a timedelta) after the end of the data interval of the run."""
+    """Waits until `delta`, a timedelta or a number of minutes, after the end of the data interval of the run."""
 
-    def __init__(self, *, delta: timedelta, **kwargs: Unpack[DeferrableArguments]) -> None:
+    template_fields: Sequence[str] = ("delta",)
+
+    def __init__(self, *, delta: timedelta | int | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
-        self.delta = self.checks().duration("delta", delta, seconds_allowed=False, zero_allowed=True)
+        self.delta = _span(self.checks(), "delta", delta)
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
         start: datetime = context["data_interval_end"] or context["dag_run"].run_after
-        return start + self.delta
+        return start + _minutes(self.delta, "delta")
 
 
 class WaitSensor(_MomentSensor):
     """Waits for `time_to_wait`, a timedelta or a number of minutes, from the start of the try."""
 
-    def __init__(self, *, time_to_wait: timedelta | int, **kwargs: Unpack[DeferrableArguments]) -> None:
+    template_fields: Sequence[str] = ("time_to_wait",)
+
+    def __init__(self, *, time_to_wait: timedelta | int | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
-        minutes = timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
-        self.time_to_wait = self.checks().duration("time_to_wait", minutes, seconds_allowed=False, zero_allowed=True)
+        self.time_to_wait = _span(self.checks(), "time_to_wait", time_to_wait)
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
         start: datetime = context["ti"].start_date
-        return start + self.time_to_wait
+        return start + _minutes(self.time_to_wait, "time_to_wait")
+
+
+def _span(checks: Arguments, name: str, given: Any) -> Any:
+    """A checked timedelta, for which an int is minutes as in Airflow. A template or the result of a task stays as it is."""
+    if isinstance(given, str | XComArg | DagParam):
+        return given
+    span = timedelta(minutes=given) if isinstance(given, int) and not isinstance(given, bool) else given
+    return checks.duration(name, span, seconds_allowed=False, zero_allowed=True)
+
+
+def _minutes(value: Any, name: str) -> timedelta:
+    """The timedelta, or that of a rendered number of minutes."""
+    try:
+        return value if isinstance(value, timedelta) else timedelta(minutes=int(value))
+    except (TypeError, ValueError, OverflowError):
+        raise FailTask(f"{name} {value!r} must be a timedelta or a number of minutes.") from None
 
 
 class DayOfWeekSensor(BaseSensorOperator):

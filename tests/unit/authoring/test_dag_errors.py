@@ -45,8 +45,8 @@ def refused(write: Callable[[], Any], words: str, *, kind: type[DagError] = DagE
         ({"tags": "spark"}, "tags must be a list of str"),
         ({"tags": ["x" * 101]}, "1 to 100 characters"),
         ({"default_args": [1]}, "default_args must be a dict"),
-        ({"access_control": {"team": {}}}, "'access_control' is not supported yet"),
-        ({"default_args": {"run_as_user": "etl"}}, "'run_as_user' is not supported yet"),
+        ({"access_control": {"team": {}}}, "'access_control' is not supported: the roles of"),
+        ({"default_args": {"run_as_user": "etl"}}, "'run_as_user' is not supported: a task runs as the user of its worker"),
     ],
 )
 def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -78,7 +78,7 @@ def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) ->
         ({"weight_rule": "downstreem"}, "did you mean 'downstream'"),
         ({"trigger_rule": "all_sucess"}, "did you mean 'all_success'"),
         ({"do_xcom_push": None}, "do_xcom_push must be True or False"),
-        ({"run_as_user": "etl"}, "'run_as_user' is not supported yet"),
+        ({"run_as_user": "etl"}, "'run_as_user' is not supported: a task runs as the user of its worker"),
         ({"task_id": "a b"}, "letters, digits, dashes, dots and underscores"),
         ({"task_id": ".."}, "letters, digits"),
         ({"task_id": "x" * 251}, "has 251 characters; 250 are allowed"),

@@ -194,3 +194,14 @@ def test_the_current_context_is_that_of_the_running_task() -> None:
 def test_a_template_reaches_nothing_that_it_is_not_given(template: str, native: bool) -> None:
     with pytest.raises(TemplateError, match=r"unsafe|is undefined"):
         rendered(template, render_template_as_native_obj=native)
+
+
+@pytest.mark.parametrize(("of_dag", "of_task", "expected"), [(False, True, [1]), (True, False, "[1]"), (True, None, [1])])
+def test_a_task_decides_whether_its_templates_give_objects(of_dag: bool, of_task: bool | None, expected: Any) -> None:
+    with DAG("d", schedule=None, render_template_as_native_obj=of_dag):
+        task = PythonOperator(
+            task_id="t", python_callable=lambda a: a, op_args=["{{ [1] }}"], render_template_as_native_obj=of_task
+        )
+
+    rendered: Any = task.render({})
+    assert rendered.op_args == [expected]

@@ -1,16 +1,20 @@
 """Sensors: the time of the next poke, timeouts, and skips."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from support.tries import NOON, Ti, run
 
 from scheduler import DAG, task
 from scheduler.authoring import deferral
+from scheduler.authoring.connection import Connection, Connections
 from scheduler.authoring.deferral import TaskRescheduled
 from scheduler.exceptions import (
     DagError,
@@ -429,3 +433,70 @@ def test_soft_fail_means_the_same_after_a_deferral_as_in_a_poke() -> None:
     fired = {"method": "execute_complete", "event": None}
     with pytest.raises(SkipTask, match="no such thing"):
         run(Refuses(task_id="s", target_time=NOON, deferrable=True, soft_fail=True), Ti("s", resume=fired))
+
+
+class Folder:
+    """The connections that a FileSensor reads."""
+
+    def __init__(self, **paths: Path) -> None:
+        self.paths = paths
+
+    def connection(self, conn_id: str) -> Connection | None:
+        return (
+            Connection(conn_id=conn_id, conn_type="fs", extra=json.dumps({"path": str(self.paths[conn_id])}))
+            if conn_id in self.paths
+            else None
+        )
+
+
+def test_a_relative_path_starts_at_the_folder_of_the_connection(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+
+    def poked(sensor: FileSensor, **paths: Path) -> bool:
+        return sensor.poke({"conn": Connections(Folder(**paths))})
+
+    assert poked(FileSensor(task_id="named", filepath="a.csv", fs_conn_id="landing"), landing=tmp_path)
+    assert poked(FileSensor(task_id="default", filepath="a.csv"), fs_default=tmp_path)
+    assert poked(FileSensor(task_id="none", filepath=str(tmp_path / "a.csv")[1:]))
+    with pytest.raises(NotFoundError, match="landing"):
+        poked(FileSensor(task_id="lost", filepath="a.csv", fs_conn_id="landing"))
+
+
+@pytest.mark.parametrize(("given", "minutes"), [(90, 90), ("{{ params.wait }}", 5), (timedelta(hours=1), 60)])
+def test_a_span_is_a_timedelta_or_minutes_and_may_be_a_template(given: Any, minutes: int) -> None:
+    delta: Any = TimeDeltaSensor(task_id="delta", delta=given).render({"params": {"wait": 5}})
+    wait: Any = WaitSensor(task_id="wait", time_to_wait=given).render({"params": {"wait": 5}})
+
+    assert delta.moment({"data_interval_end": NOON}) == NOON + timedelta(minutes=minutes)
+    assert wait.moment({"ti": Ti("wait", start_date=NOON)}) == NOON + timedelta(minutes=minutes)
+
+
+def test_a_span_that_is_no_number_fails() -> None:
+    sensor: Any = TimeDeltaSensor(task_id="s", delta="{{ 'soon' }}").render({})
+
+    with pytest.raises(FailTask, match="delta 'soon' must be a timedelta or a number of minutes"):
+        sensor.moment({"data_interval_end": NOON})
+
+
+def test_an_external_sensor_takes_results_of_tasks_and_the_old_name_of_its_interval() -> None:
+    @task
+    def names() -> list[str]:
+        return ["a", "b"]
+
+    sensor = ExternalTaskSensor(task_id="s", external_dag_id=names(), external_task_ids=names(), poll_interval=7)
+
+    assert sensor.poke_interval == 7
+    assert sensor.upstream_task_ids == {"names", "names__1"}
+
+
+def test_a_run_without_a_logical_date_counts_by_the_time_at_which_it_was_due() -> None:
+    due = {"logical_date": None, "dag_run": SimpleNamespace(run_after=NOON), "ti": Ti("s", clock=NOON + timedelta(days=1))}
+
+    assert DayOfWeekSensor(task_id="s", week_day=NOON.strftime("%A"), use_task_logical_date=True).poke(due)
+
+
+def test_text_without_an_offset_is_in_the_default_time_zone() -> None:
+    with DAG("berlin", start_date=datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))):
+        sensor = DateTimeSensor(task_id="s", target_time="2026-03-01T06:00:00")
+
+    assert sensor.moment({}) == datetime(2026, 3, 1, 6, tzinfo=UTC)

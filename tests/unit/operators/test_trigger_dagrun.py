@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import DAG
 from scheduler.airflow import hook
-from scheduler.exceptions import DagError, FailTask
+from scheduler.exceptions import ConflictError, DagError, FailTask, SkipTask
 from scheduler.operators import TriggerDagRunOperator
 from scheduler.sensors import ExternalTaskMarker
 
@@ -54,15 +54,44 @@ def test_another_conf_fails_with_the_value(conf: Any) -> None:
 @pytest.mark.parametrize(
     ("date", "expected"),
     [
-        ("2026-03-01", datetime(2026, 3, 1, tzinfo=PARIS)),
-        ("2026-03-01T06:00:00", datetime(2026, 3, 1, 6, tzinfo=PARIS)),
+        ("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
+        ("2026-03-01T06:00:00", datetime(2026, 3, 1, 6, tzinfo=UTC)),
         ("2026-03-01T06:00:00+00:00", datetime(2026, 3, 1, 6, tzinfo=UTC)),
         (datetime(2026, 3, 1, 6, tzinfo=UTC), datetime(2026, 3, 1, 6, tzinfo=UTC)),
         (None, None),
     ],
 )
-def test_a_date_without_an_offset_is_in_the_time_zone_of_the_dag(date: Any, expected: Any) -> None:
+def test_a_date_without_an_offset_is_in_the_default_time_zone(date: Any, expected: Any) -> None:
     assert triggered(logical_date=date)["logical_date"] == expected
+
+
+@pytest.mark.parametrize(("given", "skips"), [(True, True), ("{{ params.x }}True", True), ("{{ 'False' }}", False)])
+def test_a_flag_may_be_a_template(given: Any, skips: bool) -> None:
+    class Existing(Ti):
+        def trigger_run(self, dag_id: str, **given: Any) -> str:
+            raise ConflictError("the run exists")
+
+    with DAG("d", schedule=None, params={"x": ""}):
+        task = TriggerDagRunOperator(task_id="t", trigger_dag_id="child", skip_when_already_exists=given)
+    operator: Any = task.render({"params": {"x": ""}})
+
+    with pytest.raises(SkipTask if skips else ConflictError):
+        operator.execute({"ti": Existing(), "task": operator})
+
+
+def test_a_flag_that_is_neither_true_nor_false_fails() -> None:
+    with DAG("d", schedule=None):
+        operator: Any = TriggerDagRunOperator(task_id="t", trigger_dag_id="child", wait_for_completion="{{ 'maybe' }}").render({})
+
+    with pytest.raises(FailTask, match="wait_for_completion must be True or False, not 'maybe'"):
+        operator.execute({"ti": Ti(), "task": operator})
+
+
+def test_no_allowed_states_are_the_default_as_in_airflow() -> None:
+    with DAG("d", schedule=None):
+        operator = TriggerDagRunOperator(task_id="t", trigger_dag_id="child", allowed_states=[])
+
+    assert operator.allowed_states == ["success"]
 
 
 def test_a_paused_dag_may_fail_the_task() -> None:
