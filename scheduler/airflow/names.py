@@ -68,12 +68,21 @@ def reason(module: str, name: str = "") -> str:
     """One sentence on a name or module that has no counterpart: what is missing, and what to use instead."""
     if name and f"{module}.{name}" in MODULE_REASONS:
         return reason(f"{module}.{name}")
+    if name and name not in REASONS and is_known(module) and (place := home(name)) is not None:
+        return f"{module} has no {name}: write `from {place} import {name}`."
     if name and is_known(module):
         return f"Paceline has no {name}: {REASONS.get(name, MODULE_REASONS[ROOT])}."
     if (moved := _modern(module)) is not None:
         return f"Paceline has no counterpart of {module}, which is {moved} now: {MODULE_REASONS[f'{ROOT}.providers']}."
     longest = max((prefix for prefix in MODULE_REASONS if f"{module}.".startswith(f"{prefix}.")), key=len)
     return f"Paceline has no counterpart of {module}: {MODULE_REASONS[longest]}."
+
+
+@cache
+def home(name: str) -> str | None:
+    """The module of Airflow 3 that has this name; None if none has it that Paceline supports."""
+    modules = [module for module, row in MODULES.items() if name in row.names and find(module, name) is not None]
+    return next((module for module in modules if module.startswith((f"{ROOT}.sdk", f"{ROOT}.providers.standard"))), None)
 
 
 def _modern(module: str) -> str | None:

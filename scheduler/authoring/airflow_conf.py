@@ -12,6 +12,8 @@ from scheduler.exceptions import SettingsError
 _TRUE = frozenset({"t", "true", "1", "yes", "on"})
 _FALSE = frozenset({"f", "false", "0", "no", "off"})
 _MISSING: Any = object()
+#: Sections about the servers of Airflow and its secrets.
+SERVERS = frozenset({"database", "celery", "secrets", "sentry", "webserver", "fab", "kerberos"})
 
 
 class Options(Protocol):
@@ -46,7 +48,13 @@ class AirflowConf:
         if fallback is not _MISSING:
             return fallback
         airflow, ours = _names(section, key)
-        raise SettingsError(f"There is no option [{section}] {key}; set {airflow} or {ours}, or pass fallback=...")
+        if section.partition("_")[0] in SERVERS or key.endswith(("_key", "_password", "_secret", "_conn")):
+            advice = "addresses and secrets of servers are not for DAG files; a task reads what it needs from a connection"
+        else:
+            advice = (
+                f"set {airflow} or {ours} for schedulers and workers, pass fallback=..., or read a Variable or a file of your own"
+            )
+        raise SettingsError(f"There is no option [{section}] {key}: {advice}.")
 
     def getboolean(self, section: str, key: str, **others: Any) -> bool:
         """An option as a bool."""

@@ -16,6 +16,8 @@ _outside: list[Any] = []
 
 #: Where a DAG file finds variables while it is loaded. A worker has moved them from the environment of its process.
 environment: Mapping[str, str] = os.environ
+#: The variables whose default the DAG file took while it was loaded.
+defaulted: set[str] = set()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class Variable:
 
         `default` (in Airflow 2 `default_var`) if there is no such variable; without it, NotFoundError. While a DAG file is
         loaded, only the environment (PACELINE_VAR_KEY) and then `default` count, since no file needs the database; without
-        both, PacelineError.
+        both, PacelineError. A stored variable that a file ignores is a warning in `paceline dags errors`.
         """
         default = default_var if default is NOTSET else default
         backend: Any = None if running.is_served() else OfEnvironment(running.environment)
@@ -35,6 +35,8 @@ class Variable:
                 f" task's function or as {{{{ var.value.{key} }}}}"
             )
             backend = running.secrets_backend(f"Variable.get({key!r}) without a default", instead)
+        if isinstance(backend, OfEnvironment) and backend.variable(key) is None:
+            running.defaulted.add(key)
         return _get(backend, key, default, as_json=deserialize_json)
 
     @staticmethod

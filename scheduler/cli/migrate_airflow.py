@@ -116,9 +116,9 @@ def _print(reports: Sequence[FileReport], summary: dict[str, Any], *, diff: bool
 
 
 def _complaints(report: FileReport) -> list[tuple[int | None, str]]:
-    """The lines of a file that still need work. The load error of a file repeats what the rewrite has found already."""
+    """The lines of a file that still need work. The load error of a file may repeat what the rewrite has found already."""
     notes: list[tuple[int | None, str]] = [(note.line, note.text) for note in report.rewritten.unsupported]
-    if report.after is not None and report.after.problem and not notes:
+    if report.after is not None and report.after.problem and report.after.line not in {line for line, _ in notes}:
         notes.append((report.after.line, report.after.problem))
     return notes + [(None, text) for text in report.differences]
 

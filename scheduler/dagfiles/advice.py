@@ -92,12 +92,13 @@ def _of_airflow(module: str, given: list[str]) -> str:
     """The sentences on an import of Airflow's names; empty if there is nothing to correct, because the import hook is on."""
     if hook.is_installed():
         return "" if not names.is_known(module) and _is_installed(module) else " ".join(names.complaints(module, given))
-    lacks = names.complaints(module, given)
+    places = {name: module if names.find(module, name) else names.home(name) or module for name in given}
+    lacks = names.complaints(module, [name for name in given if places[name] == module])
     if not names.is_known(module):
         return " ".join(["Airflow is not installed.", *lacks])
     lines: dict[str, list[str]] = {}
     for name in given:
-        if (found := names.find(module, name)) is not None:
+        if (found := names.find(places[name], name)) is not None:
             place, new = (found.module, found.name) if found.name else found.module.rsplit(".", 1)
             lines.setdefault(place, []).append(new if new == name or name in RENAMED else f"{new} as {name}")
     text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or "import scheduler"

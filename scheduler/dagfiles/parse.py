@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.authoring import nesting
+from scheduler.authoring import nesting, running
+from scheduler.authoring.arguments import ID_MAX_LENGTH
 from scheduler.authoring.dag import DAG
 from scheduler.dagfiles import limits, load, pipes, problem, side_effects
 from scheduler.exceptions import DagError
 from scheduler.process import parent_death
 from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import MAX_DEFAULTED
 from scheduler.settings import Core, Scheduler
 
 #: Start of a result. Data before it in the pipe comes from faulthandler.
@@ -63,6 +65,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
     """
     try:
         load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
+        running.defaulted.clear()
         dags = load.load(work.folder, file, all_errors=True)
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:
@@ -79,7 +82,8 @@ def warm_up(work: Work) -> None:
 
 
 def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
-    data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler)
+    keys = sorted(key for key in running.defaulted if key.isprintable() and len(key) <= ID_MAX_LENGTH)[:MAX_DEFAULTED]
+    data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler, defaulted_variables=tuple(keys))
     stored = data.to_json()
     if nesting.is_too_deep(json.loads(stored)):
         raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {nesting.MAX_DEPTH} deep: flatten them.")

@@ -18,7 +18,7 @@ from scheduler.settings import Core, Scheduler
 S = TypeVar("S", SerializedDag, SerializedTask)
 
 
-def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> SerializedDag:
+def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler, defaulted_variables: tuple[str, ...] = ()) -> SerializedDag:
     """Serialize a DAG. `file` is its path relative to the DAGs folder."""
     weight = weights.effective(dag)
     scopes = setup_scopes(dag)
@@ -51,6 +51,7 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler) -> Serial
         deadlines=tuple(dag.deadline_specs),
         sla_miss_callback=dag.sla_miss_callback is not None,
         groups=tuple(dag.group_specs),
+        defaulted_variables=defaulted_variables,
         tasks=tuple(_task(dag.task_dict[name], weight[name], scopes[name], core) for name in _topological(dag)),
     )
 

@@ -23,6 +23,8 @@ ALWAYS_STORED = frozenset(
     }
 )  # fmt: skip
 
+MAX_DEFAULTED = 100
+
 
 def param_order(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The `param_order` of a DAG with these params."""
@@ -83,6 +85,8 @@ class SerializedDag(Stored):
     groups: tuple[dict[str, Any], ...] = ()
     #: {uri: name} of its assets whose name is not their URI.
     asset_names: dict[str, str] = field(default_factory=dict)
+    #: The variables of which the file took the default while it was loaded; at most MAX_DEFAULTED.
+    defaulted_variables: tuple[str, ...] = ()
     tasks: tuple[SerializedTask, ...] = ()
 
     def to_json(self) -> str:

@@ -33,6 +33,8 @@ SHIFTED = (
     " {{ ds }} is one interval later. Set scheduler.create_cron_data_intervals and create_delta_data_intervals to true to keep"
     " Airflow 2's dates, or write CronDataIntervalTimetable."
 )
+#: The class and method of calls that need the database.
+READS = {("Variable", "get"), ("Connection", "get"), ("BaseHook", "get_connection"), ("BaseHook", "get_hook")}
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _VARIABLE = re.compile(rf"(?<![\w.])({'|'.join(sorted(VARIABLES, key=len, reverse=True))})(?!\w)")
 _LOGICAL_DATE = re.compile(r"(?<![\w.])execution_date(?!\w)")
@@ -49,9 +51,31 @@ class Arguments(cst.CSTTransformer):
         self.changes: list[Note] = []
         self.unsupported: list[Note] = []
         self._bound = names
+        #: The number of functions around this node that do not run while the file is loaded.
+        self._later = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        # The functions of @dag and @task_group run while the file is loaded.
+        self._later += not any(self._bound.role(_called(each.decorator)) in {"dag", "task_group"} for each in node.decorators)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        node = original_node
+        self._later -= not any(self._bound.role(_called(each.decorator)) in {"dag", "task_group"} for each in node.decorators)
+        return updated_node
+
+    def visit_Lambda(self, node: cst.Lambda) -> None:
+        self._later += 1
+
+    def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
+        self._later -= 1
+        return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         role = self._bound.role(original_node.func)
+        if not self._later and isinstance(func := original_node.func, cst.Attribute):
+            kind = self._bound.role(func.value)
+            if (kind, func.attr.value) in READS:
+                self.unsupported.append(Note(self._line(original_node), _of_read(kind, original_node)))
         removed: dict[str, str] = dict(MEANINGLESS.get(role, {}))
         if role in {"DAG", "dag", "task"} or role.endswith(("Operator", "Sensor")):
             removed = dict.fromkeys(NO_EFFECT, "it has no effect")
@@ -107,6 +131,21 @@ class Arguments(cst.CSTTransformer):
     def _line(self, node: cst.CSTNode) -> int:
         line: int = self.get_metadata(PositionProvider, node).start.line
         return line
+
+
+def _called(decorator: cst.BaseExpression) -> cst.BaseExpression:
+    return decorator.func if isinstance(decorator, cst.Call) else decorator
+
+
+def _of_read(role: str, call: cst.Call) -> str:
+    """What to do about a variable or connection that is read while the file is loaded."""
+    first = call.args[0].value if call.args else None
+    key = first.evaluated_value if isinstance(first, cst.SimpleString) else None
+    if role != "Variable":
+        return "A file that is loaded reads no connections: read it in the function of a task, or as {{ conn.name.host }}."
+    name = f"PACELINE_VAR_{key.upper()}" if isinstance(key, str) else "PACELINE_VAR_<KEY>"
+    default = " Without it, the default counts." if len(call.args) > 1 else ""
+    return f"A file that is loaded reads no stored variables: set {name} for schedulers and workers, or read it in a task.{default}"
 
 
 def _is_timed(value: cst.BaseExpression) -> bool:

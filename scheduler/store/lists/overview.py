@@ -99,9 +99,10 @@ def missing_pools(connection: Connection) -> list[Row]:
 
 
 def dag_warnings(connection: Connection) -> list[Row]:
-    """Names in active DAGs that are probably typos: a pool that does not exist, and a queue that no worker has ever listened to.
+    """Names in active DAGs that are probably typos, and stored variables that their files ignore.
 
-    A queue is known if a pool or a worker names it, even one that has stopped. Without any worker, queues are not checked.
+    The typos are pools that do not exist, and queues that no worker has ever listened to. A queue is known if a pool or a worker
+    names it, even one that has stopped. Without any worker, queues are not checked.
     """
     found = connection.exec_driver_sql(
         """
@@ -121,6 +122,12 @@ def dag_warnings(connection: Connection) -> list[Row]:
                'No worker listens to the queue ' || quote_literal(queue) || ': its tasks wait for one.'
           from named n where queue is not null and exists (select from process where kind = 'worker')
            and not exists (select from known k where k.queue = n.queue)
+         union all
+        select d.dag_id, d.file, d.parsed_at, 'ignored variable',
+               'The variable ' || quote_literal(s.key) || ' is stored, but the file takes its default, because loading a DAG file'
+               ' reads no database: set PACELINE_VAR_' || upper(s.key) || ' for schedulers and workers, or read it in a task.'
+          from dag d join dag_version v on v.id = d.version_id
+          join variable s on v.data->'defaulted_variables' @> to_jsonb(s.key) where d.is_active
          order by 1, 4, 5
         """
     )

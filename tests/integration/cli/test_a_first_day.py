@@ -64,6 +64,18 @@ def test_names_that_are_probably_typos_are_warnings(cli: Cli, scenario: Scenario
     assert "gppu" in json.dumps(cli.doctor())
 
 
+def test_a_stored_variable_that_a_file_ignores_is_a_warning(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(dag("reads", {"a": []}, defaulted_variables=("region", "unset")))
+    assert "region" not in cli("dags", "errors").stderr
+    scenario.sql("insert into variable (key, value) values ('region', 'token')")
+
+    shown = cli("dags", "errors")
+
+    assert shown.exit_code == 0
+    assert "'region' is stored, but the file takes its default" in shown.stderr and "set PACELINE_VAR_REGION" in shown.stderr
+    assert "unset" not in shown.stderr
+
+
 def test_the_list_of_a_run_and_why_give_the_same_reasons(cli: Cli, scenario: Scenario) -> None:
     scenario.add(dag("typo", {"a": []}, task={"pool": "nowhere", "queue": "gppu"}))
     scenario.trigger("typo", run_id="r")

@@ -103,8 +103,8 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
         ("from airflow import DAG", "Airflow is not installed; write `from scheduler import DAG`."),
         (
             "from airflow.sdk import dag, AssetAccessControl, EmptyOperator",
-            "write `from scheduler import dag`. Paceline has no AssetAccessControl: Paceline has no teams; the roles of web"
-            " accounts limit who may change assets. Paceline has no EmptyOperator: define",
+            "write `from scheduler import dag; from scheduler.operators import EmptyOperator`. Paceline has no AssetAccessControl:"
+            " Paceline has no teams; the roles of web accounts limit who may change assets.",
         ),
         (
             "from airflow.providers.standard.operators.empty import DummyOperator",

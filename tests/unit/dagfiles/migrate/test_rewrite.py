@@ -217,3 +217,44 @@ def test_a_file_that_python_cannot_read_stays() -> None:
 
     assert found.content == b"from airflow import DAG\nDAG(\n"
     assert found.unsupported[0].text.startswith("Python cannot read the file")
+
+
+def notes(source: str) -> list[tuple[int, str]]:
+    return [(note.line, note.text) for note in rewrite(textwrap.dedent(source).encode()).unsupported]
+
+
+def test_reads_of_the_database_while_a_file_is_loaded_are_reported() -> None:
+    found = notes(
+        """\
+        import airflow.models as models
+        from airflow.hooks.base import BaseHook
+        from airflow.sdk import Variable as V, dag, task
+        A = V.get("a")
+        B = V.get("b", default=1)
+        C = models.Variable.get(A)
+        D = BaseHook.get_connection("d").host
+        later = lambda: V.get("x")
+        def called_later():
+            return V.get("x")
+        @dag(schedule=None)
+        def flow():
+            V.get("e")
+            @task
+            def t():
+                V.get("x")
+        """
+    )
+
+    assert [line for line, _ in found] == [4, 5, 6, 7, 13]
+    assert found[0][1].startswith("A file that is loaded reads no stored variables: set PACELINE_VAR_A for schedulers and workers")
+    assert found[1][1].endswith("Without it, the default counts.") and "set PACELINE_VAR_<KEY>" in found[2][1]
+    assert "reads no connections" in found[3][1]
+
+
+def test_a_name_that_airflow_has_in_another_module_is_reported_with_that_module() -> None:
+    (found,) = notes("from airflow.sdk import EmptyOperator\nEmptyOperator(task_id='t')")
+
+    assert found == (
+        1,
+        "airflow.sdk has no EmptyOperator: write `from airflow.providers.standard.operators.empty import EmptyOperator`.",
+    )
