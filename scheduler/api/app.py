@@ -67,7 +67,6 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     pages.install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes, authenticate=_refusal)
-    app.add_middleware(asgi.Preconditions)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app

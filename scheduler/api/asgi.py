@@ -4,13 +4,11 @@ import asyncio
 import gzip
 import hashlib
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio.to_thread
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -148,52 +146,6 @@ class EntityTags:
             await send(message)
 
         await self._app(scope, receive, tagged)
-
-
-class Preconditions:
-    """Refuses a change whose If-Match has not the ETag that a GET of the same path returns now.
-
-    Requests with If-Match for one path take turns in this process, so that of two with the same ETag only one succeeds.
-    """
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = dict(scope["headers"]).get(b"if-match") if scope["type"] == "http" else None
-        if wanted is None or scope["method"] not in {"PATCH", "PUT", "DELETE"}:
-            await self._app(scope, receive, send)
-            return
-        lock = self._locks.setdefault(scope["path"], asyncio.Lock())
-        async with lock:
-            status, tag = await self._now(scope)
-            if status in {401, 403, 503} or (status == 200 and (wanted.strip() == b"*" or tag in _tags(wanted))):
-                await self._app(scope, receive, send)
-                return
-        detail = (
-            "This was changed or deleted since it was read: read it again, and repeat the change with the new ETag in If-Match."
-        )
-        await JSONResponse({"detail": detail}, 412)(scope, receive, send)
-
-    async def _now(self, scope: Scope) -> tuple[int, bytes]:
-        """The status and the ETag of a GET of the same path."""
-        status, body = 500, b""
-
-        async def empty() -> Any:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def kept(message: Any) -> None:
-            nonlocal status, body
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            body += message.get("body", b"")
-
-        left_out = {b"if-match", b"if-none-match", b"content-length", b"content-type", b"transfer-encoding", b"expect"}
-        headers = [pair for pair in scope["headers"] if pair[0] not in left_out]
-        own = {"method": "GET", "headers": headers, "state": dict(scope.get("state", {}))}
-        await self._app(scope | own, empty, kept)
-        return status, _tag(body)
 
 
 def _tag(body: bytes) -> bytes:

@@ -3,14 +3,14 @@
 import json
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from sqlalchemy import Connection, Engine
 
-from scheduler.api import access, database
+from scheduler.api import access, database, preconditions
 from scheduler.api.broker import Broker
 from scheduler.api.errors import ForbiddenError, documented
 from scheduler.api.login import SAFE, Logins
@@ -21,7 +21,7 @@ from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
-from scheduler.store.lists import dags
+from scheduler.store.lists import dags, row_versions
 from scheduler.store.lists.listing import Filters, Listing, Page
 from scheduler.store.runs.selection import Change
 from scheduler.store.secrets.cipher import Cipher
@@ -81,6 +81,8 @@ class Call:
     service: Service
     account: Account
     address: str
+    #: That of If-Match, until a transaction has checked it.
+    precondition: list[preconditions.Precondition] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
@@ -108,13 +110,17 @@ class Call:
 
     def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`, whose state changes name the account."""
-        return transact(self.engine, work, *args, **kwargs)
+        return self.write_or_rehearse(False, work, *args, **kwargs)
 
     def write_or_rehearse(
         self, dry_run: bool, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """As `write`; a dry run undoes all changes."""
-        return (rehearse if dry_run else transact)(self.engine, work, *args, **kwargs)
+        """As `write`; a dry run undoes all changes. StaleError if what If-Match was compared with has changed since."""
+        for precondition in self.precondition:
+            work = precondition.checked(work)
+        result = (rehearse if dry_run else transact)(self.engine, work, *args, **kwargs)
+        self.precondition.clear()
+        return result
 
     def announce(self, action: wakeups.Action, runs: Collection[int] = ()) -> None:
         """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
@@ -171,7 +177,11 @@ def begin(request: Request) -> Call:
         return Call(service, account, address)  # nothing to look up, nothing to record
     body = getattr(request, "_json", None) if request.method not in SAFE else None
     transact(service.engine, _admit, request, account, needs, body, address)
-    return Call(service, account, address)
+    call = Call(service, account, address)
+    if not hasattr(request.state, "refused") and (thing := preconditions.thing_of(request, route.path.removeprefix(PREFIX))):
+        names = request.path_params
+        call.precondition.append(preconditions.Precondition(thing, names, call.read(row_versions.versions, thing, names)))
+    return call
 
 
 def _admit(connection: Connection, request: Request, account: Account, needs: access.Needs, body: Any, address: str) -> None:
@@ -267,6 +277,8 @@ def _raise_refusal(request: Request) -> None:
 async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> Call:
     """A request whose account may make it. The refusal comes after its entry in the audit log is stored."""
     _raise_refusal(request)
+    if call.precondition:
+        await preconditions.compare(request)
     return call
 
 
