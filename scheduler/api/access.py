@@ -68,6 +68,7 @@ TABLE: Mapping[str, Needs] = {
     "POST /dags/{dag_id}/clearDagRuns": OPERATOR_OF_DAG,
     f"PATCH {RUN}": OPERATOR_OF_DAG,
     f"POST {RUN}/clear": OPERATOR_OF_DAG,
+    f"GET {RUN}/callbackLog": VIEWER_OF_DAG,
     f"DELETE {RUN}": OPERATOR_OF_DAG,
     # Task instances
     f"GET {RUN}/taskInstances": VIEWER_OF_DAG,

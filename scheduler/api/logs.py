@@ -44,9 +44,9 @@ def path(settings: Settings, ti: Mapping[str, Any], try_number: int) -> Path:
     raise NotFoundError(f"{which} has no log on this machine: look on the machine of its worker, or set logs.url.")
 
 
-def callbacks(settings: Settings, ti: Mapping[str, Any]) -> Path:
-    """The output of the callbacks of a task instance. NotFoundError."""
-    found = _local(settings, log_paths.callbacks_path(settings.logs_folder, **_place(ti)))
+def callbacks(settings: Settings, **place: Any) -> Path:
+    """The output of the callbacks of a task instance or, without a task, of a run. NotFoundError."""
+    found = _local(settings, log_paths.callbacks_path(settings.logs_folder, **place))
     if found is None:
         raise NotFoundError("There is no output of callbacks here: none has run yet, or it ran on another machine.")
     return found

@@ -1,14 +1,15 @@
-"""The `paceline` command. Each command has its own module, which is imported on first use."""
+"""The `paceline` command. The modules of its commands are imported on first use."""
 
+import importlib.metadata
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import get_completion_class
 
 from scheduler.cli import clash
 from scheduler.cli.lazy import LazyGroup
 
-#: The sections of `paceline --help`, each with its commands and their lines. `scheduler.cli.<command>` holds the click command of
-#: the same name.
+#: The sections of `paceline --help`, each with its commands and their lines.
 SECTIONS = {
     "Start": {
         "init": "Create a project with a DAG, tests and settings.",
@@ -52,11 +53,17 @@ SECTIONS = {
 }
 #: Each command and its line.
 COMMANDS = {name: line for commands in SECTIONS.values() for name, line in commands.items()}
+#: The modules of this package that hold several commands. Each other command has the module of its name.
+MODULES = {**dict.fromkeys(("scheduler", "worker", "waiter", "web"), "processes"), "alive": "health", "notices": "queues"}
+#: The variable in which a completion script passes the incomplete words; click derives it from the name of the program.
+COMPLETION_VARIABLE = "_PACELINE_COMPLETE"
 #: Earlier names, which still work.
 ALIASES = {"backfill": "backfills"}
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS, aliases=ALIASES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, sections=SECTIONS, modules=MODULES, aliases=ALIASES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("--debug", is_flag=True, help="Show a traceback on errors.")
 @click.version_option(package_name="paceline", message="%(prog)s %(version)s")
 def paceline(debug: bool) -> None:
@@ -66,6 +73,25 @@ def paceline(debug: bool) -> None:
     5 timeout.
     """
     clash.check()
+
+
+@paceline.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    Bash and zsh: add `eval "$(paceline completion bash)"` to ~/.bashrc, or with zsh to ~/.zshrc. Fish: save the output as
+    ~/.config/fish/completions/paceline.fish.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(paceline, {}, "paceline", COMPLETION_VARIABLE).source())
+
+
+@paceline.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(importlib.metadata.version("paceline"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

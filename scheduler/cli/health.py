@@ -1,9 +1,11 @@
-"""Reads the health of the processes of a role on this machine."""
+"""`paceline alive`, and `paceline doctor --role`: the health of the processes of a role on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from scheduler.cli import options, output
 from scheduler.exceptions import PacelineError
@@ -20,6 +22,13 @@ Health = dict[str, Any]
 
 class UnhealthyError(PacelineError):
     """A process of this role is unhealthy, or none runs."""
+
+
+@click.command()
+@click.argument("role", metavar="KIND", type=click.Choice(ROLES))
+def alive(role: str) -> None:
+    """Exit 0 if the scheduler, worker or waiter on this machine is healthy, else 1. Short form of `paceline doctor --role`."""
+    examine(role)
 
 
 def examine(role: str) -> None:

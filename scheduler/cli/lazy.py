@@ -28,16 +28,23 @@ class NounGroup(click.Group):
 
 
 class LazyGroup(NounGroup):
-    """A group with the names and help lines of its commands. It imports `scheduler.cli.<name>.<name>` on first use.
+    """A group with the names and help lines of its commands, which are imported on first use.
 
-    A dash in the name of a command is an underscore in that of its module. A command that was added with `add_command` is not
-    imported. `aliases` are other names of commands, which `--help` does not list.
+    The click command `name` is in the module `modules[name]` of `scheduler.cli`, or else in that of its own name. A dash in the
+    name of a command is an underscore there. A command that was added with `add_command` is not imported. `aliases` are other
+    names of commands, which `--help` does not list.
     """
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Mapping[str, str]], aliases: Mapping[str, str] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, str]],
+        modules: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._modules = modules or {}
         self._sections = sections
         self._help_lines = {name: line for commands in sections.values() for name, line in commands.items()}
         self._aliases = aliases or {}
@@ -50,7 +57,7 @@ class LazyGroup(NounGroup):
         if cmd_name not in self._help_lines or cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
         name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"scheduler.cli.{name}"), name)
+        command = getattr(importlib.import_module(f"scheduler.cli.{self._modules.get(name, name)}"), name)
         assert isinstance(command, click.Command)
         return command
 

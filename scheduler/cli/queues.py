@@ -1,4 +1,4 @@
-"""`paceline queues`: lists queues with their waiting tasks and workers."""
+"""`paceline queues` and `notices`: list what waits, which is tasks in queues, and callbacks and emails."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -7,14 +7,21 @@ from typing import Any
 import click
 
 from scheduler.cli import lazy, options, output
+from scheduler.cli.late import notices as store
 from scheduler.cli.late import overview, wakeups
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
+NOTICES = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
 
 
 @click.group(cls=lazy.NounGroup)
 def queues() -> None:
     """List queues and their waiting tasks."""
+
+
+@click.group(cls=lazy.NounGroup)
+def notices() -> None:
+    """List pending and failed callbacks and emails."""
 
 
 @queues.command("list")
@@ -42,6 +49,17 @@ def list_() -> None:
     if not output.json_wanted():
         rows = [row | {"oldest": _age(row["oldest_waiting_at"])} for row in rows]
     output.listing(rows, COLUMNS, empty="No task waits and no worker runs: start one with `paceline worker`.")
+
+
+@notices.command("list")
+@click.option("--dag", "dag_id", metavar="DAG", help="Only for this DAG.")
+@click.option("--failed", is_flag=True, help="List failed notices instead of pending ones.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number, newest first.")
+@options.as_table
+def list_notices(dag_id: str | None, *, failed: bool, limit: int) -> None:
+    """List pending callbacks and emails or, with --failed, those that ended with an error."""
+    rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)
+    output.listing(rows, NOTICES, empty="No callback or email failed." if failed else "No callback or email is pending.")
 
 
 def _in_redis(names: list[str]) -> dict[str, int]:

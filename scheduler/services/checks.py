@@ -229,6 +229,18 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             f"Role {role!r} may {right}, which a worker's role must not.",
             f"Run as the owner of the database: {statement};",
         )
+    yield from _without_worker(engine, settings)
+    yield from _without_slots(engine)
+    yield from _undecidable(engine)
+    errors = transact(engine, reads.import_errors)
+    for error in errors[:SPELLED_OUT]:
+        line = f":{error['line']}" if error["line"] else ""
+        yield bad("dag files", f"{error['file']}{line}: {error['message']}", "Correct the file; it is read again at once.")
+    if len(errors) > SPELLED_OUT:
+        yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
+
+
+def _without_worker(engine: Engine, settings: Settings) -> Iterator[Finding]:
     for queue in transact(engine, overview.queues, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:
@@ -243,6 +255,9 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             yield bad(
                 "dag files", f"{warning['file']}: {warning['message']}", "Correct the name, or start a worker for that queue."
             )
+
+
+def _without_slots(engine: Engine) -> Iterator[Finding]:
     for pool in transact(engine, overview.missing_pools):
         yield bad(
             "pools",
@@ -257,6 +272,9 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
             f" {task['pool']!r}, which has {task['slots']}.",
             f"Enlarge it: `paceline pools set '{task['pool']}' {task['pool_slots']}`.",
         )
+
+
+def _undecidable(engine: Engine) -> Iterator[Finding]:
     undecidable = transact(engine, overview.undecidable)
     for run in undecidable[:SPELLED_OUT]:
         dag_id, run_id = run["dag_id"], run["run_id"]
@@ -270,12 +288,6 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad(
             "runs", f"{len(undecidable) - SPELLED_OUT} more cannot be decided.", "`paceline runs list --state running` shows all."
         )
-    errors = transact(engine, reads.import_errors)
-    for error in errors[:SPELLED_OUT]:
-        line = f":{error['line']}" if error["line"] else ""
-        yield bad("dag files", f"{error['file']}{line}: {error['message']}", "Correct the file; it is read again at once.")
-    if len(errors) > SPELLED_OUT:
-        yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
 
 
 def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:

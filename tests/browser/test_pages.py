@@ -48,6 +48,8 @@ def test_a_person_logs_in_triggers_a_dag_and_watches_it_turn_green(browser: Brow
     # Without a reload: the event stream updates the page.
     expect(page.locator(".dag-facts .state")).to_have_text("success")
     expect(page.locator(".gantt-row", has_text="finish")).to_be_visible()
+    page.get_by_role("link", name="Callbacks").click()
+    expect(page.get_by_text("No callback has printed anything")).to_be_visible()
     page.get_by_role("link", name="Details").click()
     expect(page.locator(".history")).to_contain_text("success")
     page.context.close()

@@ -11,7 +11,7 @@ from support.fork_server import ForkServer, running_fork_server
 COMMAND = "from scheduler.cli import main; main()"
 #: Modules that commands import on first use.
 MODULES = (
-    "scheduler.cli.assets", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.doctor", "scheduler.cli.notices",
+    "scheduler.cli.assets", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.doctor", "scheduler.cli.queues",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",
     "scheduler.store.actions.clear", "scheduler.store.actions.pools", "scheduler.store.dags.schedules",
     "scheduler.store.lists.overview", "scheduler.store.queries.reads", "scheduler.store.upkeep.notices",

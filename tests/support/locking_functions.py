@@ -56,7 +56,7 @@ NEEDLESS: dict[str, set[str]] = {
     },
     "It only takes locks; the next statement reads what it decides by.": {
         "actions/backfill_steps.lock", "queueing/capacity.lock_dags", "queueing/capacity.LOCKED", "runs/instances.lock_open",
-        "lists/row_versions.lock", "runs/selection.lock_all", "worker/deferrals.claim",
+        "runs/selection.lock_all", "worker/deferrals.claim",
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
         "actions/delete.delete_dag", "actions/pools.delete_pool", "dags/dags.pause_if_failing", "queueing/capacity.park",

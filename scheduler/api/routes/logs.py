@@ -9,14 +9,14 @@ from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
 from scheduler.api import log_lines, logs
-from scheduler.api.access import TI
+from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, Place, TaskPlace
 from scheduler.exceptions import NotFoundError
 from scheduler.states import CAN_LOG
-from scheduler.store.lists import instances
+from scheduler.store.lists import instances, runs
 
 router = new_router(tags=["Task Instance"])
 
@@ -77,7 +77,17 @@ def get_log_lines(
 @router.get(f"{TI}/callbackLog", response_model=LogLines, tags=["Paceline"])
 def get_callback_log(api: Api, place: TaskPlace, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000) -> dict[str, Any]:
     """The last lines that the callbacks of a task instance printed, over all its tries."""
-    return log_lines.tail(logs.callbacks(api.settings, api.read(instances.instance, *place)), limit) | {"is_final": False}
+    api.read(instances.instance, *place)
+    return log_lines.tail(logs.callbacks(api.settings, **place._asdict()), limit) | {"is_final": False}
+
+
+@router.get(f"{RUN}/callbackLog", response_model=LogLines, tags=["Paceline"])
+def get_run_callback_log(
+    api: Api, dag_id: str, dag_run_id: str, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000
+) -> dict[str, Any]:
+    """The last lines that the callbacks of the DAG printed for a run."""
+    api.read(runs.run, dag_id, dag_run_id)
+    return log_lines.tail(logs.callbacks(api.settings, dag_id=dag_id, run_id=dag_run_id), limit) | {"is_final": False}
 
 
 @router.get(f"{TI}/logs/{{try_number}}/search", response_model=LogMatches, tags=["Paceline"])

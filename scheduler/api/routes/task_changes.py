@@ -85,7 +85,7 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     if not body.reset_dag_runs:
         raise UsageError("A cleared task instance runs again, and so does its run: leave out reset_dag_runs.")
     if body.dag_run_id is not None:
-        _require_date(api.read(runs.run, dag_id, body.dag_run_id), body)
+        api.read(runs.run, dag_id, body.dag_run_id)
     changes = api.write_or_rehearse(body.dry_run, _clear, api, dag_id, body)
     if body.dry_run:
         return cleared(api, changes)
@@ -157,12 +157,6 @@ def _delete(api: Call, place: Place) -> None:
         raise ConflictError(f"Task instance {place.task_id!r} is {state}: only one in state removed can be deleted.")
 
 
-def _require_date(run: dict[str, Any], body: models.ClearTaskInstances | models.TaskInstancePatch) -> None:
-    """UsageError for the runs before or after a run that has no logical date."""
-    if run["logical_date"] is None and (body.include_past or body.include_future):
-        raise UsageError(f"Run {run['run_id']!r} has no logical date, so include_past and include_future have no meaning.")
-
-
 def _clear(connection: Connection, api: Call, dag_id: str, body: models.ClearTaskInstances) -> Changes:
     chosen = Runs(
         dag_id=dag_id,
@@ -201,7 +195,7 @@ def _entries(task_ids: list[Any] | None) -> tuple[str | tuple[str, int], ...]:
 def _patch(
     api: Call, chosen: Chosen, body: models.TaskInstancePatch, mask: list[str] | None, *, dry_run: bool = False
 ) -> dict[str, Any]:
-    _require_date(api.read(runs.run, chosen.dag_id, chosen.run_id), body)
+    api.read(runs.run, chosen.dag_id, chosen.run_id)
     values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
     if values.get("new_state") not in {None, *mark.STATES}:
         raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")

@@ -147,11 +147,13 @@ def test_rendered_templates_are_not_read_through_a_link(http: httpx.Client, worl
     assert http.get(LOGS.removesuffix("/logs/1")).json()["rendered_fields"] == {}
 
 
+@pytest.mark.parametrize("task", [{}, {"task_id": "extract"}])
 def test_the_output_of_callbacks_has_a_route_that_follows_no_link(
-    http: httpx.Client, web: Web, world: World, tmp_path: Path
+    http: httpx.Client, web: Web, world: World, tmp_path: Path, task: dict[str, str]
 ) -> None:
-    route = f"{PREFIX}/dags/etl/dagRuns/good/taskInstances/extract/callbackLog"
-    place = {"dag_id": "etl", "run_id": world.log("good", "extract", "").parent.parent.name, "task_id": "extract"}
+    """That of a run, and that of a task instance."""
+    route = f"{PREFIX}/dags/etl/dagRuns/good{'/taskInstances/extract' if task else ''}/callbackLog"
+    place = {"dag_id": "etl", "run_id": world.log("good", "extract", "").parent.parent.name, **task}
     file = Path(log_paths.callbacks_path(web.settings.logs_folder, **place))
     assert "none has run yet" in http.get(route).json()["detail"]
 

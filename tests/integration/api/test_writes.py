@@ -220,9 +220,12 @@ def test_clear_task_instances(client: airflow.ApiClient, world: World) -> None:
 
     stay = airflow.ClearTaskInstancesBody(dag_run_id="good", only_failed=False, dry_run=False, reset_dag_runs=False)
     assert refused(api.post_clear_task_instances, "etl", stay)[0] == 400
-    world.scenario.sql("update dag_run set logical_date = null where run_id = 'bad'")
-    undated = airflow.ClearTaskInstancesBody(dag_run_id="bad", include_past=True)
-    assert refused(api.post_clear_task_instances, "etl", undated)[0] == 400
+    world.scenario.sql("update dag_run set logical_date = null, run_after = '2026-02-01' where run_id = 'bad'")
+    undated = airflow.ClearTaskInstancesBody(dag_run_id="bad", task_ids=[inner("extract")], include_past=True, only_failed=False)
+    placed = api.post_clear_task_instances("etl", undated)
+    assert {one.dag_run_id for one in placed.task_instances} == {"good", "bad", "now"}, "its run_after is after their dates"
+    mark = airflow.PatchTaskInstanceBody(new_state=airflow.TaskInstanceState.FAILED, include_past=True)
+    assert api.patch_task_instance_dry_run("etl", "bad", "extract", mark).total_entries > 1
     running = airflow.ClearTaskInstancesBody(dag_run_id="now", only_failed=False, dry_run=False, prevent_running_task=True)
     assert refused(api.post_clear_task_instances, "etl", running)[0] == 409
     assert refused(api.post_clear_task_instances, "etl", airflow.ClearTaskInstancesBody(dag_run_id="nothing"))[0] == 404

@@ -5,8 +5,7 @@ import socket
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.cli import paceline
-from scheduler.cli.completion import VARIABLE
+from scheduler.cli import COMPLETION_VARIABLE, paceline
 
 from .conftest import Cli
 
@@ -14,8 +13,12 @@ from .conftest import Cli
 def complete(cli: Cli, *words: str) -> list[str]:
     from click.testing import CliRunner
 
-    env = cli.env | {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["paceline", *words]), "COMP_CWORD": str(len(words))}
-    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=VARIABLE, env=env)
+    env = cli.env | {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": " ".join(["paceline", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=COMPLETION_VARIABLE, env=env)
     return [line.partition(",")[2] for line in done.output.splitlines() if line]
 
 

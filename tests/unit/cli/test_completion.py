@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scheduler.cli import COMMANDS, paceline
-from scheduler.cli.completion import VARIABLE
+from scheduler.cli import COMMANDS, COMPLETION_VARIABLE, paceline
 
 
 def complete(*words: str) -> list[str]:
     """The completions of bash for the last word."""
-    environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["paceline", *words]), "COMP_CWORD": str(len(words))}
-    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=VARIABLE, env=environment)
+    environment = {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": " ".join(["paceline", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=COMPLETION_VARIABLE, env=environment)
     assert done.exit_code == 0, done.output
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
@@ -42,7 +45,7 @@ def test_the_script_is_valid_in_its_shell(shell: str) -> None:
     done = CliRunner().invoke(paceline, ["completion", shell])
 
     assert done.exit_code == 0
-    assert f"{VARIABLE}={shell}_complete" in done.stdout
+    assert f"{COMPLETION_VARIABLE}={shell}_complete" in done.stdout
     if program := shutil.which(shell):
         subprocess.run([program, "-n"], input=done.stdout, text=True, check=True)
 
@@ -87,7 +90,7 @@ def test_completing_a_command_imports_no_command() -> None:
         "own = {name for name in sys.modules if name.startswith('scheduler.cli.')}\n"
         "assert own == {'scheduler.cli.lazy', 'scheduler.cli.clash'}"
     )
-    environment = {"PATH": os.environ["PATH"], VARIABLE: "bash_complete", "COMP_WORDS": "paceline d", "COMP_CWORD": "1"}
+    environment = {"PATH": os.environ["PATH"], COMPLETION_VARIABLE: "bash_complete", "COMP_WORDS": "paceline d", "COMP_CWORD": "1"}
 
     done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False)
 

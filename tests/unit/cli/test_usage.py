@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from scheduler.cli import ALIASES, COMMANDS, SECTIONS, lazy, paceline
 from scheduler.cli.options import MOMENT
-from scheduler.cli.worker import default_concurrency
+from scheduler.cli.processes import default_concurrency
 from scheduler.exceptions import NotFoundError
 from scheduler.settings import Settings
 

@@ -86,6 +86,7 @@ REVIEWED: dict[tuple[str, str], str] = {
     ("selection.py", "which"): "one of two texts in the function",
     ("integrity.py", "table"): "each of a tuple of names in the function",
     ("integrity.py", "of_task"): "each of a tuple of conditions in the function",
+    **{("row_versions.py", name): "each of the constants of the module" for name in ("table", "condition", "order")},
     ("retention.py", "rows.table"): "each of the constants of the module",
     ("retention.py", "rows.key"): "each of the constants of the module",
     ("retention.py", "rows.old"): "each of the constants of the module",

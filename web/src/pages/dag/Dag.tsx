@@ -4,6 +4,7 @@ import { api, ok } from '../../api/client'
 import { timeline, type Timeline } from '../../api/pictures'
 import type { DagDetails, DagRun } from '../../api/types'
 import { relative } from '../../format'
+import { Callbacks } from '../../log/Callbacks'
 import { nudge } from '../../live/changes'
 import { seed, useLive } from '../../live/resource'
 import { Button, Copy, currentInView, Empty, Note, Switch, Time, Took } from '../../parts/basic'
@@ -24,7 +25,7 @@ import { Lazy } from '../../parts/Lazy'
 import { TasksTab } from './TasksTab'
 
 const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'details'] as const
-const RUN_TABS = ['gantt', 'graph', 'tasks', 'details'] as const
+const RUN_TABS = ['gantt', 'graph', 'tasks', 'callbacks', 'details'] as const
 
 export default function Dag({ params }: { params: Record<string, string> }) {
   const dagId = params['dag']!
@@ -154,13 +155,14 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       <nav class="tabs" ref={currentInView} aria-label={t.run.title}>
         {RUN_TABS.map((name) => (
           <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
-            {name === 'tasks' ? t.run.tasks : t.dag[name]}
+            {name === 'tasks' ? t.run.tasks : name === 'callbacks' ? t.task.callbacks : t.dag[name]}
           </a>
         ))}
       </nav>
       {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} live={picture} />}
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
+      {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onSaved={() => void live.refresh()} />}
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>

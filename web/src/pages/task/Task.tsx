@@ -13,6 +13,7 @@ import { t } from '../../strings'
 import { TasksTab } from '../dag/TasksTab'
 import { asks } from '../requests'
 import { Respond } from '../Respond'
+import { Callbacks } from '../../log/Callbacks'
 import { LogView } from '../../log/LogView'
 import { Actions } from './Actions'
 import { Events } from './Events'
@@ -105,7 +106,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
         )}
       </div>
       {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
-      {tab === 'callbacks' && <Callbacks path={path} index={index} dagId={dagId} />}
+      {tab === 'callbacks' && <Callbacks of={key} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/callbackLog', { params: { path, query: { map_index: index, limit: 5000 } } })} />}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'events' && <Events path={path} index={index} />}
@@ -126,14 +127,6 @@ function Request({ path, index }: { path: { dag_id: string; dag_run_id: string; 
       {opened && <Respond asked={asked} onClose={() => open(false)} onDone={() => void live.refresh()} />}
     </div>
   )
-}
-
-/** What the callbacks of the task printed. */
-function Callbacks({ path, index, dagId }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number; dagId: string }) {
-  const live = useLive(`callbacks ${Object.values(path).join(' ')} ${index}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/callbackLog', { params: { path, query: { map_index: index, limit: 5000 } } })), { on: [`dag:${dagId}`] })
-  const found = live.data.value
-  if (!found) return live.error.value ? <Empty title={t.task.callbacksNone}><p>{live.error.value}</p></Empty> : <Skeleton rows={5} />
-  return <pre tabIndex={0} class="code">{found.lines.join('\n')}</pre>
 }
 
 const whyKey = (path: object, index: number) => `why ${Object.values(path).join(' ')} ${index}`

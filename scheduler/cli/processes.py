@@ -1,4 +1,4 @@
-"""`paceline worker`: starts a worker."""
+"""`paceline scheduler`, `worker`, `waiter` and `web`: each starts a process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler.authoring.arguments import is_reserved_queue
-from scheduler.cli import options
+from scheduler.cli import options, output
+from scheduler.process import hardening
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
+
+
+@click.command()
+def scheduler() -> None:
+    """Start a scheduler. Any number can run at once. SIGTERM or Ctrl-C shuts it down gracefully.
+
+    If the database or the broker is not reachable yet, the scheduler logs that and waits.
+    """
+    settings = options.settings()
+    from scheduler.services import loop
+    from scheduler.telemetry import attach
+
+    attach.attach(settings)
+    click.get_current_context().exit(loop.run(settings))
 
 
 @click.command()
@@ -33,6 +48,36 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     attach.attach(settings)
     code = app.run(settings, queues=names, concurrency=concurrency or default_concurrency(settings, names), name=name)
     click.get_current_context().exit(code)
+
+
+@click.command()
+@click.option("--name", help="Name of this waiter. Default: derived from the host name.")
+def waiter(name: str | None) -> None:
+    """Start a waiter, which awaits the triggers of deferred tasks. Any number can run at once.
+
+    On SIGTERM or Ctrl-C, the waiter releases its triggers, and another waiter takes them over immediately.
+    """
+    settings = options.settings()
+    from scheduler.telemetry import attach
+    from workers.waiter import waiter as process
+
+    attach.attach(settings)
+    click.get_current_context().exit(process.run(settings, name=name))
+
+
+@click.command()
+def web() -> None:
+    """Start a web process, which serves the web UI and the REST API. Any number can run at once.
+
+    The first start creates the account admin and prints its password once. On SIGTERM or Ctrl-C, open requests end first.
+    """
+    # Before the imports below, which take a second, and in which its user's programs could read the environment.
+    hardening.close()
+    from scheduler.api import serve
+
+    settings = options.settings()
+    options.refuse_taken_port("web", settings.web.address, settings.web.port)
+    click.get_current_context().exit(serve.run(settings, say=output.say))
 
 
 def default_concurrency(settings: Settings, queues: Collection[str]) -> int:
