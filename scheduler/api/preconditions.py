@@ -83,7 +83,7 @@ async def compare(request: Request) -> None:
     headers = [pair for pair in request.scope["headers"] if pair[0] not in OF_CHANGE]
     own = {"method": "GET", "headers": headers, "state": {}}
     await request.app({name: value for name, value in request.scope.items() if name not in OF_ROUTE} | own, empty, noted)
-    wanted = [one.strip().removeprefix("W/") for one in request.headers["if-match"].split(",")]
+    wanted = [one.strip().removeprefix("W/") for one in ",".join(request.headers.getlist("if-match")).split(",")]
     if status != 200 or ("*" not in wanted and tag.decode() not in wanted):
         raise StaleError(CHANGED)
 

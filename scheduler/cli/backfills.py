@@ -43,7 +43,8 @@ def backfills() -> None:
     help="Existing runs to clear and run again.",
 )
 @click.option("--reverse", is_flag=True, help="Start with the newest date.")
-@click.option("--dry-run", is_flag=True, help="Show the runs that would be created, without creating them.")
+@click.option("--dry-run", is_flag=True, help="Count the runs that would be created, without creating them.")
+@click.option("--verbose", is_flag=True, help="With --dry-run, list each date.")
 @options.conf
 @options.as_json
 def create(
@@ -55,6 +56,7 @@ def create(
     reprocess: str,
     reverse: bool,
     dry_run: bool,
+    verbose: bool,
     conf: dict[str, Any] | None,
     given: tuple[tuple[str, str], ...],
 ) -> None:
@@ -73,10 +75,7 @@ def create(
         max_conf_bytes=options.settings().core.max_conf_bytes,
     )
     if dry_run:
-        dates = options.transact(store.dry_run, wanted)
-        _show_dates(dates)
-        if not output.json_wanted():
-            output.say(f"{output.count(len(dates), 'date')}, DAG version {dag['version']}. Nothing is created yet.")
+        _show_plan(options.transact(store.dry_run, wanted), dag["version"], verbose=verbose)
         return
     created = options.transact(store.create, wanted)
     options.announce("backfill created")
@@ -151,6 +150,16 @@ def progress(row: dict[str, Any]) -> str:
     parts = [f"{done} of {row['total']} done ({100 * done // max(row['total'], 1)} %)"]
     parts += [f"{row[name]} {name.replace('_', ' ')}" for name in ("failed", "left_out", "running", "queued") if row[name]]
     return ", ".join(parts)
+
+
+def _show_plan(dates: list[dict[str, Any]], version: int, *, verbose: bool) -> None:
+    """Print the dates of a backfill that is not created, or their number."""
+    if verbose or output.json_wanted():
+        _show_dates(dates)
+    if not output.json_wanted():
+        left_out = sum(date["state"] == "left_out" for date in dates)
+        created = output.count(len(dates) - left_out, "run")
+        click.echo(f"{created} would be created, {left_out} left out, DAG version {version}. Nothing is created yet.")
 
 
 def _show_dates(rows: list[dict[str, Any]]) -> None:

@@ -85,8 +85,9 @@ def set_(conn_id: str, **given: Any) -> None:
 def test(conn_id: str) -> None:
     """Try a connection from this machine: log in if the client of its type is known, else open its host and port.
 
-    Workers may be in another network: run the command where they run. Like a task, it reads PACELINE_CONN_<ID> before the
-    database. Exit 0 if it succeeds, 1 if it fails.
+    The process of the command tries it, as in Airflow, so the command works without a worker. Workers may be in another
+    network or have other drivers: run it on the machine of a worker to know what its tasks can reach. Like a task, it reads
+    PACELINE_CONN_<ID> before the database. Exit 0 if it succeeds, 1 if it fails.
     """
     from scheduler.cli import connection_test
     from workers.process.secrets_backend import EnvironmentBackend

@@ -1,5 +1,6 @@
 """`paceline dags`: lists, shows, pauses, tests and triggers DAGs."""
 
+import difflib
 import json
 import shlex
 from dataclasses import asdict
@@ -61,10 +62,20 @@ def show(dag_id: str) -> None:
 
 @dags.command()
 @options.dag
+@click.option("--diff", type=(int, int), metavar="A B", help="Print the changes from version A to version B instead.")
 @options.as_table
-def versions(dag_id: str) -> None:
+def versions(dag_id: str, diff: tuple[int, int] | None) -> None:
     """List the versions of a DAG, newest first, with the number of their runs. New runs get the current version."""
-    output.listing(_versions(options.transact(reads.dag, dag_id)), VERSION_COLUMNS, empty="No versions.")
+    dag = options.transact(reads.dag, dag_id)
+    if diff is None:
+        output.listing(_versions(dag), VERSION_COLUMNS, empty="No versions.")
+        return
+    old, new = (
+        json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+        for definition in options.transact(reads.definitions, dag_id, diff)
+    )
+    lines = list(difflib.unified_diff(old, new, f"version {diff[0]}", f"version {diff[1]}", lineterm=""))
+    output.result({"from": diff[0], "to": diff[1], "diff": lines}, output.visible("\n".join(lines)) or "They are equal.")
 
 
 @dags.command()

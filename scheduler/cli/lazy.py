@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 from scheduler.exceptions import PacelineError
 
 INTERRUPTED = 130
+#: A limit from here on only says how PostgreSQL stores the number.
+LARGEST = 2**31 - 1
 
 
 class NounGroup(click.Group):
@@ -75,6 +77,8 @@ class LazyGroup(NounGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.BadParameter as error:
+            raise _number_error(error) or error from None
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (KeyboardInterrupt, click.Abort):
@@ -84,6 +88,23 @@ class LazyGroup(NounGroup):
             raise
         except Exception as error:
             _end(error, debug=bool(ctx.params.get("debug")))
+
+
+def _number_error(error: click.BadParameter) -> click.UsageError | None:
+    """The error for a value that is no number or out of range, which says what the parameter takes; None for any other error."""
+    if error.param is None:
+        return None
+    kind = error.param.type
+    if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return None
+    number = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    low, high = getattr(kind, "min", None), getattr(kind, "max", None)
+    if low is not None:
+        number += f" from {low:,} to {high:,}" if high is not None and high < LARGEST else f" of at least {low:,}"
+    given = error.message.partition(" is not ")[0].strip("'")
+    hint = error.param.get_error_hint(error.ctx)
+    name = max(hint.split(" / "), key=len).strip("'")  # the long name of an option
+    return click.UsageError(f"{name} must be {number}, not {given!r}.", error.ctx)
 
 
 def _end(error: Exception, *, debug: bool) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 
     from scheduler.settings import Settings
 
+#: The state of a task instance that is not decided yet.
+NO_STATE = "no state"
 #: The styles of states on a terminal.
 STYLES = {
     "success": "green", "failed": "bold red", "running": "cyan", "queued": "blue", "scheduled": "blue",
     "up_for_retry": "yellow", "up_for_reschedule": "yellow", "upstream_failed": "red", "skipped": "magenta",
-    "none": "dim", "removed": "dim", "alive": "green", "silent": "bold red", "stopped": "dim",
+    NO_STATE: "dim", "removed": "dim", "alive": "green", "silent": "bold red", "stopped": "dim",
 }  # fmt: skip
 #: Control characters but tab and line feed: in a text that a task or a DAG file stored, they would control the terminal.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: The width without a terminal: no line is cut or wrapped, so that scripts can search and split lines.
+#: Without a terminal, no line is cut or wrapped, so that scripts can search and split lines.
 UNBOUNDED = 10_000
 #: Columns whose text may be wrapped, to at least TEXT_WIDTH characters.
 FREE_TEXT = frozenset({
@@ -126,9 +129,9 @@ def visible(text: str) -> str:
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
     """Print rows as a table with one column for each key, or the message `empty` if there are no rows.
 
-    A map index follows its task ID, as in measure[0]. On a terminal, and without --wide, the table fits the width: times are
-    short, free text is wrapped, and the least important columns are omitted.
-    IDs are never wrapped. If they alone are too wide, so is the table.
+    A map index follows its task ID, as in measure[0]. Without --wide, times are short, and the least important columns are
+    omitted until the table fits the terminal. A pipe gets all columns, unless COLUMNS is set. On a terminal, free text is
+    wrapped. IDs are never wrapped. If they alone are too wide, so is the table.
     """
     from rich import box
     from rich.console import Console
@@ -144,16 +147,19 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
     screen = console()
     # None without the option.
     wide = context.meta.get("paceline.wide") if (context := click.get_current_context(silent=True)) is not None else None
-    shortened = screen.is_terminal and not wide
+    # A command without --wide prints all columns to a pipe.
+    shortened = not wide if screen.is_terminal else wide is False
+    width = screen.width if screen.is_terminal else shutil.get_terminal_size((UNBOUNDED, 24)).columns
     now = datetime.now(UTC) if shortened else None
-    cells = {column: [cell(row[column], state=column.endswith("state"), now=now) for row in rows] for column in columns}
+    cells = {column: [cell(row[column], state=_is_state(column, row[column]), now=now) for row in rows] for column in columns}
     widths = {
         column: max(len(_title(column)), min(TEXT_WIDTH, _longest(of)) if column in FREE_TEXT else _longest(of))
         for column, of in cells.items()
     }
     if shortened:
-        chosen = fitting(widths, screen.width)
-        screen = Console(file=sys.stdout, highlight=False, width=max(screen.width, _width(widths, chosen)))
+        chosen = fitting(widths, width)
+        full = max(width, _width(widths, chosen)) if screen.is_terminal else UNBOUNDED
+        screen = Console(file=sys.stdout, highlight=False, width=full)
     else:
         chosen = list(columns)
         screen = Console(file=sys.stdout, highlight=False, width=UNBOUNDED)
@@ -165,7 +171,7 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: s
     screen.print(grid)
     if left_out := [column for column in columns if column not in chosen]:
         option = "--json has them" if wide is None else "--wide shows them"
-        say(f"Not shown, because the terminal is too narrow: {', '.join(map(_title, left_out))}; {option}.")
+        say(f"Not shown, to fit {width} columns: {', '.join(map(_title, left_out))}; {option}.")
 
 
 def indexed(task: Mapping[str, Any]) -> Any:
@@ -185,6 +191,11 @@ def fitting(widths: Mapping[str, int], max_width: int) -> list[str]:
     return chosen
 
 
+def _is_state(column: str, value: Any) -> bool:
+    """Whether a value is the state of something. A DAG without runs has no last run, whose state would be undecided."""
+    return column.endswith("state") and not (column == "last_run_state" and value is None)
+
+
 def _width(widths: Mapping[str, int], columns: Sequence[str]) -> int:
     return sum(widths[column] for column in columns) + COLUMN_GAP * (len(columns) - 1)
 
@@ -202,8 +213,8 @@ def cell(value: Any, *, state: bool = False, now: datetime | None = None) -> Tex
     from rich.text import Text
 
     if state:
-        value = value or "none"
-        return Text(str(value), style=STYLES.get(str(value), ""))
+        name = NO_STATE if value in {None, "", "none"} else str(value)
+        return Text(name, style=STYLES.get(name, ""))
     if value is None or value == "":
         return Text("-", style="dim")
     if isinstance(value, bool):

@@ -17,6 +17,8 @@ from scheduler.cli.late import clear, database, delete, mark, reads, run_files, 
 from scheduler.states import RunState, TaskState
 
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
+#: What a table says of a new state that is not a plain word.
+CLEARED = {"none": "cleared"}
 
 _tasks = click.argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 _upstream = click.option("--upstream", is_flag=True, help="Include all upstream tasks.")
@@ -233,7 +235,10 @@ def _make(change: Callable[..., selection.Changes], verb: str, *, dry_run: bool,
 
 
 def _table(changes: Sequence[selection.Change]) -> None:
-    output.table([asdict(change) for change in changes], COLUMNS, empty="Nothing to change.")
+    rows = [asdict(change) for change in changes]
+    output.table(
+        [row | {"becomes": CLEARED.get(row["becomes"], row["becomes"])} for row in rows], COLUMNS, empty="Nothing to change."
+    )
 
 
 def _kept(*, only_failed: bool, only_running: bool) -> Collection[TaskState] | None:

@@ -73,6 +73,11 @@ Chosen = Annotated[Filters, Depends(_filters)]
 #: The parameters that choose DAGs. The others choose none alone: each DAG is in the only bundle.
 CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters}
 CHOOSING -= {"api", "ranges_", "patterns_", "exclude_stale", "tags_match_mode", "bundle_name", "bundle_version"}
+#: These choose DAGs only if they are true: the DAGs without them are usually all DAGs.
+FLAGS = {name for name in CHOOSING if name.startswith(("is_favorite", "has_"))}
+
+
+TRUE = {"true", "1", "yes", "on", "t", "y"}
 
 
 @router.get("/dags", response_model=models.DagPage)
@@ -91,7 +96,8 @@ def patch_dags(
 
     The filters are those of the list, and at least one is needed: `dag_id_pattern=~` selects all DAGs.
     """
-    if not any(value for name, value in request.query_params.multi_items() if name in CHOOSING):
+    given = request.query_params.multi_items()
+    if not any(value and (name not in FLAGS or value.lower() in TRUE) for name, value in given if name in CHOOSING):
         raise UsageError("This would change all DAGs: pass a filter, such as dag_id_pattern=etl, or dag_id_pattern=~ for all DAGs.")
     params.masked({}, update_mask, {"is_paused"})
     filters.visible(api.tags("operator"))

@@ -4,7 +4,8 @@ Moments are aware datetimes.
 """
 
 import difflib
-from datetime import datetime
+from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -224,12 +225,41 @@ def run_alone(connection: Connection, dag_id: str, run_id: str) -> Row:
     if found is not None:
         return found
     _require_dag(connection, dag_id)
+    if (of_date := _run_of_date(connection, dag_id, run_id)) is not None:
+        raise NotFoundError(f"DAG {dag_id!r} has no run ID {run_id!r}, but a run of this logical date: {of_date!r}.")
     newest = connection.exec_driver_sql(
         "select run_id from dag_run where dag_id = %s order by id desc limit 200", (dag_id,)
     ).scalars()
     raise NotFoundError(
         f"DAG {dag_id!r} has no run {run_id!r}; " + _near(run_id, list(newest), f"`paceline runs list --dag {dag_id}` shows all.")
     )
+
+
+def _run_of_date(connection: Connection, dag_id: str, text: str) -> str | None:
+    """The ID of the run with this logical date; None if there is none, or the text is no time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    found: str | None = connection.exec_driver_sql(
+        "select run_id from dag_run where dag_id = %s and logical_date = %s", (dag_id, moment)
+    ).scalar_one_or_none()
+    return found
+
+
+def definitions(connection: Connection, dag_id: str, numbers: Collection[int]) -> list[Row]:
+    """The definitions of two versions of a DAG, as its files gave them. NotFoundError."""
+    found = {
+        row.number: row.data
+        for row in connection.exec_driver_sql(
+            "select number, data from dag_version where dag_id = %s and number = any(%s)", (dag_id, list(numbers))
+        )
+    }
+    for number in numbers:
+        if number not in found:
+            raise NotFoundError(f"DAG {dag_id!r} has no version {number}; `paceline dags versions {dag_id}` lists all.")
+    return [found[number] for number in numbers]
 
 
 def _instances(connection: Connection, dag_run_id: int) -> list[Row]:

@@ -33,6 +33,7 @@ SECRET = "only the web process may read this"
 EMPTY = (
     "", "tags_match_mode=any", "tags_match_mode=all", "exclude_stale=false", "bundle_name=dags-folder", "limit=1",
     "order_by=dag_id", "tags=",
+    "is_favorite=false", "has_import_errors=0", "has_import_errors=false&is_favorite=no",
     "dag_id_pattern=", "owners=", "update_mask=is_paused", "tags_match_mode=any&bundle_name=dags-folder",
 )  # fmt: skip
 
@@ -113,6 +114,8 @@ def test_a_change_with_an_old_etag_is_refused(web: Web, world: World) -> None:
             assert http.patch(path, json=second, headers={"If-Match": old}).status_code == 412, path
             assert http.get(path).text == after.text
             assert http.patch(path, json=second, headers={"If-Match": f'"x", {after.headers["etag"]}'}).status_code == 200, path
+            lines = [("If-Match", '"x"'), ("If-Match", http.get(path).headers["etag"])]
+            assert http.patch(path, json=second, headers=lines).status_code == 200, path
         assert http.delete(f"{API}/variables/v", headers={"If-Match": '"old"'}).status_code == 412
         assert http.delete(f"{API}/variables/none", headers={"If-Match": "*"}).status_code == 412
         assert http.delete(f"{API}/variables/v", headers={"If-Match": "*"}).status_code == 204

@@ -55,7 +55,9 @@ def test_a_dry_run_lists_the_dates(cli: Cli, scenario: Scenario) -> None:
     rows = cli.json("backfill", "create", "hourly", *DATES, "--dry-run", "--reverse")
 
     assert [row["logical_date"][11:13] for row in rows] == ["03", "02", "01", "00"]
-    assert cli("backfill", "create", "hourly", *DATES, "--dry-run").stdout.count("waiting") == 4
+    short = cli("backfill", "create", "hourly", *DATES, "--dry-run").stdout
+    assert short == "4 runs would be created, 0 left out, DAG version 1. Nothing is created yet.\n"
+    assert cli("backfill", "create", "hourly", *DATES, "--dry-run", "--verbose").stdout.count("waiting") == 4
     assert cli.json("backfill", "list") == []
     assert "No backfills." in cli("backfill", "list").stderr
 
@@ -75,7 +77,11 @@ def test_refusals_are_one_sentence_with_the_right_exit_code(cli: Cli, scenario: 
     for arguments, exit_code, sentence in (
         (("create", "pair", *DATES), 2, "has no periodic schedule"),
         (("create", "hourli", *DATES), 3, "did you mean 'hourly'?"),
-        (("create", "hourly", *DATES, "--max-active-runs", "0"), 2, "0 is not in the range"),
+        (
+            ("create", "hourly", *DATES, "--max-active-runs", "0"),
+            2,
+            "--max-active-runs must be a whole number from 1 to 10,000, not '0'.",
+        ),
         (("create", "hourly", *DATES[:2], "--to", "yesterday"), 2, "'yesterday' is not an ISO 8601 time"),
         (("show", "9"), 3, "There is no backfill 9"),
         (("cancel", "9"), 3, "There is no backfill 9"),

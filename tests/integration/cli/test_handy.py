@@ -43,7 +43,22 @@ def test_versions_mark_the_current_one(cli: Cli, scenario: Scenario) -> None:
     scenario.add(dag("pair", {"first": []}))
 
     assert [(row["number"], row["is_current"]) for row in cli.json("dags", "versions", "pair")] == [(2, True), (1, False)]
-    assert "is current" in cli("dags", "show", "pair").stdout
+    assert "is current" in cli("dags", "show", "pair", "--wide").stdout
+
+
+def test_versions_are_compared(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(dag("pair", {"first": []}))
+
+    assert '-      "task_id": "second",' in cli("dags", "versions", "pair", "--diff", "1", "2").stdout
+    assert cli("dags", "versions", "pair", "--diff", "2", "2").stdout == "They are equal.\n"
+    missing = cli("dags", "versions", "pair", "--diff", "1", "9")
+    assert (missing.exit_code, "has no version 9" in missing.stderr) == (3, True)
+
+
+def test_a_run_is_not_found_by_its_logical_date_but_named(cli: Cli, scenario: Scenario) -> None:
+    cli("dags", "trigger", "pair", "--run-id", "mine", "--logical-date", "2026-01-02T00:00:00+00:00")
+
+    assert "a run of this logical date: 'mine'" in cli("runs", "show", "pair", "2026-01-02").stderr
 
 
 def test_a_triggered_run_comes_with_the_next_command_and_its_page(cli: Cli, scenario: Scenario) -> None:

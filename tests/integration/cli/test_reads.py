@@ -41,7 +41,7 @@ def test_an_undecided_task_has_the_state_null(cli: Cli, scenario: Scenario) -> N
     scenario.trigger("pair", run_id="one")
 
     assert [task["state"] for task in cli.json("tasks", "list", "pair", "one")] == [None, None]
-    assert cli("tasks", "list", "pair", "one").stdout.count("none") == 2
+    assert cli("tasks", "list", "pair", "one").stdout.count("no state") == 2
 
 
 def test_tasks_without_a_run_are_those_of_the_newest_version(cli: Cli, scenario: Scenario) -> None:

@@ -58,7 +58,7 @@ def test_a_table_fits_80_columns_and_breaks_no_id(printed: Any, columns: list[st
     for name in columns:
         if name.endswith("_id") or name.endswith("state"):
             assert any(str(VALUES[name]) in line for line in lines), name
-    assert message.startswith("Not shown, because the terminal is too narrow: ")
+    assert message.startswith("Not shown, to fit 80 columns: ")
 
 
 def test_ids_that_are_too_wide_widen_the_table_instead_of_being_broken(printed: Any) -> None:
@@ -107,3 +107,15 @@ def test_without_a_terminal_everything_is_there(capsys: pytest.CaptureFixture[st
     output.table([VALUES | {"dag_id": LONG_ID}], RUNS, empty="")
 
     assert "2026-03-01 06:30:15+00:00" in capsys.readouterr().out
+
+
+def test_a_pipe_gets_whole_lines_and_all_columns_unless_it_names_a_width(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for wide, width, shown in ((False, "80", False), (False, "", True), (True, "80", True), (None, "80", True)):
+        monkeypatch.setenv("COLUMNS", width)
+        with click.Context(click.Command("list")) as context:
+            context.meta["paceline.wide"] = wide
+            output.table([VALUES | {"state": None}], TASKS, empty="")
+        text, message = capsys.readouterr()
+        assert (VALUES["worker"] in text, "worker" in message) == (shown, not shown)
+        assert VALUES["reason"].strip() in text and "export_to_warehouse[12]  no state" in text
+        assert ("+00:00" in text) is (wide is not False)
