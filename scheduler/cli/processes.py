@@ -1,4 +1,4 @@
-"""`paceline scheduler`, `worker`, `waiter` and `web`: each starts a process."""
+"""`paceline scheduler`, `worker`, `waiter` and `web` each start a process; `paceline spark` prepares the machine of workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler.authoring.arguments import is_reserved_queue
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.process import hardening
 
 if TYPE_CHECKING:
@@ -78,6 +78,29 @@ def web() -> None:
     settings = options.settings()
     options.refuse_taken_port("web", settings.web.address, settings.web.port)
     click.get_current_context().exit(serve.run(settings, say=output.say))
+
+
+@click.group(cls=lazy.NounGroup)
+def spark() -> None:
+    """Prepare this machine for Spark tasks."""
+
+
+@spark.command()
+def archive() -> None:
+    """Create the class archive of Spark, which lets JVMs start in 3 s instead of 5. An existing archive is kept.
+
+    The archive takes half a minute to create and 200 MB of disk. All Spark workers of this Python environment use it. Run this
+    command again after an upgrade of Java or PySpark; until then, JVMs start without the archive.
+    """
+    from workers.spark import archive as archives
+
+    settings = options.settings()
+    if not archives.path(settings).is_file():
+        from workers.spark.sessions import archiving
+
+        click.echo("Archiving Spark's classes, so that its JVMs start sooner; this takes half a minute.", err=True)
+        archiving.make(settings)
+    click.echo(f"Spark's classes are archived in {archives.path(settings)}.")
 
 
 def default_concurrency(settings: Settings, queues: Collection[str]) -> int:

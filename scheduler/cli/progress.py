@@ -13,7 +13,7 @@ from rich.text import Text
 from sqlalchemy import Connection, Engine
 
 from scheduler import states
-from scheduler.cli import output, spark
+from scheduler.cli import output, spark_progress
 from scheduler.exceptions import WaitTimeoutError
 from scheduler.store.db import database
 from scheduler.store.queries import reads
@@ -90,7 +90,7 @@ class _Lines:
         self._seen: set[tuple[Any, ...]] = set()
         self._run_state: str | None = None
         self._error: str | None = None
-        self._tenths = spark.Tenths()
+        self._tenths = spark_progress.Tenths()
 
     def show(self, now: dict[str, Any]) -> None:
         run = now["run"]
@@ -141,7 +141,7 @@ class _Bars:
             detail = Text(_detail(task).lstrip(" ,"), style="dim", overflow="ellipsis", no_wrap=True)
             grid.add_row(Text(f"  {output.indexed(task)}"), state, detail)
             if task["state"] == "running" and task["progress"]:
-                bar, words = spark.bar(task["progress"])
+                bar, words = spark_progress.bar(task["progress"])
                 grid.add_row(Text(""), bar, words)
         if len(active) > SHOWN:
             grid.add_row(Text(f"  and {len(active) - SHOWN} more", style="dim"))
