@@ -130,9 +130,12 @@ def example_folders(airflow_site: Path) -> list[Path]:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def provider_packages(airflow_site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The provider packages that come with Airflow, next to Paceline as by `pip install --no-deps`: without Airflow itself."""
+    """The provider packages that come with Airflow, next to Paceline as by `pip install --no-deps`: without Airflow itself.
+
+    Of one module, since pip would find them there when a later module installs packages of its own.
+    """
     beside = tmp_path_factory.mktemp("site")
     (beside / "airflow").mkdir()
     (beside / "airflow" / "providers").symlink_to(airflow_site / "airflow" / "providers")

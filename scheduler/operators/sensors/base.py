@@ -66,8 +66,8 @@ class BaseSensorOperator(Operator):
     - `poke_interval` (60), `timeout` (7 days) and `max_wait`: seconds or timedeltas. `max_wait` limits the interval.
     - `mode`: "poke" keeps the worker and the slots between two pokes, "reschedule" releases them.
     - `exponential_backoff`: double the interval after each poke, with jitter.
-    - `soft_fail`: skip instead of failing on a timeout or FailTask. `never_fail`: skip on any error.
-      `silent_fail`: log an error of a poke and poke again. Only one of the three can be True.
+    - `soft_fail`: skip instead of failing on a timeout or FailTask. `never_fail`: skip on any error. Only one of the two can
+      be True. `silent_fail`: log an error of a poke and poke again.
 
     A timeout raises SensorTimeout and is not retried. A retry does not start it again; a clear does.
     """
@@ -86,8 +86,8 @@ class BaseSensorOperator(Operator):
     def __init__(self, **kwargs: Unpack[SensorArguments]) -> None:
         given: dict[str, Any] = {**kwargs}
         super().__init__(**given)
-        if sum((self.soft_fail, self.never_fail, self.silent_fail)) > 1:
-            raise self.checks().refuse("only one of soft_fail, never_fail and silent_fail can be True.")
+        if self.soft_fail and self.never_fail:
+            raise self.checks().refuse("only one of soft_fail and never_fail can be True.")
 
     @property
     def reschedule(self) -> bool:
@@ -142,15 +142,18 @@ class BaseSensorOperator(Operator):
         return self._failing_softly(resume)
 
     def _poke(self, context: "Context") -> Any:
-        try:
-            return self._failing_softly(lambda: self.poke(context))
-        except (SkipTask, FailTask, TaskTimeout):
-            raise
-        except Exception:
-            if not self.silent_fail:
+        def poke() -> Any:
+            try:
+                return self.poke(context)
+            except (SkipTask, FailTask, TaskTimeout):
                 raise
-            log.warning("A poke failed; the sensor pokes again (silent_fail)", exc_info=True)
-            return False
+            except Exception:
+                if not self.silent_fail:
+                    raise
+                log.warning("A poke failed; the sensor pokes again (silent_fail)", exc_info=True)
+                return False
+
+        return self._failing_softly(poke)
 
     def _failing_softly(self, call: Callable[[], Any]) -> Any:
         """The result of `call`. With soft_fail, FailTask and timeouts become a skip, and with never_fail every error.

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from scheduler.deciding.teardowns import still_to_run
 from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, UNFINISHED, RunState
+from scheduler.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
 from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
@@ -65,8 +65,9 @@ def mark_rows(
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> Changes:
     """End a run as success or failed. Returns the changes of its task instances. NotFoundError.
 
-    Failed: waiting task instances are skipped, and running ones are stopped and fail. Success: every task instance that has
-    not succeeded and was not skipped becomes success. Teardowns run if their setup succeeded; then the run ends after them.
+    Failed: task instances whose try has started are stopped and fail, also deferred and rescheduled ones, and the others are
+    skipped. Success: every task instance that has not succeeded and was not skipped becomes success. Teardowns run if their
+    setup succeeded; then the run ends after them.
     """
     if state not in RUN_FINISHED:
         raise PacelineError(f"A run cannot be marked {state}: choose success or failed.")
@@ -78,11 +79,11 @@ def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) 
 def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | None = None, reason: str | None = None) -> Changes:
     """End a locked run as `mark_run` does, for a person or for another `reason`. Returns the changes of its task instances.
 
-    Running task instances are stopped and get the state `stopped`.
+    Task instances whose try has started get the state `stopped`.
     """
     instances = selection.lock_instances(connection, run.id)
     becomes = {
-        one: S.SUCCESS if state is RunState.SUCCESS else (stopped or S.FAILED) if one.state in STARTED else S.SKIPPED
+        one: S.SUCCESS if state is RunState.SUCCESS else (stopped or S.FAILED) if one.state in STARTED | SUSPENDED else S.SKIPPED
         for one in instances
         if one.state in (NOT_GOOD if state is RunState.SUCCESS else UNFINISHED)
     }

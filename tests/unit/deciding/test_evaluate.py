@@ -80,6 +80,15 @@ def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
     assert [(decision.map_index, decision.state) for decision in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
 
 
+def test_of_a_mapped_branch_outside_of_groups_every_instance_must_choose_a_task() -> None:
+    mapped: dict[str, Any] = {"expand": {"kind": "product", "inputs": [{"literal": 2}]}, "branches": True}
+    plan = dag("d", {"a": [], "both": ["a"], "one": ["a"]}, options={"a": mapped})
+    given = {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {-1: S.NONE}, 2: {-1: S.NONE}}
+    branched = Facts(branched=(Branched(task_no=0, map_index=1, skip=frozenset({"one"})),))
+
+    assert decided(plan, evaluate(plan, given, branched)) == {"both": S.SCHEDULED, "one": S.SKIPPED}
+
+
 def test_a_mapped_task_is_expanded_once_it_may_run_and_its_sources_have_ended() -> None:
     spec = {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}}
     plan = dag("d", {"a": [], "other": [], "b": ["a", "other"]}, options={"b": spec}, rules={"b": "one_success"})

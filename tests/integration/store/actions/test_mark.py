@@ -11,6 +11,7 @@ from scheduler.states import RunState, TaskState
 from scheduler.store.actions import delete, mark
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker.claims import Deferral, Ending
 
 S = TaskState
 
@@ -117,6 +118,27 @@ def test_a_run_marked_failed_stays_failed_when_its_last_task_ends(scenario: Scen
     scenario.turn()
     assert scenario.states() == {"a": "failed", "b": "skipped", "x": "success"}
     assert scenario.run_state(run) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ending", "becomes"),
+    [
+        (Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={})), "failed"),
+        (Ending(S.UP_FOR_RESCHEDULE, delay_s=60), "failed"),
+        (Ending(S.UP_FOR_RETRY, delay_s=60), "skipped"),
+    ],
+)
+def test_a_task_that_waits_within_its_try_fails_with_its_run_as_a_running_one(
+    scenario: Scenario, ending: Ending, becomes: str
+) -> None:
+    scenario.add(dag("d", {"a": []}, options={"a": {"retries": 1}}))
+    scenario.trigger("d", run_id="r")
+    assert scenario.follower.report(running(scenario), ending)
+
+    changes = transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
+
+    assert brief(changes) == [("a", -1, ending.state.value, becomes)]
+    assert scenario.states() == {"a": becomes}
 
 
 def test_a_run_marked_success_has_succeeded_everywhere(scenario: Scenario) -> None:
