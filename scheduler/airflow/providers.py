@@ -4,7 +4,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 from scheduler.operators.sensors.base import BaseSensorOperator
@@ -102,6 +102,8 @@ class NoLineage:
 
     has_collected = False
     collected_assets = SimpleNamespace(inputs=(), outputs=(), extra=())
+    #: Without it, `common.compat` takes this for a collector of Airflow 3.1 and adds `add_extra` itself.
+    _extra: Mapping[str, Any] = MappingProxyType({})
 
     def create_asset(self, **_arguments: Any) -> None:
         """Return None: there is no asset for what a hook names."""

@@ -65,7 +65,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 date = datetime(2026, 3, 4, 5, 6, 7, 8, tzinfo=UTC)
 def rendered(text, native):
     dag = DAG("d", schedule=None, start_date=date, render_template_as_native_obj=native,
-              params={"n": 3, "words": ["a", "b"], "text": Param("x", type="string")},
+              params={"k": "", "n": 3, "words": ["a", "b"], "text": Param("x", type="string")},
               user_defined_macros={"double": lambda x: 2 * x}, user_defined_filters={"shout": lambda text: text.upper() + "!"})
     task = BaseOperator(task_id="t", dag=dag)
     run = DagRun(dag_id="d", run_id="r", logical_date=date, data_interval_start=date - timedelta(days=1), data_interval_end=date,
@@ -89,7 +89,7 @@ print(json.dumps([rendered(*case) for case in json.loads(Path(sys.argv[1]).read_
 def rendered(text: str, native: bool, settings: Settings) -> Any:
     with DAG(
         "d", schedule=None, start_date=DATE, render_template_as_native_obj=native,
-        params={"n": 3, "words": ["a", "b"], "text": Param("x", type="string")},
+        params={"k": "", "n": 3, "words": ["a", "b"], "text": Param("x", type="string")},
         user_defined_macros={"double": lambda x: 2 * x}, user_defined_filters={"shout": lambda text: text.upper() + "!"},
     ):  # fmt: skip
         task = BaseOperator(task_id="t")

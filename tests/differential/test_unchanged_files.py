@@ -26,7 +26,9 @@ WHOLE = ("airflow.sdk", "airflow.sdk.exceptions")
 #: Names that are no names for DAG files.
 INNER = {"__version__", "ErrorType"}
 #: The first modules of rows that Airflow 3.3 does not have: it has removed two, and adds one in 3.4.
-OF_OTHER_RELEASES = {"airflow.utils.dag_parsing_context", "airflow.operators.subdag", "airflow.sdk.definitions.loop"}
+OF_OTHER_RELEASES = {
+    "airflow.utils.dag_parsing_context", "airflow.operators.subdag", "airflow.operators.sensors", "airflow.sdk.definitions.loop"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

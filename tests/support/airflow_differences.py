@@ -7,6 +7,7 @@ class Difference(StrEnum):
     """A class of differences, by its title on the page. `make test-airflow` accepts a difference only if it belongs to one."""
 
     BRANCH_IN_MAPPED_GROUP = "A branch in a mapped group"
+    MAPPED_BRANCH = "A mapped branch"
     SETUP_IN_BLOCK = "A setup or teardown inside a `with setup >> teardown:` block"
     SKIP_AND_FAILURE = "A skip and a failure above one task"
     MAPPED_OVER_RESULT = "A task that is mapped over a result"
@@ -28,5 +29,7 @@ class Difference(StrEnum):
     NO_LOGICAL_DATE = "Runs without a logical date"
     FAILED_IN_AVERAGE = "Failed runs in averages"
     SENSOR_TIMEOUT = "The timeout of a sensor over its retries"
+    PAUSED_AND_ASSETS = "Updates of assets while a DAG is paused"
+    NEVER_FAIL = "`never_fail` and a timeout"
     CRASHED_TRIGGER = "A trigger that crashes"
     TRIGGERED_RUN = "Retries of TriggerDagRunOperator"

@@ -62,7 +62,7 @@ class MemoryCallbacks:
         for function in callback_context.functions({self._dag.dag_id: self._dag}, call):
             try:
                 function.call()
-            except Exception:
+            except (Exception, SystemExit):
                 sys.stderr.write(f"The {kind} callback {function.name} of {call['about']} failed:\n{traceback.format_exc()}")
 
     def _event(self, kind: str, instance: Instance | None, state: TaskState | None, reason: str | None) -> dict[str, Any]:
