@@ -194,9 +194,13 @@ def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> lis
 
 def found(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> set[Entry]:
     """The entries of `tasks` that this run has: its tasks, or map indexes of them."""
+    return _of_run(dag, instances, entries(tasks))
+
+
+def _of_run(dag: SerializedDag, instances: Sequence[Instance], wanted: set[Entry]) -> set[Entry]:
     places = {(ti.task_id, ti.map_index) for ti in instances}
     names = {ti.task_id for ti in instances} | dag.number.keys()
-    return {(name, index) for name, index in entries(tasks) if ((name, index) in places if index is not None else name in names)}
+    return {(name, index) for name, index in wanted if ((name, index) in places if index is not None else name in names)}
 
 
 def entries(tasks: Tasks) -> set[Entry]:
@@ -220,7 +224,8 @@ def _named_with_relatives(dag: SerializedDag, instances: Sequence[Instance], tas
         return [ti for ti in instances if ti.id in tasks.keys]
     if not tasks.task_ids and tasks.regex is None:
         return instances
-    named = entries(tasks) | {(name, tasks.map_index) for name in _matches(dag, instances, tasks.regex)}
+    # What this run does not have has no relatives in it either.
+    named = _of_run(dag, instances, entries(tasks) | {(name, tasks.map_index) for name in _matches(dag, instances, tasks.regex)})
     places = {
         Place(dag.number[name], index if index is not None and index >= 0 else None) for name, index in named if name in dag.number
     }

@@ -46,6 +46,7 @@ def test_a_collector_of_lineage_that_collects_nothing() -> None:
 
     assert collector.create_asset(scheme="s3") is None
     assert (list(collector.collected_assets.inputs), collector.has_collected) == ([], False)
+    assert hasattr(collector, "_extra"), "otherwise common.compat adds add_extra itself, for which it needs classes of Airflow"
 
 
 def test_arguments_of_a_function() -> None:

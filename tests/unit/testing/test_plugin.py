@@ -1,6 +1,7 @@
 """The pytest plugin, as the tests of a DAG repository use it."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -350,8 +351,11 @@ def test_callbacks_and_notifiers_are_called_as_by_the_engine(dag_maker: DagMaker
     def broken(context: Any) -> None:
         raise ValueError("not sent")
 
+    def quits(context: Any) -> None:
+        sys.exit(3)
+
     Note.sent.clear()
-    ended = {"on_success_callback": [broken, called], "on_failure_callback": called, "on_skipped_callback": called}
+    ended = {"on_success_callback": [broken, quits, called], "on_failure_callback": called, "on_skipped_callback": called}
     with dag_maker("d", on_failure_callback=Note("{{ dag.dag_id }} {{ run_id }}"), on_success_callback=called):
 
         @task(retries=1, on_execute_callback=called, on_retry_callback=called, **ended)
@@ -378,7 +382,7 @@ def test_callbacks_and_notifiers_are_called_as_by_the_engine(dag_maker: DagMaker
         ("skips", "skipped", 1, "None"),
         ("flaky", "running", 2, "None"), "runs", ("flaky", "success", 2, "None"), ("fails", "failed", 1, "PacelineError('broken')"),
     ]  # fmt: skip
-    assert "callback" in (printed := capsys.readouterr().err) and "ValueError: not sent" in printed
+    assert "callback" in (printed := capsys.readouterr().err) and "ValueError: not sent" in printed and "SystemExit: 3" in printed
 
 
 def test_13_tasks_take_less_than_half_a_second(dag_maker: DagMaker, run_dag: Run) -> None:

@@ -79,6 +79,14 @@ def test_runs_without_the_task_or_map_index_are_passed_over(act: Act, three: Sce
     assert changed(act, three, Tasks(task_ids=("new",)), ALL_RUNS) == (["r3.new[-1]"], 2)
 
 
+@pytest.mark.parametrize("named", [{"task_ids": (("work", 4),)}, {"regex": "^work$", "map_index": 4}])
+def test_in_a_run_that_is_passed_over_no_relative_changes(act: Act, three: Scenario, named: dict[str, Any]) -> None:
+    done, _ = changed(act, three, Tasks(**named, upstream=True, downstream=True), FROM_FIRST)
+
+    assert {"r1.items[-1]", "r2.items[-1]"} <= set(done)
+    assert not any(name.startswith("r3.") for name in done)
+
+
 NOT_FOUND: list[tuple[Tasks, Runs, str]] = [
     (Tasks(task_ids=(("work", 0), ("work", 99))), Runs(dag_id="d", run_id="r3"), "no instance of map index 99"),
     (Tasks(task_ids=("items", ("work", 99))), ALL_RUNS, "no instance of map index 99 in any of these runs"),
