@@ -12,6 +12,9 @@ ORDER = "coalesce({0}.logical_date, {0}.run_after)"
 #: The run `{0}` comes after the run `{1}` of the same DAG.
 AFTER = f"({ORDER}, {{0}}.id) > ({ORDER.replace('0', '1')}, {{1}}.id)"
 
+#: The key of the data of a version with this limit of a DAG.
+MOST_FAILED = "max_consecutive_failed_dag_runs"
+
 
 def pause(connection: Connection, dag_id: str) -> bool:
     """Create no more runs of the DAG, and start no more of its task instances; False if it was paused already."""
@@ -50,7 +53,7 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
     rows = connection.exec_driver_sql(
         f"""
         with limited as (
-            select d.dag_id, (v.data->>'max_consecutive_failed_dag_runs')::int as most
+            select d.dag_id, (v.data->>'{MOST_FAILED}')::int as most
               from dag d join dag_version v on v.id = d.version_id
              where d.dag_id in (select dag_id from dag_run where id = any(%(closed)s::bigint[]) and state = 'failed')
         ), failing as (

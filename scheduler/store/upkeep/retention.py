@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
-from scheduler.store.dags.dags import AFTER
+from scheduler.store.dags.dags import AFTER, MOST_FAILED
 from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently
 from scheduler.store.runs import deleted_runs
@@ -27,6 +27,8 @@ LONGEST_S = 600.0
 #: - the last run of its DAG that is not manual, and the last one that its schedule made, from which the schedule continues,
 #: - runs of dates that the schedule has yet to reach: it would create them again,
 #: - the last run of all, and the one before an unfinished run, if tasks of the DAG depend on the previous run,
+#: - the last success of its DAG that is not manual, which the next run has as its previous success,
+#: - the failed runs that count towards max_consecutive_failed_dag_runs now,
 #: - runs of a backfill that has not ended.
 FREE_RUN = f"""
     r.state in {RUN_FINISHED.sql} and r.ended_at < %(before)s
@@ -39,6 +41,19 @@ FREE_RUN = f"""
     and (r.logical_date is null or not {MADE_BY_SCHEDULE.format("r")} or exists (
             select 1 from dag_run l where l.dag_id = r.dag_id and {MADE_BY_SCHEDULE.format("l")}
                and l.logical_date > r.logical_date))
+    and (r.run_type = 'manual' or r.state <> 'success' or exists (
+            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual' and l.state = 'success'
+               and {AFTER.format("l", "r")}))
+    and (r.state <> 'failed' or not exists (
+            select 1 from dag d
+              join dag_version v on v.id = d.version_id
+             cross join lateral (
+                   select count(*) as later from (
+                          select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'failed' and {AFTER.format("l", "r")}
+                           limit (v.data->>'{MOST_FAILED}')::int) l) n
+             where d.dag_id = r.dag_id and n.later < (v.data->>'{MOST_FAILED}')::int
+               and not exists (
+                   select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'success' and {AFTER.format("l", "r")})))
     and (r.run_type = 'manual' or not exists (
             select 1 from dag_schedule s where s.dag_id = r.dag_id and s.next_logical_date <= r.logical_date))
     and (not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
