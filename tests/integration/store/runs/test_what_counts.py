@@ -41,7 +41,7 @@ RUN_COLUMNS = {"success": ["success"], "failed": ["failed"], "open": ["queued", 
 
 def row(start: str) -> dict[str, str]:
     """The cells of the row of the page that starts with this, by column."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = PAGE.read_text(encoding="utf-8").partition("## Runs that retention")[0].splitlines()
     [at] = [number for number, line in enumerate(lines) if line.startswith(f"| {start}")]
     head = max(number for number, line in enumerate(lines[:at]) if line.startswith("| |"))
     cells = [[cell.strip() for cell in lines[number].split("|")[2:-1]] for number in (head, at)]
