@@ -14,6 +14,7 @@ from scheduler.services.timeouts import Timeouts
 from scheduler.states import RunState
 from scheduler.states import TaskState as S
 from scheduler.store.actions import backfills, delete, mark
+from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
 from scheduler.store.upkeep import notices, processes, retention
@@ -36,6 +37,7 @@ DAGS: dict[str, dict[str, Any]] = {
     "end a run with teardowns": TEARDOWN,
     "timeouts": TEARDOWN,
     "assets": {"options": {"a": {"outlets": (ASSET.uri,), "notify": ("asset",)}}},
+    "pause if failing": {"max_consecutive_failed_dag_runs": 1},
     "deadlines": {"options": {"a": {"sla_s": 3600.0, "email": ("a@example.org",)}}},
     "notices": {"options": {"a": {"notify": ("on_success",)}}},
 }
@@ -183,6 +185,19 @@ def _cancel_backfill(one: Interleaving) -> Callable[[], Any]:
     return lambda: transact(one.scenario.engine, backfills.cancel, backfill_id)
 
 
+def _pause_if_failing(one: Interleaving) -> Callable[[], Any]:
+    """The last run has failed, unless a person clears it first."""
+    one.is_of_worker = False
+    transact(one.scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
+
+    def check() -> None:
+        states = one.scenario.rows("select r.state from dag_run r join dag_schedule s using (dag_id) where s.is_paused")
+        assert states in ([], [("failed",)]), f"the DAG is paused, and its run is {states}"
+
+    one.checks.append(check)
+    return lambda: transact(one.scenario.engine, dags.pause_if_failing, [one.run])
+
+
 def _plan(one: Interleaving) -> Callable[[], Any]:
     """Another DAG is due."""
     one.is_of_worker = False
@@ -285,6 +300,7 @@ STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
     "cancel a backfill": _cancel_backfill,
     "delete": _delete,
     "services": _turn,
+    "pause if failing": _pause_if_failing,
     "plan": _plan,
     "assets": _assets,
     "timeouts": _timeouts,

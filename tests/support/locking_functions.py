@@ -1,6 +1,7 @@
 """The functions and statements of the store that take a row lock, or update or delete a row, and what overlaps each of them."""
 
 import ast
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -9,8 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from scheduler.store.db.prepared import Prepared
+
 STORE = Path(__file__).parents[2] / "scheduler" / "store"
 LOCKS = re.compile(r"\bfor (no key update|update|share|key share)\b|\bupdate \w+( \w)?\s+set\b|\bdelete from\b", re.IGNORECASE)
+
+#: The functions of SQLAlchemy and of store/worker/worker_connection that send the text in their argument `statement`.
+SENDERS = ("exec_driver_sql", "run")
 
 #: By statement of the interleavings: the functions that it calls.
 COVERED: dict[str, set[str]] = {
@@ -25,6 +31,7 @@ COVERED: dict[str, set[str]] = {
     "lose": {"runs/instances.lose"},
     "mark": {"actions/mark._set", "actions/mark._stop"},
     "notices": {"upkeep/notices.begin", "upkeep/notices.claim", "upkeep/notices.end"},
+    "pause if failing": {"dags/dags.pause_if_failing"},
     "plan": {"dags/schedules.lock", "dags/schedules.plan"},
     "retention": {"upkeep/retention._deleted", "upkeep/retention.delete_runs"},
     "services": {"queueing/capacity.lock_runs", "queueing/capacity.lock_waiting_pools", "runs/instances.decide",
@@ -59,7 +66,7 @@ NEEDLESS: dict[str, set[str]] = {
         "runs/selection.lock_all", "worker/deferrals.claim",
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
-        "actions/delete.delete_dag", "actions/pools.delete_pool", "dags/dags.pause_if_failing", "queueing/capacity.park",
+        "actions/delete.delete_dag", "actions/pools.delete_pool", "queueing/capacity.park",
         "queueing/parking.park", "queueing/parking.unpark",
         "queueing/capacity.set_passing_on", "runs/deleted_runs.forget", "runs/deleted_runs.take", "runs/runs.store_error",
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
@@ -109,15 +116,28 @@ def _text(part: ast.AST, without: str | None = None) -> str:
 
 @contextmanager
 def entered() -> Iterator[set[str]]:
-    """The functions of the store that this thread enters inside, named as by `find`."""
+    """The functions of the store that this thread enters inside, and the texts that it sends there, named as by `find`."""
     names: set[str] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(f"{STORE}/"):
-            names.add(f"{Path(frame.f_code.co_filename).relative_to(STORE).with_suffix('')}.{frame.f_code.co_name}")
+        if event != "call":
+            return
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename.startswith(f"{STORE}/"):
+            names.add(f"{Path(frame.f_code.co_filename).relative_to(STORE).with_suffix('')}.{name}")
+        if name in SENDERS and isinstance(statement := frame.f_locals.get("statement"), str):
+            names.update(text for text, parts in texts.items() if all(part in statement for part in parts))
 
+    texts = {text: _parts_of(text) for text in set().union(*TEXTS.values())}
     sys.setprofile(note)
     try:
         yield names
     finally:
         sys.setprofile(None)
+
+
+def _parts_of(text: str) -> list[str]:
+    """What a statement with this text has in it: of a prepared one its execution, of a template all but its fields."""
+    module, _, name = text.rpartition(".")
+    sent = getattr(importlib.import_module(f"scheduler.store.{module.replace('/', '.')}"), name)
+    return [f"execute {sent.name}("] if isinstance(sent, Prepared) else re.split(r"\{\w+\}", sent)

@@ -66,6 +66,11 @@ class Progress:
     #: Only for traces.
     jobs: tuple[Job, ...] = ()
 
+    def __add__(self, other: "Progress") -> "Progress":
+        """This, with the counts of `other` added."""
+        counts = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
+        return dataclasses.replace(self, **counts)
+
     def as_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self)
         if not self.jobs:
@@ -73,6 +78,7 @@ class Progress:
         return fields
 
 
+COUNTS = tuple(field.name for field in dataclasses.fields(Progress) if field.type == "int" or field.type is int)
 #: Returns the current progress, or None if it is unknown. Another thread than that of the task calls it. Errors are ignored.
 Look = Callable[[], Progress | None]
 

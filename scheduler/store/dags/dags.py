@@ -50,12 +50,25 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
     Returns that number for each paused DAG. This is not in the transaction that closes the run, because a dag_schedule row
     must be locked before a dag_run row.
     """
+    # The second statement begins with the locks: until then, a person may clear a run that failed.
+    held = connection.exec_driver_sql(
+        f"""
+        select s.dag_id
+          from dag_schedule s join dag d on d.dag_id = s.dag_id join dag_version v on v.id = d.version_id
+         where s.dag_id in (select dag_id from dag_run where id = any(%(closed)s::bigint[]) and state = 'failed')
+           and (v.data->>'{MOST_FAILED}')::int > 0 and not s.is_paused
+         order by s.dag_id for no key update of s
+        """,
+        {"closed": list(closed)},
+    )
+    if not (dag_ids := list(held.scalars())):
+        return {}
     rows = connection.exec_driver_sql(
         f"""
         with limited as (
             select d.dag_id, (v.data->>'{MOST_FAILED}')::int as most
               from dag d join dag_version v on v.id = d.version_id
-             where d.dag_id in (select dag_id from dag_run where id = any(%(closed)s::bigint[]) and state = 'failed')
+             where d.dag_id = any(%(held)s)
         ), failing as (
             select l.dag_id, l.most from limited l
              cross join lateral (
@@ -63,13 +76,10 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
                      from (select r.state from dag_run r where r.dag_id = l.dag_id and r.state in {RUN_FINISHED.sql}
                             order by {ORDER.format("r")} desc, r.id desc limit l.most) newest) n
              where l.most > 0 and n.failed = l.most
-        ), held as (
-            select s.dag_id, f.most from dag_schedule s join failing f using (dag_id)
-             where not s.is_paused order by s.dag_id for no key update of s
         )
-        update dag_schedule s set is_paused = true from held where s.dag_id = held.dag_id returning s.dag_id, held.most
+        update dag_schedule s set is_paused = true from failing f where s.dag_id = f.dag_id returning s.dag_id, f.most
         """,
-        {"closed": list(closed)},
+        {"held": dag_ids},
     )
     return {row.dag_id: row.most for row in rows}
 

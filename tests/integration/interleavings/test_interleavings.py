@@ -33,7 +33,7 @@ def test_what_a_statement_decides_is_true_when_it_has_its_locks(scenario: Scenar
 
 
 #: What the statements change.
-TABLES = ("task_instance", "dag_run", "notice", "xcom", "backfill", "deferral", "deadline")
+TABLES = ("task_instance", "dag_run", "notice", "xcom", "backfill", "deferral", "deadline", "dag_schedule")
 
 
 def rows_of(scenario: Scenario) -> dict[str, object]:
@@ -42,14 +42,15 @@ def rows_of(scenario: Scenario) -> dict[str, object]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_each_statement_calls_the_functions_that_it_covers_and_changes_rows(scenario: Scenario, statement: str) -> None:
+def test_each_statement_calls_the_functions_and_sends_the_texts_that_it_covers(scenario: Scenario, statement: str) -> None:
     one = interleaving(scenario, statement)
     try:
         call = STATEMENTS[statement](one)
         before = rows_of(scenario)
         with locking_functions.entered() as entered:
             call()
-        assert locking_functions.COVERED.get(statement, set()) <= entered
+        listed = [which.get(statement, set()) for which in (locking_functions.COVERED, locking_functions.TEXTS)]
+        assert set().union(*listed) <= entered
         assert rows_of(scenario) != before
     finally:
         one.close()

@@ -286,6 +286,22 @@ def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
     json.dumps(found.as_json())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("every", [60, 120])
+def test_progress_counts_more_stages_than_the_jvm_keeps(jvm: WarmJvm, every: int) -> None:
+    """Read each `every` stages; the JVM keeps 100."""
+    with session.opened(jvm, {}, name="many") as spark:
+        look = watch.look(jvm)
+        for done in range(1, 121):
+            spark.sparkContext.parallelize([1], 1).count()
+            if done % every == 0:
+                seen_now = eventually(lambda done=done: (now := look()) is not None and now.stages_done == done and now)
+
+    assert (seen_now.stages, seen_now.stages_done) == (120, 120)
+    if every < 100:
+        assert (seen_now.tasks, seen_now.tasks_done) == (120, 120)
+
+
 def test_a_full_disk_of_logs_does_not_block_the_jvm(jvm: WarmJvm) -> None:
     stderr, full = os.dup(2), os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, 2)
