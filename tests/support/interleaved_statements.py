@@ -16,7 +16,7 @@ from scheduler.states import TaskState as S
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
-from scheduler.store.runs import deadlines
+from scheduler.store.runs import deadlines, instances
 from scheduler.store.upkeep import notices, processes, retention
 from scheduler.store.worker import deferrals, dispatches, xcoms
 from scheduler.store.worker.claims import Continuation, Deferral, Ending
@@ -134,12 +134,17 @@ def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[],
 
 
 def _turn(one: Interleaving) -> Callable[[], Any]:
-    """A turn decides and queues `b`, and starts a run of another DAG."""
+    """A turn decides and queues `b`, and starts a run of another DAG. The server is taken to have crashed before."""
     one.is_of_worker = False
     mark_(one.scenario, S.SUCCESS, "a")
     one.scenario.add(dag("s", {"started": []}))
     one.scenario.trigger("s")
-    return one.scenario.turn
+
+    def turn() -> None:
+        one.scenario.turn()
+        transact(one.scenario.engine, instances.dispatch_again)
+
+    return turn
 
 
 def _delete(one: Interleaving) -> Callable[[], Any]:
