@@ -159,7 +159,11 @@ def airflow_page() -> str:
     ]
     lines += [f"| `{name}` | {table.REASONS.get(name, '')} |" for name in sorted(missing)]
     lines += ["", "## Modules that are not supported", "", "| module | instead |", "|---|---|"]
-    lines += [f"| `{module}` | {text} |" for module, text in table.MODULE_REASONS.items() if text]
+    lines += [
+        f"| `{module}` | {text.replace('{}', 'apache-airflow-providers-...')} |"
+        for module, text in table.MODULE_REASONS.items()
+        if text
+    ]
     return _page("Airflow imports", lines)
 
 

@@ -3,6 +3,7 @@
 It is off unless core.airflow_imports is true. It never hides an installed Apache Airflow: then it is an error.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -67,6 +68,9 @@ class AirflowModule(ModuleType):
             value = ours.get()
             setattr(self, name, value)
             return value
+        if names.is_known(f"{self.__name__}.{name}"):
+            # As in Airflow 2, `import airflow` is enough for airflow.utils.dates.
+            return importlib.import_module(f"{self.__name__}.{name}")
         # Python turns this into an ImportError, which a file may catch; scheduler/dagfiles/advice.py adds the reason to it.
         raise AttributeError(f"{self.__name__} has no {name!r} here. {names.reason(self.__name__, name)}")
 

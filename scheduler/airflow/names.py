@@ -12,6 +12,8 @@ from scheduler.airflow.table import MODULE_REASONS, REASONS, RENAMED, ROWS, SERV
 ROOT = "airflow"
 #: The provider package with the names of Airflow 2 and 3 in one place. It has all names that some other module has.
 COMPAT = "airflow.providers.common.compat"
+#: Folders of several provider packages, such as apache-airflow-providers-apache-hive. Elsewhere, the folder is one package.
+FAMILIES = frozenset({"apache", "atlassian", "cncf", "common", "dbt", "edge3", "microsoft"})
 _ALL_NAMES = ("airflow.sdk", "airflow.sdk.exceptions", "airflow.sdk.timezone", "airflow.sdk.bases.sensor")
 
 #: Every module of Airflow in the table.
@@ -71,11 +73,18 @@ def reason(module: str, name: str = "") -> str:
     if name and name not in REASONS and is_known(module) and (place := home(name)) is not None:
         return f"{module} has no {name}: write `from {place} import {name}`."
     if name and is_known(module):
-        return f"Paceline has no {name}: {REASONS.get(name, MODULE_REASONS[ROOT])}."
+        return f"Paceline has no {name}: {REASONS.get(name, _of_module(module))}."
     if (moved := _modern(module)) is not None:
-        return f"Paceline has no counterpart of {module}, which is {moved} now: {MODULE_REASONS[f'{ROOT}.providers']}."
+        return f"Paceline has no counterpart of {module}, which is {moved} now: import that module, and {_of_module(moved)}."
+    return f"Paceline has no counterpart of {module}: {_of_module(module)}."
+
+
+def _of_module(module: str) -> str:
+    """Why there is no counterpart of a module or of a name in it; of a provider, with the name of its package."""
     longest = max((prefix for prefix in MODULE_REASONS if f"{module}.".startswith(f"{prefix}.")), key=len)
-    return f"Paceline has no counterpart of {module}: {MODULE_REASONS[longest]}."
+    parts = module.split(".")[2:]
+    words = parts[: 2 if parts[:1] and parts[0] in FAMILIES else 1]
+    return MODULE_REASONS[longest].replace("{}", f"apache-airflow-providers-{'-'.join(words)}")
 
 
 @cache

@@ -115,6 +115,7 @@ ROWS = (
         """utc utcnow utc_epoch datetime parse parse_timezone make_aware make_naive is_localized is_naive convert_to_utc
         coerce_datetime local_timezone from_timestamp""",
     ),
+    _row("airflow.settings", "scheduler.airflow.timezone", "TIMEZONE Session engine"),
     _row("airflow.utils.dates", "scheduler.airflow.classic", "days_ago parse_execution_date"),
     _row("airflow.utils.decorators", "scheduler.airflow.classic", "apply_defaults"),
     _row("airflow.utils.weekday airflow.providers.standard.utils.weekday", "scheduler.operators scheduler.airflow.classic",
@@ -240,7 +241,7 @@ _CLIENT = "or use the Python client of the service in a @task function"
 _NO_USER_CODE = "schedulers never run user code"
 #: Why a name is not supported, and what to use instead. It is read only if the name is not found here.
 REASONS = {
-    **dict.fromkeys(("provide_session", "create_session", "NEW_SESSION"), _NO_DATABASE),
+    **dict.fromkeys(("provide_session", "create_session", "NEW_SESSION", "Session", "engine"), _NO_DATABASE),
     **dict.fromkeys(("XCom", "BaseXCom", "XCOM_RETURN_KEY"), "use ti.xcom_pull and ti.xcom_push"),
     **dict.fromkeys(
         ("Timetable", "DagRunInfo", "DataInterval", "TimeRestriction"),
@@ -286,7 +287,8 @@ MODULE_REASONS: dict[str, str] = {
     "airflow.utils.dag_cycle_tester": "a circle of tasks is an import error, which `paceline dags errors` shows",
     "airflow.plugins_manager": "Paceline has no plugins; import classes and functions from modules of the DAGs folder",
     "airflow.example_dags": "copy this module into the DAGs folder, and import it from there",
-    "airflow.providers": f"install that provider package next to Paceline with `pip install --no-deps`, {_CLIENT}",
+    "airflow.models": f"it is for the database of Airflow, and {_NO_DATABASE}",
+    "airflow.providers": f"install its package next to Paceline with `pip install --no-deps {{}}`, {_CLIENT}",
     "airflow.providers.apache.spark": "use SparkSubmitOperator, SparkSqlOperator or @task.pyspark",
     "airflow.providers.standard": _OWN,
     "airflow.settings": _NO_DATABASE,

@@ -6,6 +6,8 @@ from typing import Any, overload
 from scheduler.authoring import zones
 
 utc = dt.UTC
+#: The default time zone, as airflow.settings has it. It is looked up at each use.
+TIMEZONE: dt.tzinfo
 utc_epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -78,3 +80,9 @@ def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> d
         return None
     moment = value if is_localized(value) else make_aware(value, tz)
     return moment.astimezone(tz) if tz else moment
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TIMEZONE":
+        return local_timezone()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

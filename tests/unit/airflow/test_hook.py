@@ -127,10 +127,10 @@ def test_names_that_are_not_supported_are_named_with_a_replacement(tmp_path: Pat
         "line 1: Paceline has no Nope: define what you need of it in a module of the DAGs folder.",
         "line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push.",
         "line 3: Paceline has no counterpart of airflow.contrib.operators.ssh_operator, which is"
-        " airflow.providers.ssh.operators.ssh now: install that provider package next to Paceline with `pip install --no-deps`, or"
-        " use the Python client of the service in a @task function.",
-        "line 4: Paceline has no counterpart of airflow.providers.google: install that provider package next to Paceline with"
-        " `pip install --no-deps`, or use the Python client of the service in a @task function.",
+        " airflow.providers.ssh.operators.ssh now: import that module, and install its package next to Paceline with `pip install"
+        " --no-deps apache-airflow-providers-ssh`, or use the Python client of the service in a @task function.",
+        "line 4: Paceline has no counterpart of airflow.providers.google: install its package next to Paceline with `pip install"
+        " --no-deps apache-airflow-providers-google`, or use the Python client of the service in a @task function.",
     ]
 
 
@@ -334,3 +334,22 @@ def test_an_unchanged_file_has_the_dates_of_airflow_2_in_its_context(tmp_path: P
     assert scheduled.xcoms["shell"] == "2026-03-01 00:00:00+00:00 2026-02-28 20260302"
     assert scheduled.xcoms["python"] == ["2026-03-01 00:00:00+00:00", "20260302", "2026-02-28", False]
     assert by_hand.xcoms["shell"] == "2026-03-01 00:00:00+00:00 2026-03-01 20260302" and by_hand.xcoms["python"][3]
+
+
+def test_a_module_is_found_without_its_own_import(tmp_path: Path) -> None:
+    source = """
+        import airflow
+        from airflow.settings import TIMEZONE
+
+        start = airflow.utils.dates.days_ago(1).astimezone(TIMEZONE)
+        dag = airflow.DAG("d", schedule=None, start_date=start)
+        """
+
+    assert loaded(tmp_path, source)["d"].timezone == "UTC"
+    assert "airflow.utils has no 'nothing' here" in message(tmp_path, "import airflow\nairflow.utils.nothing")
+
+
+def test_a_session_is_refused_with_the_reason(tmp_path: Path) -> None:
+    assert message(tmp_path, "from airflow.settings import Session").startswith(
+        "Paceline has no Session: a task has no access to the"
+    )

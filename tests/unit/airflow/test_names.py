@@ -77,7 +77,7 @@ def test_a_name_without_counterpart_has_a_replacement() -> None:
 def test_the_advice_for_an_old_module_names_its_place_today(old: str, new: str) -> None:
     (text,) = names.complaints(old, ["Thing"])
 
-    assert text.startswith(f"Paceline has no counterpart of {old}, which is {new} now: install ")
+    assert text.startswith(f"Paceline has no counterpart of {old}, which is {new} now: import that module, and install ")
 
 
 @pytest.mark.parametrize("module", ["airflow.operators.own_plugin", "airflow.nope", "airflow.contrib.operators.own_operator"])
@@ -87,7 +87,7 @@ def test_every_complaint_says_what_to_do(module: str) -> None:
 
 
 def test_a_module_imported_as_a_name_has_the_reason_of_the_module() -> None:
-    assert names.complaints("airflow", ["settings"]) == [names.reason("airflow.settings")]
+    assert names.complaints("airflow", ["jobs"]) == [names.reason("airflow.jobs")]
 
 
 def test_names_with_the_same_reason_are_one_sentence() -> None:
@@ -96,6 +96,28 @@ def test_names_with_the_same_reason_are_one_sentence() -> None:
 
 def test_names_without_counterpart_are_one_sentence() -> None:
     assert names.complaints("airflow.models", ["DAG", "One", "Two", "DagBag"]) == [
-        "Paceline has no One, Two: define what you need of it in a module of the DAGs folder.",
+        "Paceline has no One, Two: it is for the database of Airflow, and a task has no access to the database of Paceline; use the"
+        " REST API, or Variable and ti.xcom_pull.",
         "Paceline has no DagBag: load the files with `paceline dags list`, and test a DAG with `paceline dags test`.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("airflow.providers.docker.operators.docker", "docker"),
+        ("airflow.providers.cncf.kubernetes.operators.pod", "cncf-kubernetes"),
+        ("airflow.providers.google.cloud.hooks.gcs", "google"),
+        ("airflow.providers.microsoft.azure.hooks.wasb", "microsoft-azure"),
+        ("airflow.operators.hive_operator", "apache-hive"),
+    ],
+)
+def test_a_missing_provider_is_an_error_that_names_its_package(module: str, package: str) -> None:
+    assert f"`pip install --no-deps apache-airflow-providers-{package}`" in names.reason(module)
+
+
+@pytest.mark.parametrize("name", ["TaskFail", "TaskReschedule", "RenderedTaskInstanceFields", "SlaMiss"])
+def test_a_table_of_airflow_is_said_to_be_one(name: str) -> None:
+    assert names.reason("airflow.models", name).startswith(
+        f"Paceline has no {name}: it is for the database of Airflow, and a task has"
+    )

@@ -113,7 +113,7 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
         ("from airflow.exceptions import AirflowSkipException", "write `from scheduler.exceptions import AirflowSkipException`"),
         (
             "from airflow.providers.google.x import Y",
-            "Airflow is not installed. Paceline has no counterpart of airflow.providers.google.x: install that provider package",
+            "Airflow is not installed. Paceline has no counterpart of airflow.providers.google.x: install its package",
         ),
         ("import airflow", "Airflow is not installed; write `import scheduler`."),
         ("from scheduler import DAGG", "scheduler has no 'DAGG'; did you mean 'DAG'?"),
