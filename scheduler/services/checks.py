@@ -123,9 +123,9 @@ def space(settings: Settings) -> Iterator[Finding]:
 
 def server_space(engine: Engine, settings: Settings) -> Iterator[Finding]:
     """Check the disk of a PostgreSQL that is not embedded. SQL cannot tell its free space: the server must be on this machine."""
+    if settings.database.url is None:
+        return  # `space` checks the disk of the embedded one
     folder = Path(transact(engine, overview.data_directory) or "/nonexistent")
-    if folder.is_relative_to(settings.home):
-        return
     if (engine.url.host or "/")[0] == "/" or engine.url.host in LOOPBACK:
         try:
             yield _free(folder, "PostgreSQL")

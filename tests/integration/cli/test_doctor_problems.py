@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from sqlalchemy import create_engine
 from support.scenario import Scenario, dag
 from support.servers import PostgresServer
 
 from scheduler.cli import doctor as doctor_module  # noqa: F401  (the command has the name of its module)
 from scheduler.services import checks
 from scheduler.services.loop import SchedulerLoop
+from scheduler.settings import Settings
 from scheduler.store.db import roles
 from scheduler.store.db.database import transact
 
@@ -185,6 +187,13 @@ def test_the_disk_of_a_postgresql_on_this_machine_is_checked(cli: Cli, scenario:
     (folder,) = scenario.rows("select current_setting('data_directory')")[0]
 
     assert f"on the disk of {folder} (PostgreSQL)" in " ".join(finding["message"] for finding in cli.doctor())
+
+
+def test_the_disk_of_the_embedded_postgresql_is_checked_with_the_home_alone(tmp_path: Path) -> None:
+    settings = Settings.load({"PACELINE_HOME": str(tmp_path)})
+
+    assert list(checks.server_space(create_engine("postgresql+psycopg2:///"), settings)) == []
+    assert "home, logs, PostgreSQL" in " ".join(finding.message for finding in checks.space(settings))
 
 
 @contextlib.contextmanager
