@@ -87,7 +87,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     """One task of a DAG. Subclasses implement `execute`, list `template_fields`, and pass **kwargs on to this class."""
 
     #: The part of a worker that runs it: python, bash, empty or pyspark.
-    runtime: ClassVar[str] = "python"
+    worker_runtime: ClassVar[str] = "python"
     #: The default_args that apply to this task.
     _default_args: Mapping[str, Any] = MappingProxyType({})
     #: Arguments that this class has in Airflow and does not support here, and why.
@@ -162,19 +162,19 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         self.upstream_task_ids: set[str] = set()
         self.downstream_task_ids: set[str] = set()
         values = checked(self.declared, given, checks)
-        self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
-        self.hooks = {name: values.pop(name) for name in HOOKS}
+        self.event_callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
+        self.execute_hooks = {name: values.pop(name) for name in HOOKS}
         vars(self).update(values)
         self.task_display_name = self.task_display_name or self.task_id
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
-        self.blocks: list[Block] = []
+        self.setup_blocks: list[Block] = []
 
     @property
-    def notify(self) -> tuple[str, ...]:
+    def noticed_events(self) -> tuple[str, ...]:
         """The events of this task that create a notice, see SerializedTask.notify."""
         emails = {"email_failure": self.email_on_failure, "email_retry": self.email_on_retry}
         return (
-            *(name for name, functions in self.callbacks.items() if functions),
+            *(name for name, functions in self.event_callbacks.items() if functions),
             *(name for name, wanted in emails.items() if wanted and self.email),
             *(("asset",) if self.outlets else ()),
         )
@@ -237,11 +237,11 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
 
     def add_inlets(self, inlets: Iterable[Any]) -> None:
         """Add assets that the task reads."""
-        self.inlets = (*self.inlets, *self.checks().inlets("inlets", list(inlets)))
+        self.inlets = (*self.inlets, *self.argument_checks().inlets("inlets", list(inlets)))
 
     def add_outlets(self, outlets: Iterable[Any]) -> None:
         """Add assets that the task updates."""
-        self.outlets = (*self.outlets, *self.checks().assets("outlets", list(outlets)))
+        self.outlets = (*self.outlets, *self.argument_checks().assets("outlets", list(outlets)))
 
     @staticmethod
     def xcom_push(context: Mapping[str, Any], key: str, value: Any) -> None:
@@ -295,7 +295,7 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """Add an edge from every task whose result is used in a template field. A result in another argument is a DagError."""
         for field in self.template_fields:
             if not hasattr(self, field):
-                raise self.checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
+                raise self.argument_checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
             for result in results_in(getattr(self, field)):
                 for upstream in result.leaves:
                     link(upstream, self)
@@ -303,13 +303,13 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
             if name not in self.template_fields and isinstance(value, XComArg | params_.DagParam):
                 fields = ", ".join(self.template_fields) or "none"
                 what = "the result of a task" if isinstance(value, XComArg) else "a param"
-                raise self.checks().refuse(f"{name} cannot take {what}; template fields can ({fields}).")
+                raise self.argument_checks().refuse(f"{name} cannot take {what}; template fields can ({fields}).")
 
-    def text(self, name: str, value: Any) -> Any:
+    def text_or_result(self, name: str, value: Any) -> Any:
         """The checked value of an argument that must be a non-empty str, or the result of a task, or a param."""
-        return value if isinstance(value, XComArg | params_.DagParam | Literal) else self.checks().text(name, value)
+        return value if isinstance(value, XComArg | params_.DagParam | Literal) else self.argument_checks().text(name, value)
 
-    def checks(self) -> Arguments:
+    def argument_checks(self) -> Arguments:
         """Argument checks whose errors name this task and its line."""
         return Arguments(owner_of(self.task_id, self.dag or scope.current_dag()), self.at)
 

@@ -106,7 +106,7 @@ class DAG(Graph[AbstractOperator]):
         self.timetable: Timetable = timetable.from_schedule(self.schedule, timezone=self.timezone, checks=checks)
         self.max_active_runs = self._checked_max_active_runs(checks, given.get("max_active_runs"))
         values = checked(DagArguments, given, checks)
-        self.callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
+        self.event_callbacks = {event: values.pop(name) for event, name in CALLBACKS.items()}
         self.dag_display_name: str = values.pop("dag_display_name") or self.dag_id
         vars(self).update(values)
         self.task_dict: dict[str, AbstractOperator] = {}
@@ -118,7 +118,7 @@ class DAG(Graph[AbstractOperator]):
     @property
     def notify(self) -> tuple[str, ...]:
         """The events of its runs that create a notice, see SerializedDag.notify."""
-        return tuple(name for name, functions in self.callbacks.items() if functions)
+        return tuple(name for name, functions in self.event_callbacks.items() if functions)
 
     @property
     def params_spec(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Node(Linkable, Relatives):
     is_teardown: bool
     on_failure_fail_dagrun: bool
     #: The open `with` blocks of a setup or teardown, see authoring/setup_teardown.
-    blocks: list[Any]
+    setup_blocks: list[Any]
 
     @property
     def expand_spec(self) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ class Node(Linkable, Relatives):
         return self.task_id
 
     @property
-    def group_id(self) -> str | None:
+    def parent_group_id(self) -> str | None:
         """The innermost task group around it."""
         return None if self.task_group is None else self.task_group.group_id
 
@@ -107,11 +107,6 @@ class Node(Linkable, Relatives):
         """The mapped task group around it."""
         group = None if self.task_group is None else self.task_group.mapped_group
         return None if group is None else group.group_id
-
-    @property
-    def line(self) -> int:
-        """The line of the DAG file that defines this task."""
-        return self.at.line
 
     @property
     def roots(self) -> Sequence[Node]:
@@ -129,7 +124,7 @@ class Node(Linkable, Relatives):
         """Make this task a teardown, see authoring/setup_teardown."""
         raise NotImplementedError
 
-    def checks(self) -> Arguments:
+    def argument_checks(self) -> Arguments:
         """Argument checks whose errors name this task and its line."""
         raise NotImplementedError
 
@@ -311,13 +306,13 @@ class Graph(TaskLists, Generic[NodeT]):
         known = self.task_dict.get(task.task_id)
         if known is not None and known is not task:
             raise fault(
-                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, defined in lines {known.line} and {task.line}; "
+                f"DAG {self.dag_id!r} has two tasks {task.task_id!r}, defined in lines {known.at.line} and {task.at.line}; "
                 "give one of them another task_id.",
                 kind=DuplicateTaskError,
                 at=task.at,
             )
         if task.task_id in self.task_group_dict:
-            raise task.checks().refuse("a task group has the same ID; give the task another task_id.")
+            raise task.argument_checks().refuse("a task group has the same ID; give the task another task_id.")
         self.task_dict[task.task_id] = task
         task.dag = self
         if task.task_group is not None:

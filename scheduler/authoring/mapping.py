@@ -177,10 +177,10 @@ class MappedOperator(AbstractOperator):
         self.into = into
         self.template_fields = tuple(kind.template_fields)
         # Those of the operator of each instance.
-        self.runtime, self.branches = kind.runtime, kind.branches  # type: ignore[misc]
+        self.worker_runtime, self.branches = kind.worker_runtime, kind.branches  # type: ignore[misc]
         group = None if self.task_group is None else self.task_group.mapped_group
         if group is not None:
-            raise self.checks().refuse(f"it {group.expansion.inside.format(group.group_id)}.")
+            raise self.argument_checks().refuse(f"it {group.expansion.inside.format(group.group_id)}.")
 
     @property
     def operator_class(self) -> type[AbstractOperator]:
@@ -200,7 +200,7 @@ class MappedOperator(AbstractOperator):
         for name, value in self.given.items():
             if name not in templated and isinstance(value, XComArg):
                 fields = ", ".join(self.template_fields) or "none"
-                raise self.checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
+                raise self.argument_checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
         for result in (*results_in(templated), *self.expansion.results()):
             for upstream in result.leaves:
                 link(upstream, self)

@@ -51,13 +51,13 @@ def setup_scopes(dag: Graph[Any]) -> dict[str, Scopes]:
 def mark_setup(task: Node) -> None:
     """Make `task` a setup: the tasks between it and its teardowns run only if it succeeds."""
     if task.is_teardown:
-        raise task.checks().refuse("a teardown cannot be a setup too.")
+        raise task.argument_checks().refuse("a teardown cannot be a setup too.")
     task.is_setup = True
 
 
 def mark_teardown(task: Node, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> None:
     """Make `task` a teardown of `setups`: it runs when all tasks between have ended, in any state."""
-    checks = task.checks()
+    checks = task.argument_checks()
     if task.is_setup:
         raise checks.refuse("a setup cannot be a teardown too.")
     if task.trigger_rule not in {TriggerRule.ALL_SUCCESS, TriggerRule.ALL_DONE_SETUP_SUCCESS}:
@@ -77,7 +77,7 @@ class Block:
 
     def __init__(self, task: Node) -> None:
         if not task.is_setup and not task.is_teardown:
-            raise task.checks().refuse(
+            raise task.argument_checks().refuse(
                 "only a setup or a teardown can open a `with` block; mark it with .as_setup() or .as_teardown()."
             )
         neighbors = task.upstream_task_ids if task.is_teardown else task.downstream_task_ids
@@ -128,11 +128,11 @@ class Markable(Linkable):
 
     def __enter__(self) -> Block:
         """`with setup >> teardown:` puts the tasks created inside between the two."""
-        self._marked.blocks.append(block := Block(self._marked))
+        self._marked.setup_blocks.append(block := Block(self._marked))
         return block
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._marked.blocks.pop().close(link_tasks=kind is None)
+        self._marked.setup_blocks.pop().close(link_tasks=kind is None)
 
 
 def _reached(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:

@@ -23,10 +23,10 @@ class CallbackAttribute:
         self.event = event
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        return self if owner is None else owner.callbacks[self.event]
+        return self if owner is None else owner.event_callbacks[self.event]
 
     def __set__(self, owner: Any, value: Callbacks) -> None:
-        owner.callbacks[self.event] = () if value is None else (value,) if callable(value) else tuple(value)
+        owner.event_callbacks[self.event] = () if value is None else (value,) if callable(value) else tuple(value)
 
 
 def _multiplier(checks: Arguments, name: str, value: object) -> float:

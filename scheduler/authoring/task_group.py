@@ -107,7 +107,7 @@ class TaskGroup(Group):
         if kind is None and self.expansion is not None:
             for task in self.iter_tasks():
                 if task.trigger_rule == TriggerRule.ALWAYS:
-                    raise task.checks().refuse(
+                    raise task.argument_checks().refuse(
                         "a task of a mapped group cannot have trigger_rule='always', because it must wait for the expansion."
                     )
             for result in self.expansion.results():

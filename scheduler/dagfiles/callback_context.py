@@ -161,7 +161,7 @@ def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function
         calls = [_with_context(callback, _context(dag, call)) for callback in callbacks]
     else:
         owner = dag if kind.startswith("dag_") else dag.task_dict.get(call["ti"]["task_id"])
-        callbacks = list(owner.callbacks[kind]) if owner is not None else []
+        callbacks = list(owner.event_callbacks[kind]) if owner is not None else []
         calls = [_with_context(callback, _context(dag, call)) for callback in callbacks]
     if not callbacks:
         raise NotFoundError(f"{call['about']} has no {kind} callback any more: the DAG file has changed since.")

@@ -36,7 +36,7 @@ class BashOperator(Operator):
     as AIRFLOW_CTX_* under Airflow's names.
     """
 
-    runtime: ClassVar[str] = "bash"
+    worker_runtime: ClassVar[str] = "bash"
     template_fields: Sequence[str] = ("bash_command", "env", "cwd")
     template_ext: Sequence[str] = (".sh", ".bash")
 
@@ -53,8 +53,8 @@ class BashOperator(Operator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.bash_command = self.text("bash_command", bash_command)
+        checks = self.argument_checks()
+        self.bash_command = self.text_or_result("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.append_env = checks.boolean("append_env", append_env)
         self.output_encoding = checks.text("output_encoding", output_encoding)

@@ -98,7 +98,7 @@ class ShortCircuitOperator(PythonOperator):
         **kwargs: Unpack[PythonArguments],
     ) -> None:
         super().__init__(python_callable=python_callable, **kwargs)
-        self.ignore_downstream_trigger_rules = self.checks().boolean(
+        self.ignore_downstream_trigger_rules = self.argument_checks().boolean(
             "ignore_downstream_trigger_rules", ignore_downstream_trigger_rules
         )
 

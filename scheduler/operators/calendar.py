@@ -35,7 +35,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
+        checks = self.argument_checks()
         if target_lower is None and target_upper is None:
             raise checks.refuse("BranchDateTimeOperator needs target_lower or target_upper.")
         for name, value in (("target_lower", target_lower), ("target_upper", target_upper)):
@@ -74,7 +74,7 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
+        checks = self.argument_checks()
         self.follow_task_ids_if_true = follow_task_ids_if_true
         self.follow_task_ids_if_false = follow_task_ids_if_false
         self.week_day = weekdays(checks, week_day)

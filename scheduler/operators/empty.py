@@ -9,7 +9,7 @@ from scheduler.authoring.operator import Operator
 class EmptyOperator(Operator):
     """Succeeds without doing anything. A worker does not need its DAG file."""
 
-    runtime: ClassVar[str] = "empty"
+    worker_runtime: ClassVar[str] = "empty"
 
     def execute(self, context: Mapping[str, Any]) -> None:
         return None

@@ -78,8 +78,8 @@ class HITLOperator(Operator):
         # Not the params of the task: a person gives their values.
         form = kwargs.pop("params", None)
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.subject = self.text("subject", subject)
+        checks = self.argument_checks()
+        self.subject = self.text_or_result("subject", subject)
         self.body = body
         self.options = checks.texts("options", options)
         given = [defaults] if isinstance(defaults, str) else defaults
@@ -189,7 +189,7 @@ class ApprovalOperator(HITLOperator, SkipMixin):
         self, *, subject: str, ignore_downstream_trigger_rules: bool = False, fail_on_reject: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(subject=subject, **{**kwargs, "options": [self.APPROVE, self.REJECT]})
-        checks = self.checks()
+        checks = self.argument_checks()
         for name in ("options", "multiple"):
             if name in kwargs:
                 raise checks.refuse(f"an ApprovalOperator has no {name}; write HITLOperator.")
@@ -217,9 +217,9 @@ class HITLBranchOperator(HITLOperator, BranchMixIn):
         self, *, subject: str, options: Iterable[str], options_mapping: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(subject=subject, options=options, **kwargs)
-        self.options_mapping: dict[str, Any] = self.checks().mapping("options_mapping", options_mapping or {})
+        self.options_mapping: dict[str, Any] = self.argument_checks().mapping("options_mapping", options_mapping or {})
         if unknown := sorted(self.options_mapping.keys() - set(self.options)):
-            raise self.checks().refuse(f"options_mapping has {unknown}, which are not in options {self.options}.")
+            raise self.argument_checks().refuse(f"options_mapping has {unknown}, which are not in options {self.options}.")
 
     def finish(self, context: Mapping[str, Any], answer: dict[str, Any]) -> object:
         return self.do_branch(context, [self.options_mapping.get(option, option) for option in answer["chosen_options"]])

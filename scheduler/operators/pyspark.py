@@ -18,13 +18,13 @@ class PySparkOperator(PythonOperator):
     the arguments of the function is opened as a DataFrame.
     """
 
-    runtime: ClassVar[str] = "pyspark"
+    worker_runtime: ClassVar[str] = "pyspark"
     injected: frozenset[str] = PythonOperator.injected | {"spark", "sc"}
     reserved: ClassVar[frozenset[str]] = frozenset({"spark", "sc"})
 
     def __init__(self, *, conf: Mapping[str, Any] | None = None, heavy: bool = False, warm: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
+        checks = self.argument_checks()
         self.spark_conf = checks.mapping("conf", conf or {})
         self.heavy = checks.boolean("heavy", heavy)
         self.warm = checks.boolean("warm", warm)

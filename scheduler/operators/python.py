@@ -112,7 +112,7 @@ class PythonOperator(Operator):
         return [*placed, *given]
 
     def _check_call(self) -> None:
-        checks = self.checks()
+        checks = self.argument_checks()
         function = self.python_callable
         if not callable(function):
             raise checks.refuse(f"python_callable must be a function, not {function!r}.")
@@ -145,7 +145,7 @@ class PythonOperator(Operator):
             inspect.Signature(_movable(relaxed, len(placed))).bind(*placed, **kwargs)
         except TypeError as error:
             name = getattr(self.python_callable, "__name__", "python_callable")
-            raise self.checks().refuse(f"{name}{signature} cannot be called with these arguments: {error}.") from None
+            raise self.argument_checks().refuse(f"{name}{signature} cannot be called with these arguments: {error}.") from None
 
 
 class BaseAsyncOperator(Operator):

@@ -114,7 +114,7 @@ class SparkOperator(Operator):
     `num_executors`, `keytab`, `principal`, `yarn_queue` and `verbose` are the options of spark-submit with these names.
     """
 
-    runtime: ClassVar[str] = "spark_submit"
+    worker_runtime: ClassVar[str] = "spark_submit"
     conn_id_default: ClassVar[str] = "spark_default"
 
     declared: ClassVar[type] = SparkArguments
@@ -165,7 +165,7 @@ class SparkSubmitOperator(SparkOperator):
     def __init__(self, *, application: str | XComArg, **kwargs: Unpack[SparkSubmitArguments]) -> None:
         given: dict[str, Any] = {**kwargs}
         super().__init__(**given)
-        self.application = self.text("application", application)
+        self.application = self.text_or_result("application", application)
 
 
 class SparkSqlOperator(SparkOperator):
@@ -177,4 +177,4 @@ class SparkSqlOperator(SparkOperator):
 
     def __init__(self, *, sql: str | XComArg, **kwargs: Unpack[SparkArguments]) -> None:
         super().__init__(**kwargs)
-        self.sql = self.text("sql", sql)
+        self.sql = self.text_or_result("sql", sql)

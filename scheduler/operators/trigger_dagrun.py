@@ -62,8 +62,8 @@ class TriggerDagRunOperator(Operator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.trigger_dag_id = self.text("trigger_dag_id", trigger_dag_id)
+        checks = self.argument_checks()
+        self.trigger_dag_id = self.text_or_result("trigger_dag_id", trigger_dag_id)
         self.trigger_run_id: Any = trigger_run_id
         self.conf: Any = conf
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
@@ -80,7 +80,7 @@ class TriggerDagRunOperator(Operator):
     def _flag(self, name: str, value: Any) -> Any:
         """A checked bool. A template or the result of a task stays as it is until it is rendered."""
         is_late = isinstance(value, XComArg | DagParam) or (isinstance(value, str) and "{" in value)
-        return value if is_late else self.checks().boolean(name, value)
+        return value if is_late else self.argument_checks().boolean(name, value)
 
     def execute(self, context: Mapping[str, Any]) -> object:
         for name in _FLAGS:

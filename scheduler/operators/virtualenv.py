@@ -89,13 +89,15 @@ class ExternalPythonOperator(PythonOperator):
     ) -> None:
         super().__init__(python_callable=python_callable, **kwargs)
         if not inspect.isfunction(python_callable) or python_callable.__name__ == "<lambda>":
-            raise self.checks().refuse("python_callable must be a function with a name, because its source runs in another Python.")
+            raise self.argument_checks().refuse(
+                "python_callable must be a function with a name, because its source runs in another Python."
+            )
         self.python: Any = sys.executable if python is None else python
         self.string_args = list(string_args or ())
         self.env_vars: Any = {} if env_vars is None else env_vars
         self.inherit_env = inherit_env
         codes = [skip_on_exit_code] if isinstance(skip_on_exit_code, int) else skip_on_exit_code or ()
-        self.skip_on_exit_code = [self.checks().integer("skip_on_exit_code", code) for code in codes]
+        self.skip_on_exit_code = [self.argument_checks().integer("skip_on_exit_code", code) for code in codes]
 
     def call(self, context: Mapping[str, Any]) -> Any:
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
@@ -162,12 +164,12 @@ class PythonVirtualenvOperator(ExternalPythonOperator):
     ) -> None:
         super().__init__(python_callable=python_callable, **kwargs)
         if index_urls_from_connection_ids is not None:
-            raise self.checks().refuse(
+            raise self.argument_checks().refuse(
                 "index_urls_from_connection_ids is not supported; write index_urls='{{ conn.x.get_uri() }}'."
             )
         self.requirements: Any = [] if requirements is None else requirements
         self.python_version = python_version
-        self.system_site_packages = self.checks().boolean("system_site_packages", system_site_packages)
+        self.system_site_packages = self.argument_checks().boolean("system_site_packages", system_site_packages)
         self.pip_install_options = list(pip_install_options or ())
         self.index_urls: Any = [index_urls] if isinstance(index_urls, str) else list(index_urls or ())
         self.venv_cache_path: Any = None if venv_cache_path is None else os.fspath(venv_cache_path)

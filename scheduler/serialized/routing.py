@@ -18,14 +18,14 @@ _MEMORY = re.compile(r"(\d+)\s*([bkmgtp])?b?", re.IGNORECASE)
 
 def default_queue(task: AbstractOperator, core: Core) -> str | None:
     """The queue of a Spark task without a queue of its own; None for other tasks."""
-    if not traits(task.runtime).on_spark:
+    if not traits(task.worker_runtime).on_spark:
         return None
     return core.heavy_spark_queue if is_heavy(arguments(task), core) else core.default_spark_queue
 
 
 def cluster(task: AbstractOperator) -> str | None:
     """The connection ID of the cluster of a submitted application. A pool with the same name limits that cluster."""
-    if not traits(task.runtime).submits:
+    if not traits(task.worker_runtime).submits:
         return None
     given = arguments(task).get("conn_id")
     return given if isinstance(given, str) else getattr(task.operator_class, "conn_id_default", None)

@@ -21,7 +21,7 @@ class Traits:
     keeps_processes: bool = False
 
 
-#: By `Operator.runtime`.
+#: By `Operator.worker_runtime`.
 TRAITS = {
     "python": Traits(),
     "bash": Traits(),

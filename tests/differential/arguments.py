@@ -162,4 +162,7 @@ for name in ("chain", "chain_linear", "cross_downstream", "get_current_context",
             "template_fields": [],
             "template_ext": [],
         }
+with sdk.DAG("d", schedule=None):
+    task = sdk.BaseOperator(task_id="t")
+table["BaseOperator"]["attributes"] = sorted(name for name in dir(task) if not name.startswith("_"))
 print(json.dumps(table, sort_keys=True))

@@ -22,7 +22,7 @@ Jobs = Callable[[], Any]
 
 
 class Runtime:
-    """The runtime of an operator, chosen by `Operator.runtime`: by default, plain Python code that runs in this process."""
+    """The runtime of an operator, chosen by `Operator.worker_runtime`: by default, plain Python code that runs in this process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -94,7 +94,7 @@ class Unknown(Runtime):
 
 
 _KINDS = {"python": Runtime, "bash": Runtime, "empty": Runtime, "pyspark": PySpark, "spark_submit": SparkSubmit}
-#: By `Operator.runtime`.
+#: By `Operator.worker_runtime`.
 RUNTIMES = {name: kind(name) for name, kind in _KINDS.items()}
 
 
@@ -134,11 +134,11 @@ def _execute(operator: AbstractOperator, values: Context) -> object:
     context = cast(typed_context.Context, values)
     try:
         # Also before a task continues after its trigger, as in Airflow.
-        for hook in (*rendered.hooks["pre_execute"], rendered.pre_execute):
+        for hook in (*rendered.execute_hooks["pre_execute"], rendered.pre_execute):
             hook(context)
         goes_on = "method" in resume
         result = rendered.resume_execution(*_continuation(resume), values) if goes_on else rendered.execute(context)
-        for hook in (*rendered.hooks["post_execute"], rendered.post_execute):
+        for hook in (*rendered.execute_hooks["post_execute"], rendered.post_execute):
             hook(context, result)
     except AirflowRescheduleException as error:
         raise TaskRescheduled(max(0.0, (error.reschedule_date - values["ti"].now()).total_seconds()), resume) from None

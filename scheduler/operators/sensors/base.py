@@ -87,7 +87,7 @@ class BaseSensorOperator(Operator):
         given: dict[str, Any] = {**kwargs}
         super().__init__(**given)
         if self.soft_fail and self.never_fail:
-            raise self.checks().refuse("only one of soft_fail and never_fail can be True.")
+            raise self.argument_checks().refuse("only one of soft_fail and never_fail can be True.")
 
     @property
     def reschedule(self) -> bool:

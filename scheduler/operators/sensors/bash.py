@@ -31,8 +31,8 @@ class BashSensor(BaseSensorOperator):
         **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.bash_command = self.text("bash_command", bash_command)
+        checks = self.argument_checks()
+        self.bash_command = self.text_or_result("bash_command", bash_command)
         self.env: Any = env if env is None or isinstance(env, XComArg) else checks.mapping("env", env)
         self.output_encoding = checks.text("output_encoding", output_encoding)
         self.retry_exit_code = None if retry_exit_code is None else checks.integer("retry_exit_code", retry_exit_code)

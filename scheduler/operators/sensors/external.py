@@ -36,10 +36,10 @@ class ExternalTaskMarker(EmptyOperator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        self.external_dag_id = self.checks().text("external_dag_id", external_dag_id)
-        self.external_task_id = self.checks().text("external_task_id", external_task_id)
+        self.external_dag_id = self.argument_checks().text("external_dag_id", external_dag_id)
+        self.external_task_id = self.argument_checks().text("external_task_id", external_task_id)
         self.logical_date: Any = logical_date.isoformat() if isinstance(logical_date, datetime) else logical_date
-        self.recursion_depth = self.checks().integer("recursion_depth", recursion_depth, least=1)
+        self.recursion_depth = self.argument_checks().integer("recursion_depth", recursion_depth, least=1)
 
 
 class ExternalTaskSensor(DeferrableSensor):
@@ -75,8 +75,8 @@ class ExternalTaskSensor(DeferrableSensor):
         if poll_interval is not None:
             kwargs.setdefault("poke_interval", poll_interval)
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.external_dag_id = self.text("external_dag_id", external_dag_id)
+        checks = self.argument_checks()
+        self.external_dag_id = self.text_or_result("external_dag_id", external_dag_id)
         ways = (external_task_id, external_task_ids, external_task_group_id)
         if sum(way is not None for way in ways) > 1:
             raise checks.refuse("give only one of external_task_id, external_task_ids and external_task_group_id.")

@@ -33,9 +33,9 @@ class FileSensor(DeferrableSensor):
         **kwargs: Unpack[DeferrableArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
-        self.filepath = self.text("filepath", filepath)
-        self.fs_conn_id = self.text("fs_conn_id", fs_conn_id)
+        checks = self.argument_checks()
+        self.filepath = self.text_or_result("filepath", filepath)
+        self.fs_conn_id = self.text_or_result("fs_conn_id", fs_conn_id)
         self.recursive = checks.boolean("recursive", recursive)
 
     def poke(self, context: Mapping[str, Any]) -> bool:

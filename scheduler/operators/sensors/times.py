@@ -53,7 +53,7 @@ class DateTimeSensor(_MomentSensor):
     def __init__(self, *, target_time: datetime | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, datetime | str | XComArg | DagParam):
-            raise self.checks().refuse(f"target_time must be a datetime or ISO text, not {target_time!r}.")
+            raise self.argument_checks().refuse(f"target_time must be a datetime or ISO text, not {target_time!r}.")
         self.target_time: Any = target_time.isoformat() if isinstance(target_time, datetime) else target_time
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
@@ -70,7 +70,7 @@ class TimeSensor(_MomentSensor):
     def __init__(self, *, target_time: time, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, time):
-            raise self.checks().refuse(f"target_time must be a datetime.time, not {target_time!r}.")
+            raise self.argument_checks().refuse(f"target_time must be a datetime.time, not {target_time!r}.")
         self.target_time = target_time
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
@@ -86,7 +86,7 @@ class TimeDeltaSensor(_MomentSensor):
 
     def __init__(self, *, delta: timedelta | int | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
-        self.delta = _span(self.checks(), "delta", delta)
+        self.delta = _span(self.argument_checks(), "delta", delta)
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
         start: datetime = context["data_interval_end"] or context["dag_run"].run_after
@@ -100,7 +100,7 @@ class WaitSensor(_MomentSensor):
 
     def __init__(self, *, time_to_wait: timedelta | int | str | XComArg, **kwargs: Unpack[DeferrableArguments]) -> None:
         super().__init__(**kwargs)
-        self.time_to_wait = _span(self.checks(), "time_to_wait", time_to_wait)
+        self.time_to_wait = _span(self.argument_checks(), "time_to_wait", time_to_wait)
 
     def moment(self, context: Mapping[str, Any]) -> datetime:
         start: datetime = context["ti"].start_date
@@ -133,7 +133,7 @@ class DayOfWeekSensor(BaseSensorOperator):
         self, *, week_day: str | Enum | Iterable[str | Enum], use_task_logical_date: bool = False, **kwargs: Unpack[SensorArguments]
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.checks()
+        checks = self.argument_checks()
         self.week_day = weekdays(checks, week_day)
         self.use_task_logical_date = checks.boolean("use_task_logical_date", use_task_logical_date)
 

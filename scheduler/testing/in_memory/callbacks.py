@@ -56,7 +56,7 @@ class MemoryCallbacks:
         if not kind.startswith("dag_"):
             assert instance is not None
             owner = self._dag.task_dict[self._store.plan.tasks[instance.task_no].task_id]
-        if not owner.callbacks[kind]:
+        if not owner.event_callbacks[kind]:
             return
         call = self._event(kind, instance, state, reason if reason is not None or instance is None else instance.reason)
         for function in callback_context.functions({self._dag.dag_id: self._dag}, call):

@@ -93,7 +93,7 @@ def test_callbacks_are_attributes_of_tasks_and_dags() -> None:
     assert (dag.on_failure_callback, dag.on_success_callback) == ((print,), ())
     assert task.on_retry_callback == (print, repr)
     task.on_success_callback = print
-    assert "on_success" in task.notify
+    assert "on_success" in task.noticed_events
 
 
 def test_a_date_without_a_zone_is_in_the_default_zone() -> None:

@@ -51,7 +51,7 @@ def test_a_task_has_the_line_that_created_it() -> None:
         task(task_id="a")(lambda: 1)()
         task(task_id="b")(lambda: 1)()
 
-    assert made.get_task("b").line == made.get_task("a").line + 1 == made.line + 2
+    assert made.get_task("b").at.line == made.get_task("a").at.line + 1 == made.line + 2
 
 
 def test_a_function_called_again_becomes_a_task_with_a_number() -> None:
@@ -110,7 +110,7 @@ def test_a_spark_function_gets_its_session_and_positional_arguments_go_past_it()
     (operator,) = made.tasks
 
     assert operator.execute({"spark": session, "ds": "x"}) == (session, 3, "context", "x")
-    assert operator.runtime == "pyspark"
+    assert operator.worker_runtime == "pyspark"
     assert (operator.heavy, operator.spark_conf) == (True, {"spark.sql.shuffle.partitions": 4})  # type: ignore[attr-defined]
 
 

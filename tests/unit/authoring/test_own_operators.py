@@ -1,12 +1,17 @@
 """Operators that authors write: what their `__init__` may do with its arguments."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tries import run
 
-from scheduler import DAG, BaseOperator
+from scheduler import DAG, BaseOperator, TaskGroup
 from scheduler.exceptions import DagError
-from scheduler.operators import BashOperator
+from scheduler.operators import BashOperator, EmptyOperator
+from scheduler.serialized import authored
+from scheduler.settings import Settings
 
 
 class Pops(BaseOperator):
@@ -55,3 +60,47 @@ def test_a_mapped_operator_may_take_its_arguments_out_of_kwargs() -> None:
 
     one: Any = mapped.unmap({}, 1)
     assert (one.table, one.retries) == ("b", 1)
+
+
+#: Attributes that Airflow's operators do not have. An operator of an author or a provider that sets one of them breaks here, so
+#: their names must be unusual: KubernetesPodOperator sets callbacks, Slack's operators blocks and text, those of AWS Lambda runtime.
+NOT_IN_AIRFLOW = {
+    "at", "argument_checks", "branches", "declared", "event_callbacks", "exclusive", "execute_hooks", "expand_spec",
+    "link_results", "mapped_group_id", "noticed_events", "outlet_uris", "parent_group_id", "put_after", "put_before", "refused",
+    "render", "rendered_fields", "resolved", "setup_blocks", "sla", "template_owner", "text_or_result", "worker_runtime",
+    "xcom_pull", "xcom_push",
+}  # fmt: skip
+
+
+def test_operators_have_few_attributes_that_those_of_airflow_have_not() -> None:
+    table = json.loads(Path(__file__).with_name("airflow_arguments.json").read_text(encoding="utf-8"))
+    with DAG("d", schedule=None):
+        own = {name for name in dir(EmptyOperator(task_id="t")) if not name.startswith("_")}
+
+    assert own - set(table["BaseOperator"]["attributes"]) == NOT_IN_AIRFLOW
+
+
+class Pod(BaseOperator):
+    """An operator whose attributes have names that were ours."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.callbacks = self.hooks = self.blocks = self.checks = self.text = self.notify = self.runtime = self.group_id = (
+            self.line
+        ) = "own"
+
+    def execute(self, context: Any) -> str:
+        return str(self.callbacks)
+
+
+def test_an_operator_may_have_attributes_of_the_usual_names() -> None:
+    with DAG("d", schedule=None) as dag:
+        with TaskGroup("g"):
+            pod = Pod(task_id="t", on_failure_callback=print, pre_execute=lambda context: None)
+        pod.as_teardown(setups=EmptyOperator(task_id="up").as_setup())
+
+    settings = Settings()
+    stored = authored.from_dag(dag, file="d.py", core=settings.core, scheduler=settings.scheduler).tasks[1]
+
+    assert (stored.runtime, stored.group, stored.notify) == ("python", "g", ("on_failure",))
+    assert run(pod)[0] == "own"

@@ -277,7 +277,7 @@ def test_a_marker_of_another_dag_does_nothing() -> None:
     with DAG("d", schedule=None):
         marker = ExternalTaskMarker(task_id="t", external_dag_id="other", external_task_id="x")
 
-    assert marker.runtime == "empty" and marker.external_dag_id == "other"
+    assert marker.worker_runtime == "empty" and marker.external_dag_id == "other"
 
 
 def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> None:

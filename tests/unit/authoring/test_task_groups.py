@@ -24,7 +24,7 @@ def test_ids_contain_the_groups_and_the_dag_lists_them() -> None:
         empty("a")
 
     assert dag.task_ids == ["outer.a", "outer.inner.b", "c", "a"]
-    assert [task.group_id for task in dag.tasks] == ["outer", "outer.inner", "outer.bare", None]
+    assert [task.parent_group_id for task in dag.tasks] == ["outer", "outer.inner", "outer.bare", None]
     assert dag.group_specs == [
         {"group_id": "outer", "parent": None, "tooltip": "all of it"},
         {"group_id": "outer.inner", "parent": "outer", "tooltip": ""},

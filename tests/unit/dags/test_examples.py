@@ -57,7 +57,7 @@ def test_files_that_flights_unpacks_are_deleted_once_they_are_read() -> None:
 
 
 def test_flights_sends_the_joins_alone_to_the_heavy_workers() -> None:
-    tasks = [task for task in example("flights").tasks if task.runtime == "pyspark"]
+    tasks = [task for task in example("flights").tasks if task.worker_runtime == "pyspark"]
 
     assert [task.task_id for task in tasks if getattr(task, "heavy", False)] == ["enrich"]
     assert {task.queue for task in tasks} == {None}
