@@ -1,4 +1,4 @@
-"""HTTP connections that send no request are closed after a time, and the oldest of them when there are too many."""
+"""HTTP connections without a complete request end after a time, after too many bytes, and as the oldest of too many."""
 
 import asyncio
 from typing import Any
@@ -9,12 +9,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEADERS_S = 10.0
 #: Connections without a complete request. A further one closes the oldest, so that idle clients cannot keep others out.
 MOST_IDLE = 250
+#: Bytes of an address and headers that are still incomplete. What has arrived with them in one read counts, too.
+MOST_HEADER_BYTES = 256 << 10
 
 
 class Connection(HttpToolsProtocol):
     """One connection. It is idle until the headers of a request are complete, and again after the response."""
 
     _timer: asyncio.TimerHandle | None = None
+    _header_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -24,6 +27,13 @@ class Connection(HttpToolsProtocol):
             oldest = next(iter(idle))
             idle.pop(oldest)
             oldest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._timer is not None and self.transport is not None and not self.transport.is_closing():
+            self._header_bytes += len(data)
+            if self._header_bytes > MOST_HEADER_BYTES:
+                self.send_400_response(f"The headers of the request have more than {MOST_HEADER_BYTES:,} bytes.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._begin()
@@ -50,6 +60,7 @@ class Connection(HttpToolsProtocol):
 
     def _wait(self) -> None:
         self._waiting().setdefault(self)
+        self._header_bytes = 0
         self._timer = self.loop.call_later(HEADERS_S, self.transport.abort)
 
     def _begin(self) -> None:

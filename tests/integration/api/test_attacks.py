@@ -155,6 +155,22 @@ def test_a_client_that_sends_nothing_is_closed(web: Web, monkeypatch: pytest.Mon
                 assert answer == b"" or b" 408 " in answer, sent
 
 
+@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\nH: h\r\n"])
+def test_headers_without_an_end_are_refused(web: Web, begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless address, an endless header, and endless headers."""
+    monkeypatch.setattr(protocol, "HEADERS_S", 60.0)
+    more = b"H: h\r\n" * 1000 if begun.endswith(b"\n") else b"a" * 6000
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), 10) as client:
+        client.sendall(begun)
+        with contextlib.suppress(ConnectionError):  # the server has closed it
+            for _ in range(2 * protocol.MOST_HEADER_BYTES // len(more)):
+                client.sendall(more)
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    with web.http(web.account("ada", "admin")) as http:
+        assert http.get(f"{API}/dags", headers={"X-Long": "a" * 60_000}).status_code == 200
+        assert http.post(f"{API}/variables", json={"key": "v", "value": "x" * 2_000_000}).status_code == 201
+
+
 def test_idle_connections_keep_nobody_out(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MOST_IDLE", 20)
     port = int(web.url.rpartition(":")[2])
