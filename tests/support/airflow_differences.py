@@ -30,6 +30,7 @@ class Difference(StrEnum):
     FAILED_IN_AVERAGE = "Failed runs in averages"
     SENSOR_TIMEOUT = "The timeout of a sensor over its retries"
     PAUSED_AND_ASSETS = "Updates of assets while a DAG is paused"
+    NO_OUTLET = "`outlet_events` of an asset that is no outlet"
     NEVER_FAIL = "`never_fail` and a timeout"
     CRASHED_TRIGGER = "A trigger that crashes"
     TRIGGERED_RUN = "Retries of TriggerDagRunOperator"
