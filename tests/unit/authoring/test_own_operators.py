@@ -63,7 +63,7 @@ def test_a_mapped_operator_may_take_its_arguments_out_of_kwargs() -> None:
 
 
 #: Attributes that Airflow's operators do not have. An operator of an author or a provider that sets one of them breaks here, so
-#: their names must be unusual: KubernetesPodOperator sets callbacks, Slack's operators blocks and text, those of AWS Lambda runtime.
+#: their names must be unusual: KubernetesPodOperator sets callbacks, Slack's operators blocks and text, AWS Lambda's runtime.
 NOT_IN_AIRFLOW = {
     "at", "argument_checks", "branches", "declared", "event_callbacks", "exclusive", "execute_hooks", "expand_spec",
     "link_results", "mapped_group_id", "noticed_events", "outlet_uris", "parent_group_id", "put_after", "put_before", "refused",
