@@ -63,6 +63,8 @@ def _of_imports(error: ImportError, path: Path) -> str | None:
     if not found and (module := _module_of(error)) is not None:
         # The file itself is right: it imports a module of the DAGs folder that is not.
         found = [(f"{module.name}, line {line}", text) for line, text in _imports(module)]
+        if len(found) == 1:
+            return ": ".join(found[0])
     elif len(found) == 1:
         return found[0][1]
     return "\n".join(("Correct these imports:", *map(": ".join, found))) if found else None

@@ -138,7 +138,7 @@ def test_a_wrong_import_of_a_module_of_the_folder_is_named_with_its_file(tmp_pat
     (tmp_path / "lib_of_it.py").write_text("import os\nfrom airflow.models import XCom\n")
 
     assert message(tmp_path, "import lib_of_it\n") == (
-        "Correct these imports:\nlib_of_it.py, line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push."
+        "lib_of_it.py, line 2: Paceline has no XCom: use ti.xcom_pull and ti.xcom_push."
     )
 
 
