@@ -144,7 +144,8 @@ def _of_read(role: str, call: cst.Call) -> str:
     if role != "Variable":
         return "A file that is loaded reads no connections: read it in the function of a task, or as {{ conn.name.host }}."
     name = f"PACELINE_VAR_{key.upper()}" if isinstance(key, str) else "PACELINE_VAR_<KEY>"
-    default = " Without it, the default counts." if len(call.args) > 1 else ""
+    has_default = any(arg.keyword is None or arg.keyword.value in {"default", "default_var"} for arg in call.args[1:])
+    default = " Without it, the default counts." if has_default else ""
     return f"A file that is loaded reads no stored variables: set {name} for schedulers and workers, or read it in a task.{default}"
 
 

@@ -229,7 +229,7 @@ def test_reads_of_the_database_while_a_file_is_loaded_are_reported() -> None:
         import airflow.models as models
         from airflow.hooks.base import BaseHook
         from airflow.sdk import Variable as V, dag, task
-        A = V.get("a")
+        A = V.get("a", deserialize_json=True)
         B = V.get("b", default=1)
         C = models.Variable.get(A)
         D = BaseHook.get_connection("d").host
@@ -246,7 +246,9 @@ def test_reads_of_the_database_while_a_file_is_loaded_are_reported() -> None:
     )
 
     assert [line for line, _ in found] == [4, 5, 6, 7, 13]
-    assert found[0][1].startswith("A file that is loaded reads no stored variables: set PACELINE_VAR_A for schedulers and workers")
+    assert found[0][1] == (
+        "A file that is loaded reads no stored variables: set PACELINE_VAR_A for schedulers and workers, or read it in a task."
+    )
     assert found[1][1].endswith("Without it, the default counts.") and "set PACELINE_VAR_<KEY>" in found[2][1]
     assert "reads no connections" in found[3][1]
 
