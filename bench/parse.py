@@ -28,7 +28,7 @@ TEXT = '''"""Take orders in, check them, and report."""
 
 from datetime import timedelta
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 retried = {{"retries": 2, "retry_delay": timedelta(minutes=5)}}
 
@@ -49,14 +49,14 @@ with DAG("dag_{number:04d}", schedule="@yearly", default_args=retried, tags=["be
     load(check(extract_{step}()))
 '''
 DECIDED = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 with DAG("decided", schedule=None, max_active_runs=1000):
     EmptyOperator(task_id="a")
 """
-MANY = """from scheduler import DAG
-from scheduler.operators import EmptyOperator
+MANY = """from paceline import DAG
+from paceline.operators import EmptyOperator
 
 for number in range(500):
     with DAG(f"many_{{number}}", schedule=None, tags=["{step}"]):

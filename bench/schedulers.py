@@ -14,7 +14,7 @@ ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "20000", "PACELINE_SCHEDULER_MIN_FIL
 POOLS = tuple(f"bench_{number}" for number in range(4))
 DAGS, LENGTH = 20, 5
 TEXT = """\
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task

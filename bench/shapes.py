@@ -8,7 +8,7 @@ from textwrap import indent
 WIDE = "max_active_tasks=128"
 #: A no-op task: a Python function that returns None.
 NOOP = """\
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task
@@ -18,7 +18,7 @@ def noop():
 
 """
 FIB = """\
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task
@@ -31,7 +31,7 @@ def fib(n):
 
 """
 MAP = """\
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task

@@ -31,7 +31,7 @@ SCRIPT = f"from pyspark.sql import SparkSession\nspark = SparkSession.builder.ge
 CHAIN = """\
 import time
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task.pyspark(do_xcom_push=True, warm={warm})
@@ -50,7 +50,7 @@ with DAG("{dag_id}", schedule=None, max_active_tasks=1):
 """
 #: The heap after two collections, by number of tasks.
 KEEP = """\
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 @task.pyspark

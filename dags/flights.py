@@ -9,8 +9,8 @@ from datetime import timedelta
 from flights_parts import expectations, report, source, steps, tables
 from flights_parts.folders import run_folder
 
-from scheduler import dag, task
-from scheduler.exceptions import FailTask
+from paceline import dag, task
+from paceline.exceptions import FailTask
 
 
 @task

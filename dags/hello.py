@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from scheduler import dag, task
+from paceline import dag, task
 
 
 @task

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from scheduler import dag, task
+from paceline import dag, task
 
 
 @task(retries=2, retry_delay=timedelta(seconds=2))

@@ -1,7 +1,7 @@
 """Branching with Bash tasks: a branch that does not apply skips itself, and the join runs if one branch ran."""
 
-from scheduler import DAG
-from scheduler.operators import BashOperator
+from paceline import DAG
+from paceline.operators import BashOperator
 
 with DAG("shell_branch", schedule=None, tags=["example"], doc_md=__doc__):
     count = BashOperator(task_id="count", bash_command="echo $(( $(date +%s) % 100 ))")

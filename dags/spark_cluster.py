@@ -5,8 +5,8 @@ This DAG needs a Spark cluster: the connection `spark_cluster`, which the profil
 
 from pathlib import Path
 
-from scheduler import DAG
-from scheduler.operators import SparkSubmitOperator
+from paceline import DAG
+from paceline.operators import SparkSubmitOperator
 
 SMALL = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.cores.max": "2"}
 

@@ -9,8 +9,8 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from scheduler import Param, dag, task
-from scheduler.operators.streaming import run_until_stopped
+from paceline import Param, dag, task
+from paceline.operators.streaming import run_until_stopped
 
 
 @task.pyspark(retries=1_000, retry_delay=timedelta(seconds=1))

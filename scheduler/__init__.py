@@ -1,6 +1,10 @@
-"""The names that DAG files import. Each module is loaded at first use; none loads database, broker or Spark code."""
+"""The engine: it decides, dispatches and recovers. DAG files import from `paceline`."""
 
-import lazy_loader
 
-# Type checkers read the same names from __init__.pyi.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+def __getattr__(name: str) -> object:
+    """ImportError for a name that authors imported from here before there was a package `paceline`."""
+    import paceline
+
+    if name in paceline.__all__:
+        raise ImportError(f"DAG files import from paceline: write `from paceline import {name}`.", name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

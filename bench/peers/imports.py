@@ -3,8 +3,8 @@
 import re
 
 #: Paceline's modules, and the Airflow modules that have the same names.
-MODULES = {"scheduler": "airflow.sdk"}
-IMPORT = re.compile(r"^(\s*from\s+)(scheduler(?:\.\w+)*)(\s+import\s)", re.MULTILINE)
+MODULES = {"paceline": "airflow.sdk"}
+IMPORT = re.compile(r"^(\s*from\s+)(paceline(?:\.\w+)*)(\s+import\s)", re.MULTILINE)
 
 
 def for_airflow(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from scheduler.quality import check, expect
+from paceline.quality import check, expect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from scheduler.quality import Report, Suite
+    from paceline.quality import Report, Suite
 
 
 def check_raw(

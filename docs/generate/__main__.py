@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from docs.generate import api_page, authoring_page
-from scheduler import states
-from scheduler.airflow import names, table
+from paceline import states
+from paceline.airflow import names, table
 from scheduler.cli import paceline
 from scheduler.messaging import broker_roles
 from scheduler.process import fault_points

@@ -9,21 +9,21 @@ from types import ModuleType
 from typing import Annotated, Any, get_args, get_origin
 
 from docs.generate import argument_meanings as meanings
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.dag import DAG
-from scheduler.authoring.dag_arguments import DagArguments
-from scheduler.authoring.fields import Field
-from scheduler.authoring.signatures import parameters
-from scheduler.authoring.task_arguments import TaskArguments
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.dag import DAG
+from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.fields import Field
+from paceline.authoring.signatures import parameters
+from paceline.authoring.task_arguments import TaskArguments
 
 #: The modules that DAG files import from, with the titles of their sections.
 MODULES = {
-    "scheduler": "DAGs and tasks",
-    "scheduler.operators": "Operators",
-    "scheduler.sensors": "Sensors",
-    "scheduler.timetables": "Timetables",
-    "scheduler.triggers": "Triggers",
-    "scheduler.quality": "Data quality",
+    "paceline": "DAGs and tasks",
+    "paceline.operators": "Operators",
+    "paceline.sensors": "Sensors",
+    "paceline.timetables": "Timetables",
+    "paceline.triggers": "Triggers",
+    "paceline.quality": "Data quality",
 }
 MISSING = object()
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(\[])")
@@ -72,15 +72,15 @@ def lines() -> list[str]:
 def public(module: str) -> Iterator[tuple[str, Any]]:
     """The names that a module offers to DAG files, with their objects. Those of other modules are in the section of these."""
     loaded = importlib.import_module(module)
-    elsewhere = {name for other in MODULES if other not in ("scheduler", module) for name in importlib.import_module(other).__all__}
+    elsewhere = {name for other in MODULES if other not in ("paceline", module) for name in importlib.import_module(other).__all__}
     for name in sorted((name for name in loaded.__all__ if not name.startswith("_")), key=str.lower):
-        if module != "scheduler" or name not in elsewhere:
+        if module != "paceline" or name not in elsewhere:
             yield name, getattr(loaded, name)
 
 
 def sensor_arguments() -> dict[str, Any]:
     """The annotations of the arguments that all sensors take beside those of all tasks."""
-    declared = importlib.import_module("scheduler.sensors").BaseSensorOperator.declared.__annotations__
+    declared = importlib.import_module("paceline.sensors").BaseSensorOperator.declared.__annotations__
     return {name: hint for name, hint in declared.items() if name not in TaskArguments.__annotations__}
 
 
@@ -106,7 +106,7 @@ def arguments(thing: Any) -> dict[str, inspect.Parameter]:
 
 
 def _in_table(kind: type[AbstractOperator], name: str) -> inspect.Parameter:
-    """An argument that a class declares in its TypedDict, see scheduler/authoring/fields.py."""
+    """An argument that a class declares in its TypedDict, see paceline/authoring/fields.py."""
     hint = kind.declared.__annotations__[name]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=hint.__metadata__[0].default, annotation=hint)
 

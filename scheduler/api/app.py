@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.api import asgi, errors, pages, routes
 from scheduler.api.call import Service, new_router, operation_id, service_of
-from scheduler.exceptions import PacelineError, UnreachableError
 from scheduler.process import measures
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings

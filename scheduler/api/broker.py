@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import redis
 
-from scheduler.exceptions import UnreachableError
+from paceline.exceptions import UnreachableError
 from scheduler.messaging import publisher, wakeups
 from scheduler.settings import Settings
 

@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError, UnreachableError
 from scheduler.api.errors import status_of
 from scheduler.api.models.base import Body, Existing, Missing
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError, UnreachableError
 
 T = TypeVar("T")
 K = TypeVar("K")

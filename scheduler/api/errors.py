@@ -11,8 +11,7 @@ from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
-from scheduler.api.models.base import Detail
-from scheduler.exceptions import (
+from paceline.exceptions import (
     BackfillError,
     ConflictError,
     NotFoundError,
@@ -21,6 +20,7 @@ from scheduler.exceptions import (
     UnreachableError,
     UnreadableVersionError,
 )
+from scheduler.api.models.base import Detail
 from scheduler.store.db import database, sqlstates
 
 log = logging.getLogger("paceline.web")

@@ -7,11 +7,10 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime
 
-import jwt
 from fastapi import Request
 from sqlalchemy import Engine
 
-from scheduler.api import database
+from scheduler.api import database, signing
 from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
 from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
@@ -21,7 +20,6 @@ from scheduler.store.db.database import transact
 from scheduler.store.secrets import cipher
 
 SESSION_COOKIE, CSRF_COOKIE, CSRF_HEADER = "paceline_session", "paceline_csrf", "x-csrf-token"
-ALGORITHM = "HS256"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 #: argon2 takes 64 MB for each hash, and a processor for a tenth of a second.
 _hashing = threading.BoundedSemaphore(2)
@@ -99,8 +97,13 @@ class Logins:
 
     def token(self, login: Login) -> str:
         """The JWT of a login. It is valid as long as its session is."""
-        claims = {"sub": str(login.account.id), "name": login.account.name, "sid": login.key, "exp": login.expires_at}
-        return jwt.encode(claims, self._secret, ALGORITHM)
+        claims = {
+            "sub": str(login.account.id),
+            "name": login.account.name,
+            "sid": login.key,
+            "exp": int(login.expires_at.timestamp()),
+        }
+        return signing.sign(claims, self._secret)
 
     def csrf(self, session: str) -> str:
         """The text that a page must send with each change that its cookie authenticates."""
@@ -133,10 +136,10 @@ class Logins:
         return secrets.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), self.csrf(session).encode())
 
     def _session_of(self, token: str) -> str:
-        try:
-            return str(jwt.decode(token, self._secret, [ALGORITHM], options={"require": ["exp", "sid"]})["sid"])
-        except jwt.InvalidTokenError:
-            raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.") from None
+        claims = signing.claims_of(token, self._secret, sid=None)
+        if claims is None:
+            raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.")
+        return str(claims["sid"])
 
     def _record(self, event: str, name: str, address: str, status: int) -> None:
         entry = transact(self._engine, audit.begin, event, account=name[:250], address=address)

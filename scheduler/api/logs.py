@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scheduler.exceptions import NotFoundError, UsageError
+from paceline.exceptions import NotFoundError, UsageError
+from paceline.states import FINISHED, NOT_BEGUN
 from scheduler.settings import Settings, log_copies, log_paths, regular_files
-from scheduler.states import FINISHED, NOT_BEGUN
 
 #: The beginning of the lines of log records, see workers/process/logs.
 STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")

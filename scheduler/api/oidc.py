@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jwt
 import requests
 from authlib.common.errors import AuthlibBaseError
 from authlib.common.security import generate_token
 from authlib.integrations.requests_client import OAuth2Session
-from joserfc import jwt as jose
+from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
+from paceline.exceptions import NotFoundError, UnreachableError
+from scheduler.api import signing
 from scheduler.api.errors import UnauthenticatedError
-from scheduler.exceptions import NotFoundError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.store.accounts.accounts import ROLES
 
@@ -65,14 +65,13 @@ class Provider:
                 self._endpoint("authorization_endpoint"), state=state, nonce=nonce, code_verifier=verifier
             )
         claims = {"state": state, "nonce": nonce, "verifier": verifier, "exp": int(time.time()) + LOGIN_S, "aud": "oidc"}
-        return address, jwt.encode(claims, self._secret, "HS256")
+        return address, signing.sign(claims, self._secret)
 
     def finish(self, address: str, cookie: str, redirect_uri: str) -> User:
         """The user whom the provider sent back to `address`. UnauthenticatedError, UnreachableError."""
-        try:
-            kept = jwt.decode(cookie, self._secret, ["HS256"], audience="oidc", options={"require": ["exp"]})
-        except jwt.InvalidTokenError:
-            raise UnauthenticatedError("This login took too long, or began in another browser: begin again.") from None
+        kept = signing.claims_of(cookie, self._secret, aud="oidc")
+        if kept is None:
+            raise UnauthenticatedError("This login took too long, or began in another browser: begin again.")
         try:
             with self._session(redirect_uri, state=kept["state"]) as session:
                 token = session.fetch_token(
@@ -99,7 +98,7 @@ class Provider:
         )
         try:
             keys = KeySet.import_key_set(self._get(self._endpoint("jwks_uri")))  # type: ignore[arg-type]  # checked there
-            found = jose.decode(str(token.get("id_token", "")), keys, algorithms=ALGORITHMS)
+            found = jwt.decode(str(token.get("id_token", "")), keys, algorithms=ALGORITHMS)
             registry.validate(found.claims)
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise UnauthenticatedError(f"The ID token of the provider is not valid: {error}.") from None

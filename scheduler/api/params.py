@@ -7,10 +7,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from fastapi import Depends, Query
 from pydantic import Field
 
+from paceline import secrets_masker
+from paceline.exceptions import UsageError
 from scheduler.api.models import known
 from scheduler.api.models.base import Moment
-from scheduler.exceptions import UsageError
-from scheduler.process import secrets_masker
 from scheduler.store.lists import listing
 
 T = TypeVar("T")

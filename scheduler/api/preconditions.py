@@ -12,9 +12,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from fastapi import Request
 from sqlalchemy import Connection
 
+from paceline.exceptions import UsageError
 from scheduler.api.access import RUN, TI
 from scheduler.api.errors import StaleError
-from scheduler.exceptions import UsageError
 from scheduler.store.lists import row_versions
 from scheduler.store.lists.row_versions import Rows, Versions
 

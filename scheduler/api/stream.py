@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from paceline.exceptions import UnreachableError
 from scheduler.api import database
-from scheduler.exceptions import UnreachableError
 from scheduler.store.accounts import keys
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.lists.changes import Changes, Watch

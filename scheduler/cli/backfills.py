@@ -5,10 +5,8 @@ from typing import Any
 
 import click
 
-from scheduler import states
+from paceline import states
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import backfills as store
-from scheduler.cli.late import reads
 
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip
@@ -61,6 +59,9 @@ def create(
     given: tuple[tuple[str, str], ...],
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
+    from scheduler.store.actions import backfills as store
+    from scheduler.store.queries import reads
+
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
     wanted = store.BackfillRequest(
@@ -93,6 +94,8 @@ def create(
 @options.as_table
 def list_(dag_id: str | None, limit: int | None) -> None:
     """List backfills with the number of runs in each state, newest first."""
+    from scheduler.store.actions import backfills as store
+
     limit = limit if limit or output.json_wanted() else SCREENFUL
     output.listing(options.transact(store.backfills, dag_id=dag_id, limit=limit), COLUMNS, empty="No backfills.")
 
@@ -102,6 +105,8 @@ def list_(dag_id: str | None, limit: int | None) -> None:
 @options.as_json
 def show(backfill_id: int) -> None:
     """Show the progress of a backfill and the result for each date."""
+    from scheduler.store.actions import backfills as store
+
     row = options.transact(store.backfill, backfill_id)
     if output.json_wanted():
         output.print_json(row)
@@ -115,6 +120,8 @@ def show(backfill_id: int) -> None:
 @options.as_json
 def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
+    from scheduler.store.actions import backfills as store
+
     changed = options.transact(store.pause, backfill_id)
     options.announce("backfill changed")
     _say(backfill_id, "is paused" if changed else "was paused already")
@@ -125,6 +132,8 @@ def pause(backfill_id: int) -> None:
 @options.as_json
 def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
+    from scheduler.store.actions import backfills as store
+
     changed = options.transact(store.resume, backfill_id)
     options.announce("backfill changed")
     _say(backfill_id, "continues" if changed else "was not paused")
@@ -136,6 +145,8 @@ def resume(backfill_id: int) -> None:
 @options.as_json
 def cancel(backfill_id: int, *, yes: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
+    from scheduler.store.actions import backfills as store
+
     options.transact(store.backfill, backfill_id)
     options.confirm(f"Cancel backfill {backfill_id}?", yes)
     row = options.transact(store.cancel, backfill_id)
@@ -171,6 +182,8 @@ def _show_dates(rows: list[dict[str, Any]]) -> None:
 
 
 def _say(backfill_id: int, what: str) -> None:
+    from scheduler.store.actions import backfills as store
+
     if output.json_wanted():
         output.print_json(options.transact(store.backfill, backfill_id))
     else:

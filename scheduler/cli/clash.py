@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 
 FOLDER = Path(__file__).resolve().parents[2]
 

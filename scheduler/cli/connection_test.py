@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler.authoring.connection import Connection
+from paceline.authoring.connection import Connection
 
 #: Seconds for an answer.
 LIMIT_S = 5.0

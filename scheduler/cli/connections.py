@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from scheduler.authoring.connection import Connection
+from paceline import secrets_masker
+from paceline.authoring.connection import Connection
+from paceline.exceptions import PacelineError
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import connections as store
-from scheduler.exceptions import PacelineError
-from scheduler.process import secrets_masker
 
 
 @click.group(cls=lazy.NounGroup)
@@ -23,6 +22,8 @@ def connections() -> None:
 @options.as_table
 def list_() -> None:
     """List all connections, without passwords and extras."""
+    from scheduler.store.secrets import connections as store
+
     columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
     output.listing(options.transact(store.connections), columns, empty="No connections.")
 
@@ -33,6 +34,8 @@ def list_() -> None:
 @options.as_json
 def get(conn_id: str, show: bool) -> None:
     """Show a connection."""
+    from scheduler.store.secrets import connections as store
+
     connection = options.transact(store.connection, conn_id, options.cipher())
     values = connection.as_dict()
     if not show:
@@ -90,6 +93,7 @@ def test(conn_id: str) -> None:
     PACELINE_CONN_<ID> before the database. Exit 0 if it succeeds, 1 if it fails.
     """
     from scheduler.cli import connection_test
+    from scheduler.store.secrets import connections as store
     from workers.process.secrets_backend import EnvironmentBackend
 
     connection = EnvironmentBackend(os.environ).connection(conn_id)
@@ -118,6 +122,8 @@ def _given(conn_id: str, *, conn_uri: str | None, conn_json: str | None, **field
 
 
 def _store(connection: Connection, *, existing: str) -> None:
+    from scheduler.store.secrets import connections as store
+
     options.transact(store.add, [connection], options.cipher(make=True), existing=existing)
     click.echo(f"Connection {connection.conn_id} is stored.")
 
@@ -127,6 +133,8 @@ def _store(connection: Connection, *, existing: str) -> None:
 @options.yes
 def delete(conn_id: str, *, yes: bool) -> None:
     """Delete a connection."""
+    from scheduler.store.secrets import connections as store
+
     options.confirm(f"Delete connection {conn_id}?", yes)
     options.transact(store.delete, conn_id)
     click.echo(f"Connection {conn_id} is deleted.")
@@ -136,6 +144,8 @@ def delete(conn_id: str, *, yes: bool) -> None:
 @options.file
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
+    from scheduler.store.secrets import connections as store
+
     cipher = options.cipher()
     exported = [options.transact(store.connection, row["conn_id"], cipher).as_dict() for row in options.transact(store.connections)]
     values = {connection.pop("conn_id"): connection for connection in exported}
@@ -151,6 +161,8 @@ def import_(file: Path, existing: str) -> None:
 
     All are stored, or none. `airflow connections export` writes such files.
     """
+    from scheduler.store.secrets import connections as store
+
     written = options.transact(store.add, read(file), options.cipher(make=True), existing=existing)
     click.echo(f"Stored {output.count(len(written), 'connection')}.")
 

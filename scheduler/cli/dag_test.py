@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scheduler.authoring.connection import Connection
+from paceline.authoring.connection import Connection
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.cli import options
-from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.process import masked_output
 from scheduler.settings import Settings
 from scheduler.testing import folder, runs

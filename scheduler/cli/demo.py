@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scheduler import states
+from paceline import states
+from paceline.exceptions import NotFoundError, PacelineError, WaitTimeoutError
 from scheduler.cli import output
-from scheduler.cli.late import database, log_paths, manual_runs, progress, reads, wakeups
-from scheduler.exceptions import NotFoundError, PacelineError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +48,7 @@ def demo(keep: bool) -> None:
     from scheduler.embedded import stack
     from scheduler.process import hardening
     from scheduler.settings import Settings
+    from scheduler.store.db import database
 
     hardening.close()
     settings = _demo_settings(Settings.load())
@@ -113,6 +113,11 @@ def _forget(settings: Settings) -> None:
 
 
 def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[str, Any]:
+    from scheduler.cli import progress
+    from scheduler.messaging import wakeups
+    from scheduler.store.db import database
+    from scheduler.store.runs import manual_runs
+
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     queue = settings.core.default_queue
@@ -124,6 +129,9 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 
 def _wait_for_dag(engine: Engine) -> None:
     """Wait until a scheduler has parsed the DAG file. DemoFailedError if the file has an import error."""
+    from scheduler.store.db import database
+    from scheduler.store.queries import reads
+
     deadline = time.monotonic() + PARSE_LIMIT_S
     while time.monotonic() < deadline:
         for error in database.transact(engine, reads.import_errors):
@@ -140,6 +148,8 @@ def _wait_for_dag(engine: Engine) -> None:
 
 def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> None:
     from rich.text import Text
+
+    from scheduler.cli import progress
 
     if run["state"] != states.RunState.SUCCESS:
         _show_failures(settings, run, screen)
@@ -163,6 +173,8 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
 def _show_failures(settings: Settings, run: dict[str, Any], screen: Console) -> None:
     """Print the failed tasks, each with the end of its newest log."""
     from rich.text import Text
+
+    from scheduler.settings import log_paths
 
     for task in run["tasks"]:
         if task["state"] != states.TaskState.FAILED:

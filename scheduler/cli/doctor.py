@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.exceptions import SettingsError
 from scheduler.cli import health, lazy, options, output
-from scheduler.cli.late import wakeups
-from scheduler.exceptions import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +50,7 @@ def doctor(role: str | None, deep_wanted: bool) -> None:
 
 def _examine_rows() -> bool:
     """Print the rows of the database and the messages of the broker that violate an invariant; whether there is none."""
+    from scheduler.messaging import wakeups
     from scheduler.services import invariants
 
     settings = options.settings()

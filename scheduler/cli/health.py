@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.exceptions import PacelineError
 from scheduler.cli import options, output
-from scheduler.exceptions import PacelineError
 from scheduler.process import health_server, pidfile
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 
 INTERRUPTED = 130
 #: A limit from here on only says how PostgreSQL stores the number.
@@ -122,6 +122,10 @@ def as_paceline_error(error: Exception) -> PacelineError | None:
     """Convert an error of the database or broker into a PacelineError. None for other errors."""
     if isinstance(error, PacelineError):
         return error
+    if isinstance(error, ModuleNotFoundError):
+        from scheduler.process import extras
+
+        return extras.as_paceline_error(error, "This command")
     if isinstance(error, RecursionError):
         return PacelineError("A stored value is nested too deeply to be shown.")
     # A library that is not imported cannot have raised the error, and importing it here would slow down every error.
@@ -137,7 +141,7 @@ def _of_database(error: Exception) -> PacelineError | None:
     import psycopg2
     from sqlalchemy.exc import DBAPIError
 
-    from scheduler.exceptions import UnreachableError
+    from paceline.exceptions import UnreachableError
     from scheduler.store.db import database, sqlstates
 
     if isinstance(error, DBAPIError):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scheduler.cli import options, output
-from scheduler.exceptions import PacelineError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as Session
@@ -66,12 +65,8 @@ def migrate_airflow(
 
 
 def _migrate(folder: Path, *, diff: bool, write: bool, compare: bool) -> None:
-    try:
-        from scheduler.dagfiles.migrate import folder as migration
-    except ModuleNotFoundError as error:
-        if error.name != "libcst":
-            raise
-        raise PacelineError("The rewrite needs LibCST: install it with `pip install 'paceline[airflow]'`.") from None
+    from scheduler.dagfiles.migrate import folder as migration
+
     reports = migration.migrate(folder, options.settings(), compare=compare)
     changed = [report for report in reports if report.is_changed]
     if write:

@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from paceline.exceptions import ConflictError
 from scheduler.cli import output
-from scheduler.cli.late import database, migrate, pools, reads, wakeups
-from scheduler.exceptions import ConflictError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
+    from scheduler.messaging import wakeups
     from scheduler.settings import Settings
     from scheduler.store.secrets.cipher import Cipher
 
@@ -55,18 +55,26 @@ def _stored(names: Callable[[dict[str, Any]], list[str]]) -> Completes:
 
 
 def _dag_ids(_: dict[str, Any]) -> list[str]:
+    from scheduler.store.queries import reads
+
     return [row["dag_id"] for row in transact(reads.dags)]
 
 
 def _run_ids(given: dict[str, Any]) -> list[str]:
+    from scheduler.store.queries import reads
+
     return [row["run_id"] for row in transact(reads.runs, dag_id=given["dag_id"], limit=NEWEST_RUNS)]
 
 
 def _task_ids(given: dict[str, Any]) -> list[str]:
+    from scheduler.store.queries import reads
+
     return [task["task_id"] for task in transact(reads.dag, given["dag_id"])["tasks"]]
 
 
 def _pool_names(_: dict[str, Any]) -> list[str]:
+    from scheduler.store.actions import pools
+
     return [row["name"] for row in transact(pools.pools)]
 
 
@@ -110,6 +118,8 @@ def settings() -> "Settings":
 
 def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
     """Return the engine of this command, which is closed with it. Once, check that the database answers with the right schema."""
+    from scheduler.store.db import database, migrate
+
     root = click.get_current_context().find_root()
     key = f"paceline.engine.{check_schema}.{as_owner}"
     if key not in root.meta:
@@ -126,6 +136,8 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
 
 def transact(work: "Callable[Concatenate[Connection, P], R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a store function in a transaction of this command's engine."""
+    from scheduler.store.db import database
+
     return database.transact(engine(), work, *args, **kwargs)
 
 
@@ -155,6 +167,8 @@ def confirm(question: str, agreed: bool, *, show: Callable[[], None] | None = No
 
 def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:
     """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
+    from scheduler.messaging import wakeups
+
     with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
         sender.announce(action, runs)
 
@@ -311,7 +325,7 @@ conf = together(
 
 def with_params(conf: dict[str, Any] | None, given: Sequence[tuple[str, str]], spec: Mapping[str, Any]) -> dict[str, Any] | None:
     """The conf with the values of -p, converted to the types of the params `spec`."""
-    from scheduler.authoring import params
+    from paceline.authoring import params
 
     return {**(conf or {}), **{name: params.typed(spec, name, text) for name, text in given}} if given else conf
 

@@ -247,7 +247,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
-    from scheduler.authoring.frames import DataFrameReference
+    from paceline.authoring.frames import DataFrameReference
 
     if isinstance(value, DataFrameReference):
         return value.to_json()

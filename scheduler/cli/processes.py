@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler.authoring.arguments import is_reserved_queue
+from paceline.authoring.arguments import is_reserved_queue
 from scheduler.cli import lazy, options, output
 from scheduler.process import hardening
 

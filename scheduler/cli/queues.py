@@ -7,8 +7,6 @@ from typing import Any
 import click
 
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import notices as store
-from scheduler.cli.late import overview, wakeups
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 NOTICES = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
@@ -31,6 +29,8 @@ def list_() -> None:
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
+    from scheduler.store.lists import overview
+
     settings = options.settings()
     stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)
     in_redis = _in_redis([row["queue"] for row in stored])
@@ -58,6 +58,8 @@ def list_() -> None:
 @options.as_table
 def list_notices(dag_id: str | None, *, failed: bool, limit: int) -> None:
     """List pending callbacks and emails or, with --failed, those that ended with an error."""
+    from scheduler.store.upkeep import notices as store
+
     rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)
     output.listing(rows, NOTICES, empty="No callback or email failed." if failed else "No callback or email is pending.")
 
@@ -66,7 +68,7 @@ def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
 
-    from scheduler.messaging import publisher
+    from scheduler.messaging import publisher, wakeups
 
     try:
         with contextlib.closing(wakeups.client(options.settings())) as broker:

@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from scheduler import states
+from paceline import states
+from paceline.states import RunState, TaskState
 from scheduler.cli import options, output
-from scheduler.cli.late import clear, database, delete, mark, reads, run_files, selection
-from scheduler.states import RunState, TaskState
+
+if TYPE_CHECKING:
+    from scheduler.store.runs import selection
 
 COLUMNS = ["run_id", "task_id", "map_index", "state", "becomes"]
 #: What a table says of a new state that is not a plain word.
@@ -49,6 +51,9 @@ class Clearing(TypedDict):
 @options.together(options.run, _only_failed, _only_running, _clearing)
 def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool, **how: Unpack[Clearing]) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
+    from scheduler.store.queries import reads
+    from scheduler.store.runs import selection
+
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     options.transact(reads.run, dag_id, run_id)
     _clear(selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
@@ -72,6 +77,9 @@ def clear_tasks(
 
     Setups and teardowns are cleared together with their tasks.
     """
+    from scheduler.store.queries import reads
+    from scheduler.store.runs import selection
+
     tasks = selection.Tasks(
         task_ids=task_ids,
         map_index=map_index,
@@ -109,6 +117,9 @@ def clear_dag(
     **how: Unpack[Clearing],
 ) -> None:
     """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
+    from scheduler.store.queries import reads
+    from scheduler.store.runs import selection
+
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
     wanted = frozenset(map(TaskState, state)) or None
     tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
@@ -122,6 +133,10 @@ def clear_dag(
 @options.together(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
+    from scheduler.store.actions import mark
+    from scheduler.store.db import database
+    from scheduler.store.queries import reads
+
     run = options.transact(reads.run, dag_id, run_id)
     of_run = database.rehearse if dry_run else database.transact
     changes = of_run(options.engine(), mark.mark_run, dag_id, run_id, RunState(state))
@@ -168,6 +183,10 @@ def mark_task(
 
     On a terminal, an option that marks or clears more than this task asks for confirmation.
     """
+    from scheduler.store.actions import mark
+    from scheduler.store.queries import reads
+    from scheduler.store.runs import selection
+
     options.transact(reads.run, dag_id, run_id)
     change = functools.partial(
         mark.mark,
@@ -186,6 +205,10 @@ def mark_task(
 @options.together(options.run, options.yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
+    from scheduler.services import run_files
+    from scheduler.store.actions import delete
+    from scheduler.store.queries import reads
+
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
     deleted = options.transact(delete.delete_run, dag_id, run_id)
@@ -198,6 +221,10 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 @options.together(options.dag, options.yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
+    from scheduler.services import run_files
+    from scheduler.store.actions import delete
+    from scheduler.store.queries import reads
+
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
@@ -210,6 +237,8 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
+    from scheduler.store.actions import clear
+
     change = functools.partial(clear.clear, options.engine(), runs, tasks, core=options.settings().core, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 

@@ -9,7 +9,6 @@ from datetime import datetime
 import click
 
 from scheduler.cli import options, output
-from scheduler.cli.late import reads
 from scheduler.dagfiles.migrate.shadow import MISSING, Airflow, Difference, compare
 
 TOKEN, USER, PASSWORD = "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"
@@ -20,6 +19,8 @@ def run(url: str, dag_ids: Sequence[str], *, since: datetime, every: float | Non
 
     Ends the command with exit code 1 if a state differs.
     """
+    from scheduler.store.queries import reads
+
     airflow = _client(url)
     done: set[tuple[str, str]] = set()
     differences: list[Difference] = []

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
+from paceline.exceptions import PacelineError
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import accounts, audit, database, keys, passwords
-from scheduler.exceptions import PacelineError
 
 ROLE = click.Choice(["viewer", "operator", "admin"])
 DAY_S = 86_400.0
@@ -26,6 +25,8 @@ def users() -> None:
 @options.as_json
 def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
+    from scheduler.store.accounts import accounts, passwords
+
     chosen = passwords.generated() if password is None else options.typed(password)
     generated = chosen if password is None else None
     by_tag = dict(map(_tag, tags))
@@ -38,6 +39,8 @@ def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str 
 @options.as_table
 def list_() -> None:
     """List all accounts with their rights."""
+    from scheduler.store.accounts import accounts
+
     rows = options.transact(accounts.accounts)
     if not output.json_wanted():
         rows = [row | {"tags": ", ".join(f"{tag}={role}" for tag, role in sorted(row["tags"].items()))} for row in rows]
@@ -49,6 +52,8 @@ def list_() -> None:
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 def password(name: str, password: str | None) -> None:
     """Change a password. All sessions of the account end."""
+    from scheduler.store.accounts import accounts, passwords
+
     new = passwords.generated() if password is None else options.typed(password)
     _change("users.password", name, lambda c: accounts.set_password(c, name, new))
     click.echo(f"The password of {name} is changed." + (f" It is {new}" if password is None else ""))
@@ -65,6 +70,8 @@ def password(name: str, password: str | None) -> None:
 @options.as_json
 def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
+    from scheduler.store.accounts import accounts, keys
+
     if revoke:
         options.confirm(f"Delete the tokens {label} of {name}?", yes)
         _change("users.revoke_token", name, lambda c: keys.revoke(c, accounts.account_id(c, name), label))
@@ -81,6 +88,8 @@ def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> Non
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete an account with its sessions and tokens."""
+    from scheduler.store.accounts import accounts
+
     options.confirm(f"Delete account {name}?", yes)
     _change("users.delete", name, lambda c: accounts.delete(c, name))
     click.echo(f"Account {name} is deleted.")
@@ -88,6 +97,8 @@ def delete(name: str, *, yes: bool) -> None:
 
 def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
     """Make a change and its entry in the audit log in one transaction."""
+    from scheduler.store.accounts import audit
+    from scheduler.store.db import database
 
     def both(connection: Any) -> Any:
         result = work(connection)
@@ -100,6 +111,8 @@ def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
 
 
 def _tag(text: str) -> tuple[str, str]:
+    from scheduler.store.accounts import accounts
+
     tag, _, role = text.rpartition("=")
     if not tag or role not in accounts.ROLES:
         raise PacelineError(f"--tag {text!r} must be TAG=ROLE, with one of the roles {', '.join(accounts.ROLES)}.")

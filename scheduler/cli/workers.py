@@ -3,7 +3,6 @@
 import click
 
 from scheduler.cli import lazy, options, output
-from scheduler.cli.late import overview
 
 
 @click.group(cls=lazy.NounGroup)
@@ -16,6 +15,8 @@ def workers() -> None:
 @options.as_table
 def list_(all_: bool) -> None:
     """List workers with their queues and heartbeats."""
+    from scheduler.store.lists import overview
+
     timeout_s = options.settings().worker.heartbeat_timeout
     rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
     columns = ["name", "state", "queues", "concurrency", "running", "host", "pid", "started_at", "heartbeat_at"]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scheduler.airflow import hook, names
-from scheduler.airflow.table import REASONS, RENAMED
-from scheduler.authoring import source
-from scheduler.authoring.arguments import near
+from paceline.airflow import hook, names
+from paceline.airflow.table import REASONS, RENAMED
+from paceline.authoring import source
+from paceline.authoring.arguments import near
 
 _PROVIDER = (
     "install the provider package of the service next to Paceline with `pip install --no-deps`, or use its Python client in a @task"
@@ -24,7 +24,7 @@ _OPERANDS = re.compile(r"unsupported operand type\(s\) for (>>|<<): '(\w+)' and 
 
 def advice(error: BaseException, path: Path) -> str | None:
     """A message for an exception of a DAG file; None if that of Python is good enough."""
-    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in {"airflow", "scheduler"}:
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in {"airflow", "paceline", "scheduler"}:
         return _of_imports(error, path)
     if isinstance(error, TypeError) and (operands := _OPERANDS.match(str(error))):
         if "function" in operands.groups():
@@ -33,7 +33,7 @@ def advice(error: BaseException, path: Path) -> str | None:
             return _of_edge(*operands.groups())
         return (
             f"Python cannot join two lists with {operands[1]}. Write cross_downstream(first, second) for an edge from each task"
-            " to each, or chain(first, second) for pairs; both are in scheduler."
+            " to each, or chain(first, second) for pairs; both are in paceline."
         )
     return _of_type_error(str(error)) if isinstance(error, TypeError) else None
 
@@ -73,7 +73,7 @@ def _of_imports(error: ImportError, path: Path) -> str | None:
 def _module_of(error: BaseException) -> Path | None:
     """The file with the import that failed: the innermost one of the author."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = [file for file in files if not file.startswith(("<", source.PACKAGE)) and "importlib" not in file]
+    own = [file for file in files if not file.startswith(("<", *source.PACKAGES)) and "importlib" not in file]
     return Path(own[-1]) if own and Path(own[-1]).is_file() else None
 
 
@@ -82,7 +82,7 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_bytes())):
         text = ""
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            of_module = {"airflow": _of_airflow, "scheduler": _of_ours}.get(node.module.split(".")[0])
+            of_module = {"airflow": _of_airflow, "paceline": _of_ours, "scheduler": _of_engine}.get(node.module.split(".")[0])
             text = of_module(node.module, [alias.name for alias in node.names]) if of_module else ""
         elif isinstance(node, ast.Import):
             text = "".join(_of_airflow(alias.name, []) for alias in node.names if alias.name.split(".")[0] == "airflow")
@@ -103,7 +103,7 @@ def _of_airflow(module: str, given: list[str]) -> str:
         if (found := names.find(places[name], name)) is not None:
             place, new = (found.module, found.name) if found.name else found.module.rsplit(".", 1)
             lines.setdefault(place, []).append(new if new == name or name in RENAMED else f"{new} as {name}")
-    text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or "import scheduler"
+    text = "; ".join(f"from {place} import {', '.join(found)}" for place, found in lines.items()) or "import paceline"
     advice = f"write `{text}`" if lines or not given else "remove this line"
     return " ".join([f"Airflow is not installed; {advice}.", *lacks])
 
@@ -119,13 +119,23 @@ def _of_ours(module: str, given: list[str]) -> str:
     try:
         known = importlib.import_module(module)
     except ImportError:
-        modules = [f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")]
-        return f"There is no module {module}{near(module, ['scheduler', *modules])}"
+        modules = [f"paceline.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")]
+        return f"There is no module {module}{near(module, ['paceline', *modules])}"
     missing = [name for name in given if name != "*" and not _has(known, module, name)]
     return " ".join(
         f"Paceline has no {name}: {REASONS[name]}." if name in REASONS else f"{module} has no {name!r}{_instead(known, name)}"
         for name in missing
     )
+
+
+def _of_engine(module: str, given: list[str]) -> str:
+    """The sentence on an import from the engine, which authors wrote before there was a package `paceline`."""
+    authored = module.replace("scheduler", "paceline", 1)
+    with suppress(ImportError):
+        known = importlib.import_module(authored)
+        if all(name == "*" or _has(known, authored, name) for name in given):
+            return f"DAG files import from paceline; write `from {authored} import {', '.join(given)}`."
+    return ""
 
 
 def _instead(known: object, name: str) -> str:
@@ -148,7 +158,7 @@ def _has(known: object, module: str, name: str) -> bool:
 def _place(name: str) -> str:
     """Where the name is, if it is in another module."""
     new = RENAMED.get(name, name)
-    for place in ("scheduler", "scheduler.operators", "scheduler.sensors", "scheduler.triggers", "scheduler.exceptions"):
+    for place in ("paceline", "paceline.operators", "paceline.sensors", "paceline.triggers", "paceline.exceptions"):
         if hasattr(importlib.import_module(place), new):
             return f"; write `from {place} import {new}`."
     return ""

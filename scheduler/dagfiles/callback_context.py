@@ -12,15 +12,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
-from scheduler import exceptions
-from scheduler.authoring import context, params, running, xcom
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.connection import Connection, Connections
-from scheduler.authoring.dag import DAG
-from scheduler.authoring.deadline import SyncCallback
-from scheduler.authoring.variable import OfEnvironment, Variables
+from paceline import exceptions
+from paceline.authoring import context, params, running, xcom
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.connection import Connection, Connections
+from paceline.authoring.dag import DAG
+from paceline.authoring.deadline import SyncCallback
+from paceline.authoring.variable import OfEnvironment, Variables
+from paceline.exceptions import NotFoundError, PacelineError, ParamError
 from scheduler.dagfiles.answers import Wanted
-from scheduler.exceptions import NotFoundError, PacelineError, ParamError
 
 MOMENTS = ("logical_date", "data_interval_start", "data_interval_end", "start_date", "end_date", "run_after", "partition_date")
 

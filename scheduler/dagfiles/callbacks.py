@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from scheduler.authoring import running
-from scheduler.authoring.dag import DAG
+from paceline import secrets_masker
+from paceline.authoring import running
+from paceline.authoring.dag import DAG
 from scheduler.dagfiles import callback_context, keeper, limits, lines, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
@@ -33,10 +34,10 @@ from scheduler.dagfiles.answers import (
     Wanted,
     fault,
 )  # fmt: skip
-from scheduler.process import masked_output, parent_death, secrets_masker
+from scheduler.process import masked_output, parent_death
 from scheduler.settings import log_paths
 
-PRELOADED = ("scheduler.operators", "croniter", "zoneinfo")
+PRELOADED = ("paceline.operators", "croniter", "zoneinfo")
 #: Maximum size of a file that a callback writes, such as its log.
 MAX_FILE_MB = 1024
 READ_BYTES = 1 << 16

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter, ValidationError
 
-from scheduler.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
-from scheduler.authoring.trigger_rule import TriggerRule
+from paceline.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
+from paceline.authoring.trigger_rule import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
 from scheduler.serialized.dag import SerializedDag, next_timetable
 

@@ -22,7 +22,7 @@ from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.settings import Core, Scheduler
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
-PRELOADED = ("scheduler.operators", "croniter", "jsonschema_rs", "zoneinfo")
+PRELOADED = ("paceline.operators", "croniter", "jsonschema_rs", "zoneinfo")
 #: Seconds after its time limit until a child is killed if its own watchdog has not killed it.
 GRACE_S = 1.0
 #: Seconds after that until its keeper is killed. It should have killed all processes by then, unless user code has stopped it.

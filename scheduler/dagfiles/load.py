@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
 
-import scheduler
-from scheduler.authoring import airflow_conf, scope, source, zones
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.arguments import ACCEPTED
-from scheduler.authoring.dag import DAG
+import paceline
+from paceline.authoring import airflow_conf, scope, source, zones
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.arguments import ACCEPTED
+from paceline.authoring.dag import DAG
+from paceline.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
 from scheduler.dagfiles import recover, side_effects
-from scheduler.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
 from scheduler.settings import airflow_options
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
@@ -36,8 +36,8 @@ airflow_conf.conf.options = airflow_options
 def preload() -> None:
     """Import every public name of Paceline, for a process that forks others: they then need not import it themselves."""
     importlib.import_module("pendulum")  # the dates of every context
-    for name in scheduler.__all__:
-        getattr(scheduler, name)
+    for name in paceline.__all__:
+        getattr(paceline, name)
 
 
 def configure(default_timezone: str, *, airflow_imports: bool) -> None:
@@ -47,7 +47,7 @@ def configure(default_timezone: str, *, airflow_imports: bool) -> None:
     """
     zones.set_default(default_timezone)
     if airflow_imports:
-        from scheduler.airflow import hook
+        from paceline.airflow import hook
 
         hook.install()
 
@@ -97,7 +97,7 @@ def _give_intervals(dags: Iterable[DAG], text: str) -> None:
     """Mark the DAGs that were written for Airflow 2, in this file or in a module that creates them."""
     if not ACCEPTED:  # the import hook for unchanged Airflow files is off
         return
-    from scheduler.airflow.old import speaks_airflow_2
+    from paceline.airflow.old import speaks_airflow_2
 
     is_old = speaks_airflow_2(text)
     for dag in dags:
@@ -164,7 +164,7 @@ def _watching(dags: list[DAG]) -> Iterable[DAG]:
     conditions = [dag.timetable.condition for dag in dags]
     if not any(asset.watchers for condition in conditions if condition is not None for asset in condition.assets()):
         return ()
-    from scheduler.operators.asset_watcher import watching_dags
+    from paceline.operators.asset_watcher import watching_dags
 
     return watching_dags(dags).values()
 
@@ -350,7 +350,7 @@ class Loaded:
 def _is_of_author(module: ModuleType) -> bool:
     """Whether it is a file on the path of Python that is neither installed nor part of Paceline."""
     place = getattr(module, "__file__", None)
-    if not isinstance(place, str) or module.__name__.startswith((MODULE_PREFIX, "scheduler.", "workers.")):
+    if not isinstance(place, str) or module.__name__.startswith((MODULE_PREFIX, "paceline.", "scheduler.", "workers.")):
         return False
     return not os.path.realpath(place).startswith(side_effects.CODE)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scheduler.authoring import nesting, running
-from scheduler.authoring.arguments import ID_MAX_LENGTH
-from scheduler.authoring.dag import DAG
+from paceline.authoring import nesting, running
+from paceline.authoring.arguments import ID_MAX_LENGTH
+from paceline.authoring.dag import DAG
+from paceline.exceptions import DagError
 from scheduler.dagfiles import limits, load, pipes, problem, side_effects
-from scheduler.exceptions import DagError
 from scheduler.process import parent_death
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import MAX_DEFAULTED

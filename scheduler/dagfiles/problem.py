@@ -8,9 +8,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from scheduler.authoring import source
+from paceline.authoring import source
+from paceline.exceptions import DagError, DagErrors, PacelineError
 from scheduler.dagfiles.advice import advice
-from scheduler.exceptions import DagError, DagErrors, PacelineError
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
@@ -87,7 +87,7 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
 def _in_module(error: BaseException, path: Path) -> str:
     """The module and line of an error that is not in the DAG file itself, but in a module that it imports."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [(file, line) for file, line in frames if not file.startswith(("<", source.PACKAGE)) and "importlib" not in file]
+    own = [(file, line) for file, line in frames if not file.startswith(("<", *source.PACKAGES)) and "importlib" not in file]
     return "" if not own or own[-1][0] == str(path) else f"{Path(own[-1][0]).name}, line {own[-1][1]}: "
 
 
@@ -175,7 +175,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _ours(filename: str) -> bool:
-    return filename.startswith((source.PACKAGE, "<frozen "))
+    return filename.startswith((*source.PACKAGES, "<frozen "))
 
 
 def _faulty_line(report: str, path: Path) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 
-from scheduler.exceptions import DagError
+from paceline.exceptions import DagError
 
 #: How often a file is run again, and for how long in all. A file that takes longer than this shows its errors one by one.
 MOST_RUNS = 20

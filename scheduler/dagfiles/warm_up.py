@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from scheduler import DAG, task
-from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
+from paceline import DAG, task
+from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 
 with DAG(
     "warm_up",

@@ -19,7 +19,7 @@ from scheduler.dagfiles.ignore import IgnoreFiles, content_of
 log = logging.getLogger(__name__)
 
 #: Airflow's safe mode: a Python file is parsed only if it contains both.
-MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"scheduler|airflow", re.IGNORECASE))
+MARKS = (re.compile(rb"dag", re.IGNORECASE), re.compile(rb"paceline|airflow|scheduler", re.IGNORECASE))
 #: Seconds between two attempts to read an unreadable folder.
 RETRY_S = 1.0
 #: Seconds, longer than a tick of the clock for file times.

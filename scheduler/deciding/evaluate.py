@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from paceline.states import FAILURES, FINISHED, LOOP_STOP, Branched, Decision, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, below_setups, decide, decide_teardown, needs_sources
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import FAILURES, FINISHED, LOOP_STOP, Branched, Decision, RunState
-from scheduler.states import TaskState as S
 
 #: States by task number and map index (-1: not mapped, or not expanded yet). Missing instances do not exist in this run.
 States = Mapping[int, Mapping[int, S]]

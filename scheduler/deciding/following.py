@@ -20,9 +20,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from paceline.states import FINISHED, Decision, TaskState
 from scheduler.deciding.rules import Upstream, Verdict, decide, settled_by
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FINISHED, Decision, TaskState
 
 
 class Ended(Protocol):

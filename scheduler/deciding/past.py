@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
+from paceline.states import PASSED, Before
+from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import PASSED, Before
-from scheduler.states import TaskState as S
 
 
 def relevant(dag: SerializedDag) -> set[str]:

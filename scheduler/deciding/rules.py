@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.states import FAILURES
-from scheduler.states import TaskState as S
+from paceline.states import FAILURES
+from paceline.states import TaskState as S
 
 #: Maximum number of tasks named in a reason. The others are counted.
 MOST_NAMES = 5

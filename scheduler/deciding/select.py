@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from paceline.states import Waiting
 from scheduler.deciding.limits import Place, own_limits, reached
-from scheduler.states import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

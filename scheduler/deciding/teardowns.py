@@ -5,10 +5,10 @@ A teardown runs if one of its setups succeeded, no matter what ended the tasks b
 
 from collections.abc import Mapping
 
+from paceline.states import FINISHED, STARTED, SUSPENDED
+from paceline.states import TaskState as S
 from scheduler.deciding.evaluate import States, evaluate
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FINISHED, STARTED, SUSPENDED
-from scheduler.states import TaskState as S
 
 #: A setup in one of these may have made what its teardown removes.
 MAY_HAVE_MADE = STARTED | SUSPENDED | {S.UP_FOR_RETRY}

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from paceline.states import FINISHED, RUN_FINISHED, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding.rules import Upstream, decide
 from scheduler.deciding.waits import MOST_NAMES, Contention, LimitFacts, busy, in_line, many, no_worker, running_runs, span
-from scheduler.states import FINISHED, RUN_FINISHED, RunState
-from scheduler.states import TaskState as S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from paceline.exceptions import PacelineError, UsageError
 from scheduler.embedded import servers
-from scheduler.exceptions import PacelineError, UsageError
 from scheduler.settings import Settings
 
 #: Roles and rights belong to a server, and `paceline db migrate` creates them. Unlogged tables hold only rows that a crash may

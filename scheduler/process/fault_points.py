@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 
 FAULTS, FOLDER = "PACELINE_FAULTS", "PACELINE_FAULTS_FOLDER"
 NAMES = frozenset({FAULTS, FOLDER})

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
 
 #: The largest pipe of an unprivileged process. Code that writes while it holds the GIL blocks the reading thread, so the pipe
 #: must hold all that it writes until then.

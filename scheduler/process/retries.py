@@ -5,7 +5,7 @@ from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 
-from scheduler.exceptions import CredentialsError, UnreachableError
+from paceline.exceptions import CredentialsError, UnreachableError
 
 
 def repeated(

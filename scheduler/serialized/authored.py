@@ -5,11 +5,11 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from scheduler.authoring import loops, timetable, weights
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.dag import DAG
-from scheduler.authoring.setup_teardown import Scopes, setup_scopes
-from scheduler.authoring.task_arguments import DEFAULT_POOL
+from paceline.authoring import loops, timetable, weights
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.dag import DAG
+from paceline.authoring.setup_teardown import Scopes, setup_scopes
+from paceline.authoring.task_arguments import DEFAULT_POOL
 from scheduler.serialized import routing
 from scheduler.serialized.dag import SerializedDag, param_order
 from scheduler.serialized.tasks import SerializedTask

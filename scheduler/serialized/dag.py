@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import cache, cached_property
 from typing import Any, Self, get_origin
 
-from scheduler.authoring import timetable
-from scheduler.authoring.timetables.base import Timetable
+from paceline.authoring import timetable
+from paceline.authoring.timetables.base import Timetable
 from scheduler.serialized.tasks import SerializedTask, Stored
 from scheduler.serialized.traits import traits
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.mapping import MappedOperator
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.mapping import MappedOperator
 from scheduler.serialized.traits import traits
 from scheduler.settings import Core
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.authoring.asset import ALIAS, Condition
-from scheduler.authoring.asset_events import ADDED
-from scheduler.authoring.timetables.base import Partition
-from scheduler.authoring.timetables.partitioned import WhenPartitioned
+from paceline.authoring.asset import ALIAS, Condition
+from paceline.authoring.asset_events import ADDED
+from paceline.authoring.timetables.base import Partition
+from paceline.authoring.timetables.partitioned import WhenPartitioned
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each, is_away

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from scheduler.authoring.connection import FIELDS
-from scheduler.authoring.connection import Connection as OtherSystem
+from paceline.authoring.connection import FIELDS
+from paceline.authoring.connection import Connection as OtherSystem
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.dagfiles.answers import Wanted
-from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
 from scheduler.settings.environment import CONNECTION_PREFIXES
 from scheduler.store.db.database import transact

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
 from scheduler.store.db import database, migrate, roles

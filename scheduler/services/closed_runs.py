@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from sqlalchemy import Engine
 
+from paceline.states import RunState
 from scheduler.services.service import LogLine
-from scheduler.states import RunState
 from scheduler.store.dags.dags import pause_if_failing
 from scheduler.store.db.database import transact
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from paceline.exceptions import UnreadableVersionError
+from paceline.states import FINISHED, Decision, RunState, TaskState
 from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
-from scheduler.exceptions import UnreadableVersionError
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.closed_runs import after_closing
 from scheduler.services.service import LogLine, is_away, reason_of
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, Decision, RunState, TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand

@@ -14,9 +14,9 @@ from typing import TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
+from paceline.exceptions import CredentialsError, UnreachableError
 from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.exceptions import CredentialsError, UnreachableError
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import QUEUE, Wakeups, client

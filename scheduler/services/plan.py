@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.authoring.timetables.base import RunTimes
+from paceline.authoring.timetables.base import RunTimes
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService, each
 from scheduler.settings import Settings

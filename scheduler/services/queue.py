@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
+from paceline.states import Waiting
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, own_limits, reached
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.deciding.select import FreeCapacity, select
@@ -20,7 +21,6 @@ from scheduler.services.dispatch import send
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
-from scheduler.states import Waiting
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.queueing import capacity, parking
 from scheduler.store.queueing.capacity import Counts, Full, Pool

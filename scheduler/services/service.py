@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import sqlstates
 

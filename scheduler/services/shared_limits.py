@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from paceline.states import Waiting
 from scheduler.deciding.select import FreeCapacity
-from scheduler.states import Waiting
 from scheduler.store.queueing import capacity
 
 #: core.parallelism in the key of its lock, which all schedulers must share.

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from paceline.exceptions import UnreadableVersionError
+from paceline.states import TaskState
 from scheduler.deciding.evaluate import evaluate, run_state
-from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.examination import Examiner
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, run_facts, runs

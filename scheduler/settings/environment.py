@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 from scheduler.process import fault_points
 
 #: The keys of every section.

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 from scheduler.settings import environment, sections
 from scheduler.settings.environment import Layout
 from scheduler.settings.sections import Probed, Section

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import UnreadableVersionError
+from paceline.exceptions import UnreadableVersionError
+from paceline.states import STARTED, SUSPENDED
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import STARTED, SUSPENDED
 from scheduler.store.dags.versions import Versions
 from scheduler.store.queries.event_feed import Event, Started
 

@@ -24,13 +24,13 @@ from openlineage.client.facet_v2 import (
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
 
-from scheduler.authoring.frames import DataFrameReference, revived
+from paceline.authoring.frames import DataFrameReference, revived
+from paceline.states import RunState as DagRunState
+from paceline.states import TaskState
 from scheduler.process import measures, trace_context
 from scheduler.process.vital_thread import VitalThread
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
-from scheduler.states import RunState as DagRunState
-from scheduler.states import TaskState
 from scheduler.store.queries import observed
 from scheduler.store.queries.event_feed import Event, Started
 from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import Engine
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 from scheduler.process import measures
 from scheduler.process.health import Health
 from scheduler.process.health_server import Page

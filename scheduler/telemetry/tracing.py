@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
+from paceline.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.process import trace_context
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
-from scheduler.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.store.queries import observed
 from scheduler.store.queries.event_feed import Event
 from scheduler.store.queries.observed import SparkWork

@@ -6,11 +6,11 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler.authoring.arguments import near
-from scheduler.authoring.dag import DAG
+from paceline.authoring.arguments import near
+from paceline.authoring.dag import DAG
+from paceline.exceptions import DagError, NotFoundError
 from scheduler.dagfiles import load, problem
 from scheduler.dagfiles.watch import Watch
-from scheduler.exceptions import DagError, NotFoundError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from scheduler.authoring.dag import DAG
+    from paceline.authoring.dag import DAG
+    from paceline.testing.results import RunResult, TaskResult
     from scheduler.settings import Settings
     from scheduler.testing.folder import DagBag
-    from scheduler.testing.results import RunResult, TaskResult
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,8 +36,8 @@ def pytest_load_initial_conftests() -> None:
     """Answer imports of `airflow` before the first one, if core.airflow_imports is set in the environment."""
     if not os.environ.get("PACELINE_CORE_AIRFLOW_IMPORTS"):
         return
+    from paceline.exceptions import PacelineError
     from scheduler.dagfiles import load
-    from scheduler.exceptions import PacelineError
 
     try:
         core = _settings(Path.cwd(), Path.cwd()).core
@@ -179,7 +179,7 @@ def airflow_connections(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None)
 @pytest.fixture
 def _served_in_tests() -> Iterator[None]:
     """Let `Variable.get()` and `Connection.get()` work in the body of a test, as in a task."""
-    from scheduler.authoring import running
+    from paceline.authoring import running
     from workers.process.secrets_backend import MemoryBackend
 
     with running.served_outside(MemoryBackend(os.environ, variables={}, check=lambda: None)):
@@ -197,7 +197,7 @@ class DagMaker:
     @contextmanager
     def __call__(self, dag_id: str = "test_dag", **arguments: Any) -> Iterator[DAG]:
         """A new DAG as a `with` block. `schedule` is None by default."""
-        from scheduler.authoring.dag import DAG
+        from paceline.authoring.dag import DAG
 
         self.dag = DAG(dag_id, **{"schedule": None, **arguments})
         with self.dag:
@@ -239,7 +239,7 @@ class InEnvironment(MutableMapping[str, Any]):
 
 def _dag(request: pytest.FixtureRequest, dag: Any) -> Any:
     """A DAG by its ID in the DAGs folder, or itself, or the one that a @dag function creates."""
-    from scheduler.authoring.dag import DAG
+    from paceline.authoring.dag import DAG
 
     if isinstance(dag, str):
         return request.getfixturevalue("dag_bag").get_dag(dag)

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context, source, zones
-from scheduler.authoring import params as params_
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.dag import DAG
-from scheduler.exceptions import PacelineError
+from paceline.authoring import context, source, zones
+from paceline.authoring import params as params_
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.arguments import Arguments
+from paceline.authoring.dag import DAG
+from paceline.exceptions import PacelineError
+from paceline.testing.results import RunResult, TaskResult, key_of
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
 from scheduler.testing.in_memory.run import MemoryRun
 from scheduler.testing.in_memory.store import NO_NUMBER
-from scheduler.testing.results import RunResult, TaskResult, key_of
 from workers.task import runtimes
 
 

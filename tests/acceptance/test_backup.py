@@ -21,7 +21,7 @@ RUN_S = 120.0
 DAG_FILE = """
 import time
 from pathlib import Path
-from scheduler import Variable, dag, task
+from paceline import Variable, dag, task
 
 FOLDER = Path({folder!r})
 

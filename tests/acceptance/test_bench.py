@@ -63,7 +63,7 @@ def test_connections_follow_the_work() -> None:
 
 def test_dag_files_import_nothing_that_airflow_lacks() -> None:
     lines = {line for shape in shapes.full().values() for text in shape.files.values() for line in text.splitlines()}
-    assert {line for line in lines if "import" in line} == {"from scheduler import DAG, task"}
+    assert {line for line in lines if "import" in line} == {"from paceline import DAG, task"}
 
 
 def test_the_rest_api_in_small() -> None:

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.stack
 
 BLOCKS = """
 import time
-from scheduler import DAG, task
-from scheduler.triggers import BaseTrigger, TriggerEvent
-from scheduler.operators import PythonOperator
+from paceline import DAG, task
+from paceline.triggers import BaseTrigger, TriggerEvent
+from paceline.operators import PythonOperator
 
 class Rude(BaseTrigger):
     def serialize(self):

@@ -29,8 +29,8 @@ TIMES = {
 #: The waiter has a trigger, which it checks with each of its heartbeats.
 WAITS = """
 from datetime import timedelta
-from scheduler import dag
-from scheduler.sensors import WaitSensor
+from paceline import dag
+from paceline.sensors import WaitSensor
 
 @dag(schedule=None)
 def waits():

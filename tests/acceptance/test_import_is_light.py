@@ -1,4 +1,4 @@
-"""`import scheduler` loads authoring only, and health checks load nothing that the checked process needs."""
+"""`import paceline` loads authoring only, and health checks load nothing that the checked process needs."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ HEAVY = ("sqlalchemy", "celery", "kombu", "redis", "pyspark", "psycopg2", "pydan
 
 
 def test_importing_scheduler_loads_nothing_heavy() -> None:
-    code = f"import scheduler, sys; print([m for m in {HEAVY} if m in sys.modules])"
+    code = f"import paceline, sys; print([m for m in {HEAVY} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
 
@@ -38,7 +38,7 @@ def test_a_health_check_of_a_container_loads_no_database_no_broker_and_no_celery
 
 def test_help_and_version_load_no_more_than_they_print(tmp_path: Path) -> None:
     """The help runs often, and shells run the command line to complete words."""
-    heavy = (*HEAVY, "alembic", "asyncio", "cryptography", "rich", "scheduler.authoring.dag")
+    heavy = (*HEAVY, "alembic", "asyncio", "cryptography", "rich", "paceline.authoring.dag")
     code = (
         "import sys; from scheduler.cli import COMMANDS, paceline\n"
         "for words in (['--help'], ['--version'], ['version'], *([noun, '--help'] for noun in COMMANDS)):\n"
@@ -58,7 +58,7 @@ def test_help_and_version_load_no_more_than_they_print(tmp_path: Path) -> None:
 
 
 def test_every_name_that_dag_files_import_is_there() -> None:
-    import scheduler
+    import paceline
 
-    assert {name: getattr(scheduler, name) for name in scheduler.__all__}.keys() == set(scheduler.__all__)
-    assert set(scheduler.__all__) <= set(dir(scheduler))
+    assert {name: getattr(paceline, name) for name in paceline.__all__}.keys() == set(paceline.__all__)
+    assert set(paceline.__all__) <= set(dir(paceline))

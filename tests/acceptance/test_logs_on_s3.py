@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.on_demand]
 
 BUCKET = "paceline-logs"
 DAGS = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 @task(retries=1, retry_delay=0.1)
 def speak(ti=None):

@@ -19,15 +19,15 @@ TICKS = 12
 
 TICKS_FILE = """
 from datetime import datetime, timedelta
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 for number in range({ticking}):
     with DAG(f"tick_{{number:02}}", schedule=timedelta(seconds=1), start_date=datetime.fromisoformat({start!r}), catchup=True):
         EmptyOperator(task_id="only")
 """
 MAP_FILE = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 @task
 def items():

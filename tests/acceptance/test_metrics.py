@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.on_demand]
 
 TASKS = 20
 DAGS = f"""
-from scheduler import DAG, task
-from scheduler.operators import EmptyOperator
+from paceline import DAG, task
+from paceline.operators import EmptyOperator
 from datetime import UTC, datetime, timedelta
 
 @task
@@ -123,7 +123,7 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
         **{f"PACELINE_{role.upper()}_HEALTH_PORT": str(ports[role]) for role in ("scheduler", "worker", "waiter")},
     }
     stack = stack_factory(
-        {"dags.py": DAGS, "wrong.py": "from scheduler import DAG\nimport nothing_like_this"}, schedulers=1, waiters=1, env=env
+        {"dags.py": DAGS, "wrong.py": "from paceline import DAG\nimport nothing_like_this"}, schedulers=1, waiters=1, env=env
     )
     engine = database.create(stack.settings)
     with contextlib.ExitStack() as ending:

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.stack
 
 LOST = """
 import json, os, pathlib, time
-from scheduler import DAG
-from scheduler.operators import PythonOperator
+from paceline import DAG
+from paceline.operators import PythonOperator
 
 HERE = pathlib.Path(__file__).parent.parent
 

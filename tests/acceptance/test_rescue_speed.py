@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 DAGS = """
 import time
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("long", schedule=None):
     @task(retries=1, retry_delay=300, queue="long")

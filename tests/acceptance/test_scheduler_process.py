@@ -19,8 +19,8 @@ from scheduler.store.db import database
 pytestmark = pytest.mark.stack
 
 HELLO = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 with DAG("hello", schedule="@once"):
     EmptyOperator(task_id="t")

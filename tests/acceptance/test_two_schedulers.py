@@ -12,8 +12,8 @@ from scheduler.store.db import database
 pytestmark = pytest.mark.stack
 
 CHAIN = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 with DAG("chain", schedule=None):
     before = None
@@ -26,8 +26,8 @@ with DAG("chain", schedule=None):
 
 #: Two tasks a lane, the second ranking higher, so that following has its part in filling the pools.
 POOLS = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 for pool in ("three", "five"):
     with DAG(f"pool_{pool}", schedule=None, max_active_tasks=1000):
@@ -42,7 +42,7 @@ for pool in ("three", "five"):
 
 WAITS = """
 import os, time
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("waits", schedule=None):
     @task(retries=1, retry_delay=300)

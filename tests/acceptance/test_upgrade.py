@@ -34,7 +34,7 @@ def again():
 """
 #: An XCom, mapped tasks, a retry, a join and a deferred task.
 PIPELINE = """
-from scheduler.sensors import WaitSensor
+from paceline.sensors import WaitSensor
 
 @task
 def numbers():
@@ -123,7 +123,7 @@ def test_a_rolling_upgrade_and_the_way_back_fail_no_run_and_interrupt_no_dispatc
     for name, body in LOADS.items():
         options = {"schedule": Code(f"[Asset('load://{name}')]"), "default_args": {"retries": 2, "retry_delay": 0.1}}
         source = ledger.dag(name, AGAIN.format(name=name, stop=str(stop)) + body, **options)
-        (settings.dags_folder / f"{name}.py").write_text(f"from scheduler import Asset\n{source}")
+        (settings.dags_folder / f"{name}.py").write_text(f"from paceline import Asset\n{source}")
     old, new = releases.previous(tmp_path / "previous"), releases.this()
     with Supervisor(settings.home / "logs") as supervisor:
         site = Installation(settings, supervisor, ledger)

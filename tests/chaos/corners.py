@@ -48,7 +48,7 @@ with DAG({TEARDOWN!r}, schedule=None, max_active_runs=16):
     up >> busy >> after >> down
 """
 CHILDREN_BODY = f"""
-from scheduler.operators import TriggerDagRunOperator
+from paceline.operators import TriggerDagRunOperator
 
 with DAG({PARENT!r}, schedule=None, max_active_runs=16):
     for name in ("waits", "defers", "goes_on"):
@@ -73,8 +73,8 @@ GATED = CHANGING_BODY.replace(
     "    first = ", '    gate = EmptyOperator(task_id="gate")\n    beside = EmptyOperator(task_id="beside")\n    first = '
 ).replace("    first >> second", "    gate >> [beside, first]\n    beside >> last\n    first >> second")
 RETAINED_BODY = f"""
-from scheduler import Asset
-from scheduler.timetables import AssetOrTimeSchedule, DeltaTriggerTimetable
+from paceline import Asset
+from paceline.timetables import AssetOrTimeSchedule, DeltaTriggerTimetable
 
 some = Asset("chaos://some")
 

@@ -7,11 +7,11 @@ from chaos.plan import Plan, PlannedDag, PlannedTask
 #: Ways to work; each enters the ledger in one dispatch of a try only. Return values name the run, the instance and the try, so
 #: that no value of another one looks right.
 KINDS = '''
-from scheduler import task_group
-from scheduler.authoring.operator import Operator
-from scheduler.operators import EmptyOperator, PythonOperator
-from scheduler.sensors import PythonSensor
-from scheduler.triggers import TimeDeltaTrigger
+from paceline import task_group
+from paceline.authoring.operator import Operator
+from paceline.operators import EmptyOperator, PythonOperator
+from paceline.sensors import PythonSensor
+from paceline.triggers import TimeDeltaTrigger
 
 def name():
     ti = get_current_context()["ti"]

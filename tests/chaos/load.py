@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from chaos.history import History
 from chaos.plan import PlannedDag
-from scheduler.exceptions import ConflictError
+from paceline.exceptions import ConflictError
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import scheduler
+import paceline
 from chaos.fault_context import Fault
 from chaos.servers import delivered_twice, redis_flush
 from chaos.user_actions import scope_ended
 
-PACKAGES = ("scheduler", "workers")
-ROOT = Path(scheduler.__file__).parent.parent
+PACKAGES = ("paceline", "scheduler", "workers")
+ROOT = Path(paceline.__file__).parent.parent
 
 
 @dataclass(frozen=True)

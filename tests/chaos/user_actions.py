@@ -12,9 +12,9 @@ from chaos.corners import CHANGING, CHANGING_FILE, RETAINED, TEARDOWN
 from chaos.fault_context import FaultContext
 from chaos.plan import PlannedDag
 from chaos.shapes import MEASURES
-from scheduler.exceptions import NotFoundError
+from paceline.exceptions import NotFoundError
+from paceline.states import RunState, TaskState
 from scheduler.settings import Core
-from scheduler.states import RunState, TaskState
 from scheduler.store.actions import clear, mark, pools
 from scheduler.store.dags import dags
 from scheduler.store.db import database

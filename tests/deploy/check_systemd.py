@@ -30,7 +30,7 @@ UNITS = ["paceline-scheduler@1", "paceline-worker@default", "paceline-worker@spa
 MOST_EXPOSED = 3.0
 DAG = """
 import time
-from scheduler import DAG, task
+from paceline import DAG, task
 
 def work(seconds):
     time.sleep(seconds)

@@ -1,12 +1,15 @@
 """The wheel in an empty folder: its content, and that it works without a checkout and beside modules of the same names."""
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import wheels
@@ -16,7 +19,7 @@ from support.waiting import eventually
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules of a user that have the names of ours.
-HOSTILE = ("scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
+HOSTILE = ("paceline.py", "scheduler.py", "workers/__init__.py", "config/__init__.py", "dags/scheduler.py", "dags/workers.py")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +39,8 @@ def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(whe
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {"scheduler/examples/flights.py", "scheduler/examples/hello.py", "scheduler/cli/project/compose.yml.in",
-            "scheduler/api/static/index.html", "scheduler/py.typed"} <= set(names)  # fmt: skip
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"scheduler", "workers"}
+            "scheduler/api/static/index.html", "scheduler/py.typed", "paceline/py.typed"} <= set(names)  # fmt: skip
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paceline", "scheduler", "workers"}
     assert len(names) == len(set(names))
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]
 
@@ -58,7 +61,8 @@ def test_the_source_distribution_holds_the_files_that_the_deployment_pages_use(w
 
 
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PACELINE_HOME": str(folder / "home")}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PACELINE_HOME": str(folder / "home"),
+                   "PACELINE_WEB_PORT": "0", "PACELINE_FLOWER_PORT": "0"}  # fmt: skip
     return subprocess.run([str(installed / "bin" / "paceline"), *arguments], cwd=folder, env=environment, capture_output=True,
                           text=True, check=False)  # fmt: skip
 
@@ -126,3 +130,81 @@ def test_the_distribution_scheduler_is_reported(installed: Path, tmp_path: Path)
 
     assert done.returncode == 1
     assert "pip uninstall scheduler" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment into which pip installs the wheel without extras."""
+    folder = tmp_path_factory.mktemp("bare")
+    wheels.install_from_index(wheel, folder, extras="", packages=[])
+    return folder
+
+
+def test_without_extras_no_package_of_another_role_is_installed(bare: Path) -> None:
+    packages = {one.name.partition("-")[0].lower() for one in bare.glob("lib/python*/site-packages/*.dist-info")}
+
+    assert "celery" in packages
+    assert packages.isdisjoint({"pyspark", "pandas", "numpy", "pyarrow", "fastapi", "uvicorn", "flower", "tornado", "libcst"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["web"], r"This command needs the package \w+: pip install 'paceline\[web\]'\."),
+        (["flower"], r"This command needs the package \w+: pip install 'paceline\[flower\]'\."),
+        (["migrate-airflow", "."], r"This command needs the package libcst: pip install 'paceline\[airflow\]'\."),
+        (["standalone"], r"The embedded servers are not installed: run `pip install 'paceline\[standalone\]'`"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_role_without_its_extra_says_which_one_it_needs(bare: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = run(bare, tmp_path, *arguments)
+
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) <= 2
+    assert re.search(sentence, done.stderr), done.stderr
+
+
+OF_SPARK_AND_PYTHON = """
+from paceline import DAG, task
+
+with DAG("plain"):
+    @task
+    def one(): return 1
+    @task
+    def two(number): return number + 1
+    two(one())
+
+with DAG("heavy"):
+    @task.pyspark
+    def rows(spark): return spark.range(3).count()
+    rows()
+"""
+
+
+def test_without_extras_a_scheduler_and_a_worker_run_a_python_dag(
+    bare: Path, database_url: str, broker_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "d.py").write_text(OF_SPARK_AND_PYTHON)
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PACELINE_HOME": str(tmp_path / "home"),
+        "PACELINE_DAGS_FOLDER": str(tmp_path / "dags"), "PACELINE_DATABASE_URL": database_url, "PACELINE_BROKER_URL": broker_url,
+    }  # fmt: skip
+    log = tmp_path / "processes.log"
+    with contextlib.ExitStack() as processes, log.open("w") as output:
+        for arguments in (["scheduler"], ["worker", "-q", "default,spark", "-c", "1"]):
+            process = subprocess.Popen([bare / "bin" / "paceline", *arguments], cwd=tmp_path, env=environment, stderr=output)
+            processes.callback(process.wait, 60)
+            processes.callback(process.terminate)
+
+        def trigger(dag_id: str) -> tuple[int, dict[str, Any]]:
+            done = subprocess.run([bare / "bin" / "paceline", "dags", "trigger", dag_id, "--wait", "--timeout", "90", "--json"],
+                                  cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)  # fmt: skip
+            return done.returncode, json.loads(done.stdout or "{}")
+
+        eventually(lambda: trigger("plain")[1].get("state") == "success", timeout=120, message=lambda: log.read_text())
+        code, failed = trigger("heavy")
+
+    assert code == 1
+    assert "A Spark task needs the package pyspark: pip install 'paceline[spark]'." in failed["tasks"][0]["reason"], log.read_text()

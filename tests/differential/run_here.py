@@ -14,7 +14,7 @@ from typing import Any
 
 import apart
 
-from scheduler.authoring.dag import DAG
+from paceline.authoring.dag import DAG
 from scheduler.settings import Settings
 from scheduler.testing import runs
 from scheduler.testing.folder import load_folder

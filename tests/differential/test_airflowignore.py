@@ -45,7 +45,7 @@ def _tree(root: Path, dice: random.Random) -> Path:
     for folder in FOLDERS:
         (root / folder).mkdir(exist_ok=True, parents=True)
         for name in NAMES:
-            (root / folder / name).write_text("from scheduler import DAG")
+            (root / folder / name).write_text("from paceline import DAG")
         if dice.random() < 0.35 or not folder:
             lines = dice.choices(PATTERNS, k=dice.randint(1, 3))
             (root / folder / ".airflowignore").write_text("\n".join(lines))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, BaseOperator, Param
+from paceline import DAG, BaseOperator, Param
 from scheduler.settings import Paths, Settings
 from scheduler.testing import runs
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from differential import examples
-from scheduler.airflow import names
-from scheduler.airflow.table import ROWS
+from paceline.airflow import names
+from paceline.airflow.table import ROWS
 from scheduler.dagfiles.migrate.folder import Loaded, load
 from scheduler.settings import Settings
 

@@ -21,16 +21,16 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from fuzz import strategies
-from scheduler.authoring.dag import DAG
+from paceline.authoring.dag import DAG
+from paceline.exceptions import PacelineError, SettingsError
+from paceline.operators import EmptyOperator
 from scheduler.cli import COMMANDS, paceline
 from scheduler.dagfiles import problem
 from scheduler.dagfiles.answers import Called, Reading, fault
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.exceptions import PacelineError, SettingsError
 from scheduler.messaging import wakeups
-from scheduler.operators import EmptyOperator
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings, log_paths
 from scheduler.store.db.database import transact
@@ -47,8 +47,8 @@ FILES_AT_ONCE = 40
 
 CALLBACKS = """
 import os, pathlib, stat
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 def hostile(context):
     data = (pathlib.Path(__file__).parent / "said").read_bytes()
     for fd in range(3, 30):

@@ -18,8 +18,8 @@ from fuzz.run import Result
 from scheduler.messaging.wakeups import client
 
 GOOD = """
-from scheduler import DAG
-from scheduler.operators import BashOperator
+from paceline import DAG
+from paceline.operators import BashOperator
 with DAG("good", schedule=None):
     BashOperator(task_id="t", bash_command="true")
 """

@@ -178,8 +178,8 @@ commands = st.one_of(
 
 #: Lines, and parts of lines, of DAG files.
 _SNIPPETS = r"""
-from scheduler import DAG, dag, task, Asset, Param, task_group, chain
-from scheduler.operators import *
+from paceline import DAG, dag, task, Asset, Param, task_group, chain
+from paceline.operators import *
 import os, sys, signal
 with DAG(
 'd'
@@ -245,8 +245,8 @@ os.environ.clear()
 os.chdir('/')
 """.strip().split("\n")
 _VALID = """
-from scheduler import DAG
-from scheduler.operators import BashOperator
+from paceline import DAG
+from paceline.operators import BashOperator
 with DAG({!r}, schedule={!r}, **{!r}):
     BashOperator(task_id={!r}, bash_command={!r}, **{!r})
 """

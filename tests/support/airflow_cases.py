@@ -5,12 +5,12 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler import DAG, task_group
-from scheduler.authoring.operator import Operator
+from paceline import DAG, task_group
+from paceline.authoring.operator import Operator
+from paceline.states import TaskState as S
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core, Scheduler
-from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Ending
 
 from .memory import Run

@@ -5,8 +5,8 @@ from typing import Any
 
 from dateutil.relativedelta import relativedelta
 
-from scheduler import timetables
-from scheduler.authoring.timetables.base import Timetable
+from paceline import timetables
+from paceline.authoring.timetables.base import Timetable
 
 Case = dict[str, Any]
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler import DAG
-from scheduler.authoring.timetable import Timetable
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.authoring.timetable import Timetable
+from paceline.operators import EmptyOperator
 
 
 def empty(name: str, **arguments: Any) -> EmptyOperator:

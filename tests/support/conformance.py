@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from textwrap import dedent, indent
 from typing import Any
 
-from scheduler.authoring import xcom
-from scheduler.authoring.context import DagRun
-from scheduler.authoring.dag import DAG
+from paceline.authoring import xcom
+from paceline.authoring.context import DagRun
+from paceline.authoring.dag import DAG
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
@@ -19,12 +19,12 @@ MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 HEAD = """
 import os, time
 from datetime import timedelta
-from scheduler import *
-from scheduler.authoring.operator import Operator
-from scheduler.exceptions import *
-from scheduler.operators import *
-from scheduler.sensors import *
-from scheduler.triggers import *
+from paceline import *
+from paceline.authoring.operator import Operator
+from paceline.exceptions import *
+from paceline.operators import *
+from paceline.sensors import *
+from paceline.triggers import *
 
 class Defers(Operator):
     def __init__(self, trigger, timeout=None, **options):

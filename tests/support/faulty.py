@@ -97,7 +97,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "waits": (
         """
-        from scheduler.sensors import WaitSensor
+        from paceline.sensors import WaitSensor
         WaitSensor(task_id="wait", time_to_wait=timedelta(seconds=1), deferrable=True) >> task(task_id="t")(lambda: work())()
         """,
         {},
@@ -125,7 +125,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dated": ("task(task_id='t')(lambda: work())()", {"schedule": "@hourly", "start_date": EARLIEST}),
 }
 IMPORTS = """
-from scheduler import Asset, DeadlineAlert, DeadlineReference, chain
+from paceline import Asset, DeadlineAlert, DeadlineReference, chain
 
 def told(context):
     pass

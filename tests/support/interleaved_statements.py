@@ -5,14 +5,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scheduler.authoring import timetable
-from scheduler.authoring.asset import Asset
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
+from paceline.states import RunState
+from paceline.states import TaskState as S
 from scheduler.services.assets import Assets
 from scheduler.services.deadlines import Deadlines
 from scheduler.services.plan import Plan
 from scheduler.services.timeouts import Timeouts
-from scheduler.states import RunState
-from scheduler.states import TaskState as S
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact

@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
+from paceline.states import RunState
+from paceline.states import TaskState as S
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.states import RunState
-from scheduler.states import TaskState as S
 from scheduler.store.actions import delete, mark
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database

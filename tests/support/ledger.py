@@ -45,8 +45,8 @@ PRELUDE = '''
 import contextlib, json, os, sys, time, types, uuid
 from datetime import datetime, timedelta, timezone
 import psycopg2
-from scheduler import DAG, dag, task, get_current_context
-from scheduler.exceptions import SkipTask
+from paceline import DAG, dag, task, get_current_context
+from paceline.exceptions import SkipTask
 
 #: One connection for all DAG files of a process, also after one of them is loaded again.
 _open = sys.__dict__.setdefault("_ledger", {{}})

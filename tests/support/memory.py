@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from scheduler.authoring.context import DagRun
+from paceline.authoring.context import DagRun
+from paceline.states import FAILURES
+from paceline.states import TaskState as S
 from scheduler.deciding.evaluate import Facts, evaluate
 from scheduler.deciding.rules import Upstream, decide
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FAILURES
-from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Ending
 from scheduler.testing.in_memory.store import MemoryStore
 

@@ -14,8 +14,8 @@ from support.waiting import eventually
 
 HEAD = """
 import json, os, pathlib, signal, time
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 
 HERE = pathlib.Path(__file__).parent.parent
 

@@ -5,13 +5,13 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.authoring.dag import DAG
-from scheduler.authoring.operator import Operator
-from scheduler.authoring.trigger_rule import TriggerRule
-from scheduler.exceptions import FailTask, SkipTask
+from paceline.authoring.dag import DAG
+from paceline.authoring.operator import Operator
+from paceline.authoring.trigger_rule import TriggerRule
+from paceline.exceptions import FailTask, SkipTask
+from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import TaskState as S
 from scheduler.store.worker.claims import Ending
 
 RULES = sorted({str(rule) for rule in TriggerRule} - {"all_done_setup_success"})

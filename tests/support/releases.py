@@ -53,7 +53,7 @@ def previous(folder: Path) -> Release:
     tag = _git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
     name = os.environ.get("UPGRADE_FROM") or (tag.stdout.decode().strip() if tag.returncode == 0 else BEFORE_THE_FIRST_TAG)
     folder.mkdir()
-    archive = _git("archive", name, "scheduler", "workers", "config")
+    archive = _git("archive", name, "paceline", "scheduler", "workers", "config")
     assert archive.returncode == 0, (
         f"The code of {name} is missing: fetch the whole history (git fetch --unshallow --tags). {archive.stderr.decode()}"
     )

@@ -5,13 +5,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.states import RUN_FINISHED
 from scheduler.messaging.publisher import Publisher
 from scheduler.services import invariants
 from scheduler.services.backfill import Backfill
 from scheduler.services.dispatch import send
 from scheduler.services.invariants import Tools
 from scheduler.services.promote import Promote
-from scheduler.states import RUN_FINISHED
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, selection

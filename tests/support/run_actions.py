@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Change, Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from paceline.states import TaskState
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import Wakeups, client
@@ -15,7 +16,6 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.services.loop import SchedulerLoop
 from scheduler.services.prune import Prune
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler import dag, task
+from paceline import dag, task
 
 ENDINGS: dict[str, Callable[[Any], object]] = {}
 #: Objects that a task keeps alive after its end.

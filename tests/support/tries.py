@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler.authoring import context
-from scheduler.authoring.abstract_operator import AbstractOperator
+from paceline.authoring import context
+from paceline.authoring.abstract_operator import AbstractOperator
 from workers.task import runtimes
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday

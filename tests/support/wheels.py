@@ -40,4 +40,4 @@ def install_from_index(wheel: Path, folder: Path, *, extras: str, packages: list
     """Create an environment into which pip installs the wheel with extras, its dependencies and more packages."""
     venv.create(folder, with_pip=False, symlinks=True)
     command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--constraint", CONSTRAINTS]
-    subprocess.run([*command, f"{wheel}[{extras}]", *packages], check=True)
+    subprocess.run([*command, f"{wheel}[{extras}]" if extras else str(wheel), *packages], check=True)

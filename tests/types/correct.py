@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scheduler import (
+from paceline import (
     DAG,
     Asset,
     BaseOperator,
@@ -23,8 +23,8 @@ from scheduler import (
     task_group,
     teardown,
 )
-from scheduler.operators import BashOperator, BranchPythonOperator, EmptyOperator, PythonOperator, ShortCircuitOperator
-from scheduler.sensors import ExternalTaskSensor, FileSensor, TimeDeltaSensor
+from paceline.operators import BashOperator, BranchPythonOperator, EmptyOperator, PythonOperator, ShortCircuitOperator
+from paceline.sensors import ExternalTaskSensor, FileSensor, TimeDeltaSensor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

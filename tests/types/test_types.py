@@ -65,7 +65,7 @@ def copy(files: list[Path], folder: Path) -> None:
 
 def of_mypy(folder: Path, files: list[Path], *options: str) -> set[tuple[str, int]]:
     settings = folder / "mypy.ini"
-    settings.write_text("[mypy]\nplugins = scheduler.testing.mypy_plugin\nfollow_imports = silent\nwarn_unused_configs = false\n")
+    settings.write_text("[mypy]\nplugins = paceline.testing.mypy_plugin\nfollow_imports = silent\nwarn_unused_configs = false\n")
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "--cache-dir", str(folder / "cache"), *options]
     copy(files, folder)
     done = subprocess.run(

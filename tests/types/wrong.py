@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from scheduler import DAG, TaskGroup, dag, task, task_group
-from scheduler.operators import BashOperator
-from scheduler.sensors import FileSensor
+from paceline import DAG, TaskGroup, dag, task, task_group
+from paceline.operators import BashOperator
+from paceline.sensors import FileSensor
 
 with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
     FileSensor(task_id="f", filepath="/x", poke_intervall=3)  # error

@@ -1,4 +1,4 @@
-"""Sets of states: they and their SQL come from scheduler/states, and no other module writes any."""
+"""Sets of states: they and their SQL come from paceline/states, and no other module writes any."""
 
 import ast
 import re
@@ -8,11 +8,7 @@ from typing import get_args
 
 import pytest
 
-from scheduler.api.models.dag_runs import DagRunPatch
-from scheduler.api.models.records import BackfillBody
-from scheduler.api.models.task_instances import MARKABLE as MARKABLE_TYPE
-from scheduler.cli import backfills
-from scheduler.states import (
+from paceline.states import (
     ACTIVE,
     FINISHED,
     IDLE,
@@ -26,6 +22,10 @@ from scheduler.states import (
     States,
     TaskState,
 )
+from scheduler.api.models.dag_runs import DagRunPatch
+from scheduler.api.models.records import BackfillBody
+from scheduler.api.models.task_instances import MARKABLE as MARKABLE_TYPE
+from scheduler.cli import backfills
 from scheduler.store.lists import grid
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ OTHER_STATES = {"submitted", "finished", "killed", "unknown", "waiting", "made",
 LIST = re.compile(r"\(\s*('\w+'(?:\s*,\s*'\w+')*)\s*\)")
 #: Collections with several names of states that are no sets of states, by module, with the reason.
 NO_SETS = {
-    ("scheduler/authoring/task_arguments.py", "execute success failure retry skipped"): "events with a callback",
+    ("paceline/authoring/task_arguments.py", "execute success failure retry skipped"): "events with a callback",
     ("scheduler/cli/backfills.py", "failed left_out running queued"): "columns of a backfill, in the order of a sentence",
     ("scheduler/cli/backfills.py", " ".join(backfills.COLUMNS)): "columns",
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
@@ -91,13 +91,13 @@ def test_the_store_writes_no_list_of_states() -> None:
 
 
 def test_no_other_module_writes_a_set_of_states() -> None:
-    files = [path for folder in ("scheduler", "workers") for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = [path for folder in ("paceline", "scheduler", "workers") for path in sorted((ROOT / folder).rglob("*.py"))]
     assert len(files) > 300
 
     found = {
         (path.relative_to(ROOT).as_posix(), written)
         for path in files
-        if "migrations" not in path.parts and path != ROOT / "scheduler" / "states.py"
+        if "migrations" not in path.parts and path != ROOT / "paceline" / "states.py"
         for written in sets_of_states(path.read_text(encoding="utf-8"))
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from scheduler.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
+from paceline.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
 from workers.process import process_state
 from workers.process.logs import worker_log
 from workers.process.process_state import ProcessState

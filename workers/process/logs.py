@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import pkgutil
 import stat
 import sys
 import traceback
@@ -20,8 +21,10 @@ from typing import Any, Protocol
 
 import tenacity
 
-from scheduler.exceptions import PacelineError, TaskTimeout
-from scheduler.process import log_format, secrets_masker
+import paceline
+from paceline import secrets_masker
+from paceline.exceptions import PacelineError, TaskTimeout
+from scheduler.process import log_format
 from scheduler.process.masked_output import MaskedOutput
 from scheduler.settings import log_paths
 from scheduler.store.worker.claims import Claim
@@ -30,7 +33,7 @@ from scheduler.store.worker.claims import Claim
 OUR_FOLDERS = tuple(
     f"{folder}{os.sep}"
     for folder in (
-        *(Path(__file__).parents[2] / name for name in ("workers", "scheduler")),
+        *(Path(__file__).parents[2] / name for name in ("workers", "scheduler", "paceline")),
         Path(tenacity.__file__).parent,
         Path(concurrent.futures.__file__).parent,
     )
@@ -297,6 +300,9 @@ def to_stderr(form: str, **fields: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
+    # `paceline.operators` and the like log for tasks. Only their names begin like those of the processes, such as paceline.worker.
+    for module in pkgutil.iter_modules(paceline.__path__):
+        logging.getLogger(f"paceline.{module.name}").parent = logging.root
 
 
 def shown(error: BaseException) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from scheduler.authoring import running
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import PacelineError
+from paceline.authoring import running
+from paceline.authoring.connection import Connection
+from paceline.exceptions import PacelineError
 from scheduler.process import hardening
 from scheduler.settings import Settings
 from scheduler.settings.environment import CONNECTION_PREFIXES, STORE_PREFIXES, VARIABLE_PREFIXES

@@ -4,7 +4,7 @@ import functools
 
 from sqlalchemy import Engine
 
-from scheduler.exceptions import CredentialsError
+from paceline.exceptions import CredentialsError
 from scheduler.messaging import wakeups
 from scheduler.process import retries
 from scheduler.settings import Settings

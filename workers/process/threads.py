@@ -13,7 +13,7 @@ from typing import Any
 ENDING_S = 0.05
 PAUSE_S = 0.005
 #: The packages whose threads run only code of their own, or of a task while its frames are on their stack.
-OURS = ("workers.", "scheduler.")
+OURS = ("workers.", "scheduler.", "paceline.")
 LIBRARIES = ("py4j.", "pyspark.")
 _STDLIB = sysconfig.get_path("stdlib")
 _IDLE_WORKER = concurrent.futures.thread.__file__

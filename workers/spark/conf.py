@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 
 #: The constant pools of these classes contain the keys of this version of Spark.
 _DEFINED_IN = (

@@ -11,9 +11,9 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.frames import DataFrameReference
-from scheduler.exceptions import FailTask, PacelineError
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.frames import DataFrameReference
+from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings, data_folder
 from scheduler.settings.data_folder import Place, component
 from scheduler.store.worker.claims import Claim

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from tenacity import stop_before_delay
 
-from scheduler.exceptions import FailTask, PacelineError
+from paceline.exceptions import FailTask, PacelineError
 from scheduler.process import retries
 
 PAUSE_S = 0.5

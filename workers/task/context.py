@@ -11,18 +11,18 @@ from typing import Any, NoReturn
 
 from celery.local import Proxy
 
-from scheduler.authoring import context, running, values, xcom
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.loops import LoopContext
-from scheduler.authoring.task_instance import lacks
-from scheduler.authoring.xcom_arg import Entries
+from paceline.authoring import context, running, values, xcom
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.external import Counts, Target
+from paceline.authoring.loops import LoopContext
+from paceline.authoring.task_instance import lacks
+from paceline.authoring.xcom_arg import Entries
+from paceline.exceptions import PacelineError, XComError
+from paceline.states import TaskState
 from scheduler.deciding import expansion
-from scheduler.exceptions import PacelineError, XComError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings.model import Core
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.xcoms import Source
 from workers.task.store import Store

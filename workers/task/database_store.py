@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg2
 from tenacity import wait_random_exponential
 
-from scheduler.authoring.asset import Asset
-from scheduler.authoring.asset_events import AssetEvent
-from scheduler.authoring.external import Counts, Target
+from paceline.authoring.asset import Asset
+from paceline.authoring.asset_events import AssetEvent
+from paceline.authoring.external import Counts, Target
 from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scheduler.authoring import xcom
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring import xcom
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.states import TaskState
 from scheduler.dagfiles.load import LoadedFiles
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.process import logs, trace_properties
 from workers.process.guard import Guard

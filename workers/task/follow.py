@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import psycopg2
 
+from paceline.states import FINISHED, SUSPENDED, TaskState
 from scheduler.deciding.following import NO_MOVES, Plan, Ranges, plan_of, undecided
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FINISHED, SUSPENDED, TaskState
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches
 from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Refused, Reported, Undecided

@@ -8,9 +8,9 @@ import math
 import time
 import uuid
 
+from paceline.states import PASSED
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import PASSED
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.supervision.running_tasks import InPlace, Slot, Step
 from workers.task.in_place_events import InPlaceEvents

@@ -5,11 +5,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.authoring import deferral, xcom
-from scheduler.authoring.deferral import TaskRescheduled
-from scheduler.authoring.retry_policy import RetryAfter
-from scheduler.exceptions import FailTask, SkipTask, TaskDeferred, TaskStopped, XComError
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
+from paceline.authoring import deferral, xcom
+from paceline.authoring.deferral import TaskRescheduled
+from paceline.authoring.retry_policy import RetryAfter
+from paceline.exceptions import FailTask, SkipTask, TaskDeferred, TaskStopped, XComError
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.worker.claims import Claim, Deferral
 
@@ -109,7 +109,7 @@ def _deferred(request: TaskDeferred, file: str) -> Defer:
     xcom.encode([arguments, kwargs], MAX_DEFERRAL_BYTES, name="trigger and kwargs of defer()")
     # A class of a DAG file, or of a module in its folder, exists only after the file is loaded.
     return Defer(
-        Deferral(classpath=classpath, kwargs=arguments, file=None if classpath.startswith("scheduler.") else file),
+        Deferral(classpath=classpath, kwargs=arguments, file=None if classpath.startswith("paceline.") else file),
         {"method": request.method_name, "kwargs": kwargs},
         request.timeout_s,
     )

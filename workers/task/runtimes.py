@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from scheduler.authoring import retry_policy, running, typed_context
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.deferral import TaskRescheduled, decode
-from scheduler.authoring.running import Context
-from scheduler.authoring.templates import Renderer
-from scheduler.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, PacelineError, TaskStopped, TaskTimeout
+from paceline.authoring import retry_policy, running, typed_context
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.deferral import TaskRescheduled, decode
+from paceline.authoring.running import Context
+from paceline.authoring.templates import Renderer
+from paceline.exceptions import AirflowRescheduleException, DownstreamTasksSkipped, PacelineError, TaskStopped, TaskTimeout
+from scheduler.process import extras
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
@@ -60,6 +61,9 @@ class PySpark(Runtime):
     def explain(self, error: BaseException) -> str | None:
         from workers.spark.sessions import task
 
+        if isinstance(error, ModuleNotFoundError):
+            missing = extras.as_paceline_error(error, "A Spark task")
+            return None if missing is None else f"{missing} Or send the task to a queue whose workers have it."
         return task.cause(error)
 
     def discard(self, claim: Claim, settings: Settings) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from scheduler.authoring import xcom
+from paceline.authoring import xcom
 from scheduler.settings.model import Core
 from scheduler.store.worker import state_store
 from scheduler.store.worker.claims import Claim

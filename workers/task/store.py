@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scheduler.authoring.asset_events import EventReads
-from scheduler.authoring.context import SecretsBackend
-from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.state_store import StateBackend
+from paceline.authoring.asset_events import EventReads
+from paceline.authoring.context import SecretsBackend
+from paceline.authoring.external import Counts, Target
+from paceline.authoring.state_store import StateBackend
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.store.worker.xcoms import Source

@@ -10,7 +10,7 @@ from psycopg2 import errors
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.exceptions import ConflictError, PacelineError
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database

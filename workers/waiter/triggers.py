@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.authoring import deferral, xcom
-from scheduler.authoring.external import Counts, Target
+from paceline.authoring import deferral, xcom
+from paceline.authoring.external import Counts, Target
+from paceline.exceptions import PacelineError
 from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles
-from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers.task import outcome

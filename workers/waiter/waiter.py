@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.authoring.external import Counts, Target
+from paceline.authoring.external import Counts, Target
 from scheduler.dagfiles import load
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
 from scheduler.process import fault_points, hardening, measures, role, stop_signals

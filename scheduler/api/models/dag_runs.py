@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from paceline.states import RunState
 from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row
-from scheduler.states import RunState
 
 #: The value of triggered_by in Airflow, by the part before the colon in the one that Paceline stores.
 MADE_BY = {"cli": "cli", "demo": "cli", "schedule": "timetable", "backfill": "backfill", "asset": "asset", "api": "rest_api"}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from pydantic import AfterValidator
 
-from scheduler.states import RunState, TaskState
+from paceline.states import RunState, TaskState
 from scheduler.store.lists.listing import ANY
 
 #: Ours, and those that only Airflow has: `restarting` is our shutdown, and nothing waits for input. `none` is undecided.

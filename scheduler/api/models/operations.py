@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from paceline.states import RunState, TaskState
 from scheduler.api.models.base import Model, from_row
-from scheduler.states import RunState, TaskState
 
 
 class Step(Model):

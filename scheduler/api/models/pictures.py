@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any
 
+from paceline.states import RunState, TaskState
 from scheduler.api.models.base import Model, Page, from_row
 from scheduler.api.models.dag_runs import DagRun
 from scheduler.api.models.log_lines import LogLines
 from scheduler.api.models.operations import InstanceWhy
 from scheduler.api.models.task_instances import TaskInstance, TaskInstanceTry
-from scheduler.states import RunState, TaskState
 
 
 class Group(Model):

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, Query
 
+from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
@@ -11,7 +12,6 @@ from scheduler.api.models.base import Moment
 from scheduler.api.models.dag_runs import DagRun, TriggerBody
 from scheduler.api.params import Limit, Number, Page, Strings, patterns, ranges
 from scheduler.api.routes.dag_runs import trigger
-from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.dags import assets as store
 from scheduler.store.lists import dags, listing, records
 from scheduler.store.lists.listing import in_memory

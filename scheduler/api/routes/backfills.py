@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from paceline.exceptions import UsageError
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Number, Page
-from scheduler.exceptions import UsageError
 from scheduler.store.actions import backfills as actions
 from scheduler.store.lists import records
 

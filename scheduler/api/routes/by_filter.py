@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from paceline.exceptions import ConflictError, PacelineError, UsageError
+from paceline.states import TaskState
 from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
 from scheduler.api.routes.task_instances import ours
-from scheduler.exceptions import ConflictError, PacelineError, UsageError
-from scheduler.states import TaskState
 from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import instances, runs
 from scheduler.store.lists.listing import Filters, Row

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
+from paceline import secrets_masker
+from paceline.exceptions import PacelineError
 from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, one, routes
-from scheduler.exceptions import PacelineError
-from scheduler.process import secrets_masker
 from scheduler.store.lists import records
 from scheduler.store.secrets import connections as store
 

@@ -14,7 +14,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from scheduler import states
+from paceline import states
+from paceline.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
+from paceline.states import RunState
 from scheduler.api import bulk, other_dags, params
 from scheduler.api.access import RUN
 from scheduler.api.call import Api, Call, check_again, new_router
@@ -24,9 +26,7 @@ from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
-from scheduler.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
 from scheduler.services import run_files
-from scheduler.states import RunState
 from scheduler.store.actions import clear, delete, mark
 from scheduler.store.lists import dags, instances, records, runs
 from scheduler.store.lists.listing import Filters, Page

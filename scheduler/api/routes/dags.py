@@ -10,16 +10,16 @@ from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy import Connection
 
+from paceline.exceptions import NotFoundError, UsageError
+from paceline.states import RunState
 from scheduler.api import params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import dags as models
 from scheduler.api.models import known
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
-from scheduler.exceptions import NotFoundError, UsageError
 from scheduler.services import run_files
 from scheduler.settings import regular_files
-from scheduler.states import RunState
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
 from scheduler.store.lists import dags as lists
@@ -332,7 +332,7 @@ def _tasks(api: Api, dag_id: str) -> list[dict[str, Any]]:
             "downstream_task_ids": below.get(task["task_id"], []),
             "upstream_task_ids": task["upstream"],
             "operator_name": task["operator"],
-            "class_ref": {"module_path": "scheduler.operators", "class_name": task["operator"]},
+            "class_ref": {"module_path": "paceline.operators", "class_name": task["operator"]},
             "is_mapped": task.get("expand") is not None,
             "group_id": task.get("group"),
         }

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from paceline.exceptions import UnreachableError
 from scheduler.api.call import PREFIX, Service, service_of
-from scheduler.exceptions import UnreachableError
 from scheduler.store.db.database import transact
 from scheduler.store.lists import records
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Query
 from pydantic import ValidationError
 
+from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.api import params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
@@ -13,7 +14,6 @@ from scheduler.api.errors import ForbiddenError, UnprocessableError
 from scheduler.api.models import hitl as models
 from scheduler.api.params import MappedPlace, Place
 from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
-from scheduler.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.store.db import clock
 from scheduler.store.lists import instances, requests, states
 from scheduler.store.lists.listing import Filters, Row

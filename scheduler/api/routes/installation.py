@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import PlainTextResponse, Response
 
+from paceline.exceptions import NotFoundError
 from scheduler.api import params
 from scheduler.api.call import PREFIX, Api, new_router
 from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Page, ranges
-from scheduler.exceptions import NotFoundError
 from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
 from scheduler.store.lists import records

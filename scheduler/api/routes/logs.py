@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
+from paceline.exceptions import NotFoundError
+from paceline.states import CAN_LOG
 from scheduler.api import log_lines, logs
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, Place, TaskPlace
-from scheduler.exceptions import NotFoundError
-from scheduler.states import CAN_LOG
 from scheduler.store.lists import instances, runs
 
 router = new_router(tags=["Task Instance"])

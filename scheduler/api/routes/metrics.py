@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request, Response
 
+from paceline.exceptions import NotFoundError
 from scheduler.api.call import Api
-from scheduler.exceptions import NotFoundError
 
 router = APIRouter()
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path
 from sqlalchemy import Connection
 
+from paceline.exceptions import UsageError
 from scheduler.api import bulk, params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.exceptions import UsageError
 from scheduler.store.lists.listing import Filters, Listing, Row
 
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from paceline.exceptions import UnreachableError
 from scheduler.api import params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
-from scheduler.exceptions import UnreachableError
 from scheduler.store.db import clock
 from scheduler.store.lists import home, instances, overview, records, workers
 from scheduler.store.queries import history, why

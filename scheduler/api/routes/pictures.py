@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
+from paceline.exceptions import NotFoundError, UnreadableVersionError
 from scheduler.api import params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
@@ -12,7 +13,6 @@ from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
-from scheduler.exceptions import NotFoundError, UnreadableVersionError
 from scheduler.store.db import clock
 from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
 from scheduler.store.lists.listing import Page

@@ -1,10 +1,10 @@
 """Pools."""
 
+from paceline.exceptions import ConflictError
 from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, exists, one, routes
-from scheduler.exceptions import ConflictError
 from scheduler.store.actions import pools as actions
 from scheduler.store.lists import records
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import Path
 
+from paceline.exceptions import UsageError
 from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page, TaskPlace
 from scheduler.api.routes.assets import known
-from scheduler.exceptions import UsageError
 from scheduler.store.lists import instances, requests, states
 
 router = new_router()

@@ -6,7 +6,9 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import Depends, Query
 from sqlalchemy import Connection
 
-from scheduler import states
+from paceline import states
+from paceline.exceptions import ConflictError, NotFoundError, UsageError
+from paceline.states import TaskState
 from scheduler.api import bulk, params
 from scheduler.api.access import GROUP, RUN, TI
 from scheduler.api.call import Api, Call, new_router
@@ -15,8 +17,6 @@ from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Place, TaskPlace, UpdateMask
 from scheduler.api.routes.dag_runs import cleared
 from scheduler.api.routes.task_instances import of_group, with_operators
-from scheduler.exceptions import ConflictError, NotFoundError, UsageError
-from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.runs.selection import Changes, Runs, Tasks

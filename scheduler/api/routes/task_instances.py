@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
+from paceline.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.api import logs, params
 from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, patterns, ranges
-from scheduler.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.store.lists import dags, instances, runs
 from scheduler.store.lists.listing import Filters, Page
 from scheduler.store.queries import why

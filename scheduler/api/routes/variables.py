@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from paceline import secrets_masker
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, routes
-from scheduler.exceptions import ConflictError, PacelineError
-from scheduler.process import secrets_masker
 from scheduler.store.lists import records
 from scheduler.store.secrets import variables as store
 

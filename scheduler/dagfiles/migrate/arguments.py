@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import libcst as cst
 from libcst.metadata import PositionProvider
 
-from scheduler.authoring.arguments import NO_EFFECT, RENAMED
-from scheduler.authoring.weights import RULES
+from paceline.authoring.arguments import NO_EFFECT, RENAMED
+from paceline.authoring.weights import RULES
 from scheduler.dagfiles.migrate.bound import Bound, Note
 
 #: The replacements of template variables of Airflow 2 that no longer exist.

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 import libcst as cst
 from libcst.metadata import PositionProvider
 
-from scheduler.airflow import names
-from scheduler.airflow.names import Ours
+from paceline.airflow import names
+from paceline.airflow.names import Ours
+
+#: The modules that are in `paceline` now and were in `scheduler`.
+OF_AUTHORS = {"", "exceptions", "operators", "quality", "sensors", "timetables", "triggers"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,7 +79,9 @@ class Collector(cst.CSTVisitor):
         line = self._line(node)
         if (own := self._local(module)) != module:
             self.changes.append(Note(line, f"{module} is {own} in the DAGs folder"))
-        elif module.split(".")[0] == "scheduler" and not isinstance(node.names, cst.ImportStar):
+        elif (new := of_authors(module)) != module:
+            self.changes.append(Note(line, f"{module} -> {new}"))
+        elif module.split(".")[0] == "paceline" and not isinstance(node.names, cst.ImportStar):
             self.bound.names |= {local_name(alias): alias.evaluated_name for alias in node.names}
         elif is_airflow(module):
             self._note(node, module, line)
@@ -168,6 +173,12 @@ def star_place(module: str) -> str | None:
         return None
     places = {ours.module if ours is not None and ours.name == name else None for name, ours in names.names_of(module)}
     return places.pop() if len(places) == 1 else None
+
+
+def of_authors(module: str) -> str:
+    """The module from which authors import now what they imported from the engine before there was a package `paceline`."""
+    package, _, inner = module.partition(".")
+    return f"paceline{module.removeprefix(package)}" if package == "scheduler" and inner in OF_AUTHORS else module
 
 
 def is_airflow(module: str) -> bool:

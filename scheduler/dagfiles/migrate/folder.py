@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scheduler.airflow import hook
+from paceline.airflow import hook
 from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.migrate.rewrite import Rewritten, rewrite
 from scheduler.dagfiles.parser import Parser

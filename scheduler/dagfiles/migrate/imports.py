@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
 
-from scheduler.airflow import names
+from paceline.airflow import names
 from scheduler.dagfiles.migrate import bound
 from scheduler.dagfiles.migrate.bound import Bound, Imported
 
@@ -73,7 +73,7 @@ class Imports(cst.CSTTransformer):
         if not isinstance(node, cst.Import) or len(node.names) > 1 or node.names[0].asname is not None:
             return False
         name = node.names[0].evaluated_name
-        if name.partition(".")[0] != "scheduler":
+        if name.partition(".")[0] != "paceline":
             return False
         known = name in self._imported
         self._imported.add(name)
@@ -89,7 +89,8 @@ class Imports(cst.CSTTransformer):
         if (own := self._local(module)) != module:
             return self._of_own_module(node, own)
         if not bound.is_airflow(module):
-            return [node]
+            new = bound.of_authors(module)
+            return [node if new == module else node.with_changes(module=bound.as_expression(new))]
         if isinstance(node.names, cst.ImportStar):
             place = bound.star_place(module)
             return [node if place is None else node.with_changes(module=bound.as_expression(place))]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
-from scheduler.airflow import names
-from scheduler.airflow.old import speaks_airflow_2
+from paceline.airflow import names
+from paceline.airflow.old import speaks_airflow_2
 from scheduler.dagfiles.migrate.arguments import Arguments
 from scheduler.dagfiles.migrate.bound import Collector, Note, Used
 from scheduler.dagfiles.migrate.imports import Imports, is_useless

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import requests
 from sqlalchemy import Engine
 
-from scheduler.exceptions import CredentialsError, PacelineError, UnreachableError
+from paceline.exceptions import CredentialsError, PacelineError, UnreachableError
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 

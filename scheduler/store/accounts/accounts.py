@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.accounts import passwords
 from scheduler.store.db import rows
 

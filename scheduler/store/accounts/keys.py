@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError
+from paceline.exceptions import NotFoundError
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.db import rows
 

@@ -7,7 +7,7 @@ import argon2
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 
 #: In characters. The upper limit keeps a request from occupying the hash function for long.
 SHORTEST, LONGEST = 8, 1000

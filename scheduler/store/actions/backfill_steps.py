@@ -7,8 +7,8 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
+from paceline.states import RUN_FINISHED
 from scheduler.settings import Core
-from scheduler.states import RUN_FINISHED
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows

@@ -10,11 +10,11 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
-from scheduler.authoring import params
-from scheduler.authoring.timetables.base import RunTimes
-from scheduler.exceptions import BackfillError, ConflictError, NotFoundError, no_dag
+from paceline.authoring import params
+from paceline.authoring.timetables.base import RunTimes
+from paceline.exceptions import BackfillError, ConflictError, NotFoundError, no_dag
+from paceline.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED, RunState
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED, RunState
 from scheduler.store.actions import mark
 from scheduler.store.db import rows, sqlstates
 from scheduler.store.runs import selection

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.exceptions import ConflictError, PacelineError
+from paceline.exceptions import ConflictError, PacelineError
+from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
+from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
-from scheduler.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
-from scheduler.states import TaskState as S
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.states import FINISHED, RUN_FINISHED, RUN_UNFINISHED, STARTED, TaskState
+from paceline.exceptions import ConflictError, NotFoundError
+from paceline.states import FINISHED, RUN_FINISHED, RUN_UNFINISHED, STARTED, TaskState
 from scheduler.store.actions import mark
 from scheduler.store.runs import deleted_runs, selection
 from scheduler.store.runs.deleted_runs import DeletedRun

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, Engine
 
+from paceline.exceptions import PacelineError, UnreadableVersionError
+from paceline.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding.teardowns import still_to_run
-from scheduler.exceptions import PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
-from scheduler.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS, WAITING_INSTANCES, WAITS
 

@@ -10,10 +10,10 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
-from scheduler.authoring import asset
-from scheduler.authoring.asset_events import AssetEvent, check_partition_key
-from scheduler.authoring.timetables.base import Partition
-from scheduler.exceptions import NotFoundError, PacelineError
+from paceline.authoring import asset
+from paceline.authoring.asset_events import AssetEvent, check_partition_key
+from paceline.authoring.timetables.base import Partition
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.dags import partitions
 from scheduler.store.db import sqlstates
 from scheduler.store.db.rows import Reader

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import no_dag
-from scheduler.states import RUN_FINISHED
+from paceline.exceptions import no_dag
+from paceline.states import RUN_FINISHED
 
 #: The place in time of the run `{0}` among the runs of its DAG: runs without a logical date are placed by their run_after.
 ORDER = "coalesce({0}.logical_date, {0}.run_after)"

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.authoring import timetable
-from scheduler.authoring.timetables.partitioned import WhenPartitioned
+from paceline.authoring import timetable
+from paceline.authoring.timetables.partitioned import WhenPartitioned
 
 log = logging.getLogger("paceline.scheduler")
 #: Partitions that one pass of a scheduler examines, the oldest update first.

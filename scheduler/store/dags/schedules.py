@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from scheduler.authoring.timetables.base import RunTimes
-from scheduler.exceptions import no_dag
+from paceline.authoring.timetables.base import RunTimes
+from paceline.exceptions import no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.db import clock
 from scheduler.store.queueing.limits import OPEN_RUNS

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import UnreadableVersionError
+from paceline.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 
 MAX_CACHED = 512

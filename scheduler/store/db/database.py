@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.pool import NullPool
 from tenacity import stop_after_attempt, stop_after_delay
 
-from scheduler.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
+from paceline.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.process import fault_points, retries
 from scheduler.settings import Settings
 from scheduler.store.db import odd_values, sqlstates

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import StaleTryError
-from scheduler.states import HOLDS_SLOTS
+from paceline.exceptions import StaleTryError
+from paceline.states import HOLDS_SLOTS
 
 #: `queued` with the writer's own dispatch ID means that a crash of PostgreSQL undid the claim, which is repeated (ADR 4).
 CURRENT = f"""

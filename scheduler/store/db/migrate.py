@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from tenacity import stop_after_attempt
 
-from scheduler.exceptions import SchemaError
+from paceline.exceptions import SchemaError
 from scheduler.process import retries
 from scheduler.settings import Settings
 from scheduler.store.db import concurrent_indexes, database, roles

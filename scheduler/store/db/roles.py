@@ -16,7 +16,7 @@ from psycopg2 import sql
 from psycopg2.extensions import encrypt_password, parse_dsn
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError, PacelineError
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import rows
 

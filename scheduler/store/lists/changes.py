@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS
+from paceline.states import HOLDS_SLOTS
 from scheduler.store.db import rows
 from scheduler.store.db.clock import OPEN_TRANSACTIONS
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from scheduler.authoring import timetable
-from scheduler.exceptions import NotFoundError, PacelineError, UnreadableVersionError
+from paceline.authoring import timetable
+from paceline.exceptions import NotFoundError, PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import UnreadableVersionError
+from paceline.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows

@@ -4,11 +4,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.states import OPEN, RUN_UNFINISHED
 from scheduler.deciding import waits, why
 from scheduler.deciding.limits import RUNS
 from scheduler.deciding.waits import Contention, LimitFacts, PoolFacts, QueueFacts
 from scheduler.settings import Settings
-from scheduler.states import OPEN, RUN_UNFINISHED
 from scheduler.store.actions import pools
 from scheduler.store.db import rows
 from scheduler.store.lists import overview

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import STARTED
+from paceline.states import STARTED
 from scheduler.store.db import rows
 from scheduler.store.lists.listing import Filters, Listing, Row
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, ProgrammingError
 
-from scheduler.exceptions import NotFoundError, UsageError
+from paceline.exceptions import NotFoundError, UsageError
 from scheduler.store.db import rows
 
 Row = dict[str, Any]

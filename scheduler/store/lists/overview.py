@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
+from paceline.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import LIVE_WORKER, SILENT
 

@@ -9,8 +9,8 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.states import HOLDS_SLOTS, STARTED
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows, sqlstates
 from scheduler.store.db.liveness import ALIVE, SILENT, alive
 from scheduler.store.lists.listing import Filters, Listing, Row

@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.authoring import json_schema, params
+from paceline.authoring import json_schema, params
 from scheduler.store.lists.instances import INSTANCES, OPERATOR
 from scheduler.store.lists.listing import Filters, Listing
 
-#: The keys of scheduler/operators/hitl.py.
+#: The keys of paceline/operators/hitl.py.
 REQUEST, RESPONSE, EARLIER = "hitl_request", "hitl_response", "hitl_try_{}"
 #: Keys that begin with this are written by tasks, and by the answer of a person, whose account decides who answered.
 RESERVED = "hitl_"

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
-from scheduler.exceptions import NotFoundError, PacelineError
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.db import sqlstates
 from scheduler.store.lists.listing import Filters, Listing, Row
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import ConflictError, NotFoundError
-from scheduler.states import STARTED
+from paceline.exceptions import ConflictError, NotFoundError
+from paceline.states import STARTED
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS, WAITING_INSTANCES, WAITS
 

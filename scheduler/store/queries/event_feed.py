@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from scheduler.states import RUN_FINISHED, STARTED
+from paceline.states import RUN_FINISHED, STARTED
 from scheduler.store.db import rows
 from scheduler.store.db.clock import OPEN_TRANSACTIONS
 

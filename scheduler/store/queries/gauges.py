@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
+from paceline.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import TIMEOUT_OF_KIND, alive
 from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.exceptions import UnreadableVersionError
+from paceline.states import HOLDS_SLOTS, STARTED, RunState, States, TaskState
 from scheduler.deciding.limits import POOL, RUNS
 from scheduler.deciding.waits import SHORTEST_WAIT_S, Contention, LimitFacts, PoolFacts, QueueFacts, Step, of_run, sentence
-from scheduler.exceptions import UnreadableVersionError
 from scheduler.settings import Settings
-from scheduler.states import HOLDS_SLOTS, STARTED, RunState, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.queries import reads
 from scheduler.store.queries.why import LIMITS, Reader, named_holders

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.authoring import timetable
-from scheduler.exceptions import NotFoundError, no_dag
+from paceline.authoring import timetable
+from paceline.exceptions import NotFoundError, no_dag
+from paceline.states import FINISHED, SHOWN_ACTIVE
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.states import FINISHED, SHOWN_ACTIVE
 from scheduler.store.db import rows
 
 Row = dict[str, Any]

@@ -6,16 +6,16 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.exceptions import UnreadableVersionError
+from paceline.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, WAITS_FOR_WORKER, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding import expansion, past
 from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
 from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
 from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
-from scheduler.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, WAITS_FOR_WORKER, RunState
-from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import ALIVE, LIVE_WORKER

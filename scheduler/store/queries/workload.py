@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from paceline.states import STARTED
 from scheduler.deciding.worker_count import Workload, service_time
-from scheduler.states import STARTED
 from scheduler.store.queueing.limits import HOLDS, USED_SLOTS, WAITS
 
 #: Ended task instances, of all queues, from which averages are taken. It bounds the cost, whatever the history.

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.states import RUN_UNFINISHED, Waiting
 from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, Limit, Place, own_limits
-from scheduler.states import RUN_UNFINISHED, Waiting
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
 from scheduler.store.db.liveness import LIVE_WORKER

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 from scheduler.deciding.limits import OWN, PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
-from scheduler.states import ACTIVE, HOLDS_SLOTS, RUN_UNFINISHED
 
 #: A task instance `t` that holds slots and places; one that counts towards the limits of its task.
 HOLDS = f"t.state in {HOLDS_SLOTS.sql}"

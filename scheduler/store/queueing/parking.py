@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from paceline.states import RUN_UNFINISHED
 from scheduler.deciding.limits import TASK, TASK_IN_RUN, Place
-from scheduler.states import RUN_UNFINISHED
 from scheduler.store.db import rows
 from scheduler.store.queueing.capacity import HEAD, MAY_CONTINUE, PARK_AT_ONCE, TASK_NOT_FULL, Full
 from scheduler.store.queueing.limits import COUNTING, IN_LINE, LOWEST_RANK, PARKED

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
+from paceline.states import PASSED
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import PASSED
 from scheduler.store.dags.dags import ORDER
 from scheduler.store.db.database import commit_point
 

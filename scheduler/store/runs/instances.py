@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, CursorResult
 
+from paceline.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.messaging.message import Message
-from scheduler.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.arrays import literal
 from scheduler.store.db.database import commit_point

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from paceline.states import RUN_UNFINISHED, STARTED
+from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import RUN_UNFINISHED, STARTED
-from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import new_instances, selection

@@ -9,10 +9,10 @@ import psycopg2.extras
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
-from scheduler.authoring import params
-from scheduler.authoring.asset_events import check_partition_key
-from scheduler.authoring.timetables.base import Partition
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
+from paceline.authoring import params
+from paceline.authoring.asset_events import check_partition_key
+from paceline.authoring.timetables.base import Partition
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.db import clock, fencing, sqlstates
 from scheduler.store.db.fencing import Writer

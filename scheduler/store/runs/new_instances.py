@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.states import REFRESHED
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import REFRESHED
 from scheduler.store.db.arrays import literal
 from scheduler.store.queueing.limits import OWN_RANK
 

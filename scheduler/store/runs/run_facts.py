@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
+from paceline.states import Before, Branched, TaskState
 from scheduler.deciding import past
 from scheduler.deciding.evaluate import Facts
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import Before, Branched, TaskState
 from scheduler.store.dags.dags import AFTER, ORDER
 
 #: The run `b` of the same DAG comes before `r`. With catchup, manual runs do not count.

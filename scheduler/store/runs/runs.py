@@ -8,9 +8,9 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
-from scheduler.authoring.timetables.base import Partition
+from paceline.authoring.timetables.base import Partition
+from paceline.states import OPEN, RunState
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.states import OPEN, RunState
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import commit_point
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL

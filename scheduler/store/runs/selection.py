@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError, PacelineError, no_dag
+from paceline.exceptions import NotFoundError, PacelineError, no_dag
+from paceline.states import RUN_FINISHED, RunState, TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import RUN_FINISHED, RunState, TaskState
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import rows
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection
 
+from paceline.states import FINISHED, STARTED, TaskState
 from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import FINISHED, STARTED, TaskState
 from scheduler.store.runs import integrity, selection
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Instance

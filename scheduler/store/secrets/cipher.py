@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 
 KEY_FILE = "fernet.key"

@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection as Session
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import ConflictError, NotFoundError
+from paceline.authoring.connection import Connection
+from paceline.exceptions import ConflictError, NotFoundError
 from scheduler.store.db import rows
 from scheduler.store.secrets.cipher import Cipher
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import NotFoundError, PacelineError
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.db import fencing, rows
 from scheduler.store.secrets.cipher import Cipher
 

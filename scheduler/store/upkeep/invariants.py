@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
-from scheduler.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
 from scheduler.store.db.liveness import lost

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.exceptions import no_dag
+from paceline.exceptions import no_dag
 from scheduler.store.db import rows
 from scheduler.store.db.database import commit_point
 

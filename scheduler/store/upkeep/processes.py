@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.states import HOLDS_SLOTS, STARTED
+from paceline.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.database import act_as, commit_point, transact

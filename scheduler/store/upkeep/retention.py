@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
+from paceline.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
 from scheduler.store.dags.dags import AFTER, MOST_FAILED
 from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.db.fencing import Writer
 from scheduler.store.db.rows import Reader
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg2.extras import Json
 
-from scheduler.states import AHEAD_OF_A_TRY, FINISHED
+from paceline.states import AHEAD_OF_A_TRY, FINISHED
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from psycopg2.extras import Json
 
+from paceline.states import STARTED, TaskState
 from scheduler.deciding.following import NO_RANGES, JoinStates, Plan, Ranges
 from scheduler.settings import Settings
-from scheduler.states import STARTED, TaskState
 from scheduler.store.worker import hot_statements as sql
 from scheduler.store.worker.claims import (
     Claim,

@@ -1,6 +1,6 @@
 """The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
-from scheduler.states import FINISHED, IDLE, NEVER_RUN
+from paceline.states import FINISHED, IDLE, NEVER_RUN
 from scheduler.store.db import prepared
 from scheduler.store.queueing.limits import LOWEST_RANK
 

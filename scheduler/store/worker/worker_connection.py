@@ -20,7 +20,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import register_default_json
 
-from scheduler.authoring import xcom
+from paceline.authoring import xcom
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import versions

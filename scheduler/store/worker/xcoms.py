@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from psycopg2.extensions import adapt
 from sqlalchemy import Connection
 
-from scheduler.authoring import xcom
-from scheduler.states import OPEN
+from paceline.authoring import xcom
+from paceline.states import OPEN
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection

@@ -9,9 +9,9 @@ import traceback
 from datetime import datetime
 from typing import Any
 
-from scheduler.authoring.dag import DAG
+from paceline.authoring.dag import DAG
+from paceline.states import FAILURES, RunState, TaskState
 from scheduler.dagfiles import callback_context
-from scheduler.states import FAILURES, RunState, TaskState
 from scheduler.testing.in_memory.store import Instance, MemoryStore
 
 #: The event of a try by the state that it ended in.

@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scheduler.authoring import context, xcom
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.dag import DAG
-from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring import context, xcom
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.dag import DAG
+from paceline.authoring.external import Counts, Target
+from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.states import FINISHED, RunState, TaskState
 from scheduler.dagfiles.load import Loaded, LoadedFiles
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from scheduler.states import FINISHED, RunState, TaskState
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.deferrals import Awaited
 from scheduler.testing.in_memory.callbacks import MemoryCallbacks

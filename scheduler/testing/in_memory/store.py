@@ -10,17 +10,18 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from scheduler.authoring import xcom
-from scheduler.authoring.asset_events import NO_EVENTS, EventReads
-from scheduler.authoring.context import DagRun
-from scheduler.authoring.external import Counts, Target
-from scheduler.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring import xcom
+from paceline.authoring.asset_events import NO_EVENTS, EventReads
+from paceline.authoring.context import DagRun
+from paceline.authoring.external import Counts, Target
+from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.exceptions import PacelineError
+from paceline.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
+from paceline.states import TaskState as S
+from paceline.testing.results import TriggeredRun
 from scheduler.deciding import evaluate, expansion
-from scheduler.exceptions import PacelineError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
-from scheduler.states import TaskState as S
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 from scheduler.store.worker.xcoms import Source
@@ -55,16 +56,6 @@ class Instance:
     resume: dict[str, Any] | None = None
     deferral: Deferral | None = None
     xcoms: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggeredRun:
-    """A run of another DAG that a task requested. It is not created: a run in memory has no other DAGs."""
-
-    dag_id: str
-    run_id: str
-    logical_date: datetime | None
-    conf: Mapping[str, Any]
 
 
 class MemoryStore:

@@ -1,5 +1,5 @@
 """A DAG file that cannot be read, for the page of import errors."""
 
-from scheduler import DAG  # noqa: F401 - files without the word are not read
+from paceline import DAG  # noqa: F401 - files without the word are not read
 
 raise RuntimeError("The variable WAREHOUSE_URL is not set")

@@ -2,7 +2,7 @@
 
 import time
 
-from scheduler import DAG, Param, get_current_context, task
+from paceline import DAG, Param, get_current_context, task
 
 with DAG("journey", schedule=None, tags=["tests"], params={"fail": Param(False, type="boolean", title="Fail at first")}) as journey:
 

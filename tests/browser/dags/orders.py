@@ -4,7 +4,7 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 
-from scheduler import DAG, Param, get_current_context, task, task_group
+from paceline import DAG, Param, get_current_context, task, task_group
 
 REGIONS = ["eu-west", "eu-north", "us-east", "us-west", "ap-south"]
 

@@ -4,8 +4,8 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 
-from scheduler import DAG, Asset, task, task_group
-from scheduler.operators import BashOperator, EmptyOperator
+from paceline import DAG, Asset, task, task_group
+from paceline.operators import BashOperator, EmptyOperator
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REPORTS = Asset("s3://shop/reports")

@@ -1,8 +1,8 @@
 """Tasks that wait for a person: for an approval, and for values."""
 
-from scheduler import DAG, Param
-from scheduler.operators import EmptyOperator
-from scheduler.operators.hitl import ApprovalOperator, HITLOperator
+from paceline import DAG, Param
+from paceline.operators import EmptyOperator
+from paceline.operators.hitl import ApprovalOperator, HITLOperator
 
 with DAG(
     "review", schedule=None, tags=["sales"], description="A price list that a person approves before it is published"

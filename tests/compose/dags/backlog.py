@@ -4,7 +4,7 @@ import os
 import socket
 import time
 
-from scheduler import DAG, get_current_context, task
+from paceline import DAG, get_current_context, task
 
 FILE = "/var/lib/paceline/data/backlog.txt"
 

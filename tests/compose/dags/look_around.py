@@ -4,8 +4,8 @@ from typing import Any
 
 from look_around_parts.seen import Look, report
 
-from scheduler import DAG
-from scheduler.operators import PythonOperator
+from paceline import DAG
+from paceline.operators import PythonOperator
 
 
 class FromWaiter(PythonOperator):

@@ -2,7 +2,7 @@
 
 import time
 
-from scheduler import DAG, task
+from paceline import DAG, task
 
 
 def work() -> None:

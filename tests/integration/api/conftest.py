@@ -14,11 +14,11 @@ from airflow_client import client as airflow
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState as S
 from scheduler.api import app as apps
 from scheduler.api.call import Service
 from scheduler.api.serve import config
 from scheduler.settings import Settings, log_paths
-from scheduler.states import TaskState as S
 from scheduler.store.accounts import accounts, keys, passwords
 from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Ending

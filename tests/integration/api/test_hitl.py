@@ -7,9 +7,9 @@ import pytest
 from airflow_client import client as airflow
 from airflow_client.client.exceptions import ApiException
 
-from scheduler import DAG
+from paceline import DAG
+from paceline.operators import HITLOperator, hitl
 from scheduler.api.routes import hitl as routes
-from scheduler.operators import HITLOperator, hitl
 from scheduler.store.db.database import transact
 from scheduler.store.lists import states
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from paceline.exceptions import NotFoundError
 from scheduler.api import log_lines, logs
 from scheduler.api.call import PREFIX
-from scheduler.exceptions import NotFoundError
 from scheduler.settings import log_paths
 
 from .conftest import Web, World

@@ -8,8 +8,8 @@ from airflow_client import client as airflow
 from airflow_client.client.exceptions import NotFoundException, UnprocessableEntityException
 from support.scenario import chain
 
-from scheduler.authoring import timetable
-from scheduler.authoring.asset import Asset
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
 from scheduler.store.db import database
 from scheduler.store.lists import listing
 from scheduler.store.queries import reads

@@ -7,7 +7,7 @@ from airflow_client import client as airflow
 from airflow_client.client.exceptions import ApiException, NotFoundException
 from support.scenario import chain
 
-from scheduler.authoring.asset import Asset
+from paceline.authoring.asset import Asset
 
 from .conftest import World
 

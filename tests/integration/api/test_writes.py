@@ -10,8 +10,8 @@ from airflow_client.client.exceptions import ApiException, ConflictException, No
 from sqlalchemy import event
 from support.scenario import dag
 
+from paceline.exceptions import UnreachableError
 from scheduler.api.routes import dag_runs
-from scheduler.exceptions import UnreachableError
 
 from .conftest import Web, World
 

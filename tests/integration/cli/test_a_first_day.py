@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.authoring.connection import Connection
+from paceline.authoring.connection import Connection
 from scheduler.embedded import stack
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
@@ -96,7 +96,7 @@ def test_a_test_run_reads_a_stored_connection(cli: Cli, scenario: Scenario) -> N
     folder = scenario.settings.dags_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "reads.py").write_text(
-        "from scheduler import Connection, DAG, task\n"
+        "from paceline import Connection, DAG, task\n"
         "with DAG('reads', schedule=None):\n    @task\n    def host(name): return Connection.get(name).host\n"
         "    host.override(task_id='known')('wh')\n    host.override(task_id='unknown')('no')\n"
     )

@@ -9,10 +9,10 @@ from sqlalchemy.exc import OperationalError
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.exceptions import UnreachableError
+from paceline.states import TaskState
 from scheduler.cli import lazy
-from scheduler.exceptions import UnreachableError
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.states import TaskState
 from scheduler.store.db import database
 
 from .conftest import Cli

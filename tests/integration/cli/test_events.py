@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TaskState as S
 from scheduler.settings import Settings
-from scheduler.states import TaskState as S
 from scheduler.store.db import database
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Ending

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.cli import paceline
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.queries import history
 from scheduler.store.worker.claims import Claim, Ending

@@ -28,8 +28,8 @@ from scheduler.store.upkeep import processes
 from .conftest import Cli
 
 DAG = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator, PythonOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator, PythonOperator
 with DAG("seen"):
     PythonOperator(task_id="look", python_callable=lambda: 1)
     PythonOperator(task_id="stumble", python_callable=lambda: 1 / 0)
@@ -37,7 +37,7 @@ with DAG("seen"):
 
 
 ROW = """
-from scheduler import DAG, chain, task
+from paceline import DAG, chain, task
 with DAG("row"):
     chain(*[task(task_id=f"t{number:03}")(lambda: None)() for number in range(100)])
 """

@@ -16,8 +16,8 @@ from support.waiting import eventually
 from scheduler.embedded import stack as stacks
 
 DAG = """
-from scheduler import DAG
-from scheduler.operators import EmptyOperator, PythonOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator, PythonOperator
 with DAG("simple"):
     PythonOperator(task_id="good", python_callable=lambda: 1) >> PythonOperator(task_id="bad", python_callable=lambda: 1 / 0)
 """

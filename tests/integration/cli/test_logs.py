@@ -7,8 +7,8 @@ import pytest
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.settings import log_paths
-from scheduler.states import TaskState
 
 from .conftest import Cli
 

@@ -30,7 +30,7 @@ FILES = {
     "lib_of_dags.py": "from airflow.models import Variable\n\nCOMMAND = 'ls'\n",
     "bad.py": "from airflow.sdk import DAG\nfrom airflow.models import XCom\nd = DAG('bad', description=str(XCom))\n",
     "other/wrong.py": "from airflow.sdk import DAG\n\nDAG('wrong', schedul=None)\n",
-    "ours.py": "from scheduler import DAG\n\nd = DAG('ours')\n",
+    "ours.py": "from paceline import DAG\n\nd = DAG('ours')\n",
     "text.txt": "from airflow import DAG\n",
 }
 
@@ -86,7 +86,7 @@ def test_a_diff_is_a_patch(folder: Path) -> None:
 
     assert "--- a/good.py\n+++ b/good.py\n" in text
     assert "-from airflow import DAG  # the DAG\n" in text
-    assert "+from scheduler import DAG  # the DAG\n" in text
+    assert "+from paceline import DAG  # the DAG\n" in text
     assert '+with DAG("good", schedule="@daily"' in text
 
 
@@ -94,8 +94,8 @@ def test_write_changes_the_files_once(folder: Path) -> None:
     code, _, errors = run(folder, "--write")
 
     assert (code, errors) == (1, "2 of 4 DAG files load after the rewrite. 4 files changed.\n")
-    assert (folder / "good.py").read_text() == GOOD.replace("airflow import", "scheduler import").replace(
-        "airflow.operators.bash", "scheduler.operators"
+    assert (folder / "good.py").read_text() == GOOD.replace("airflow import", "paceline import").replace(
+        "airflow.operators.bash", "paceline.operators"
     ).replace("schedule_interval", "schedule")
     assert (folder / "good.py").stat().st_mode & 0o777 == 0o640
     assert (folder / "text.txt").read_text() == FILES["text.txt"]

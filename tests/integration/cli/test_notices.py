@@ -2,8 +2,8 @@
 
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.services.notify import Notify
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices
 

@@ -8,9 +8,9 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState as S
 from scheduler.deciding.prefetch_window import PrefetchWindow
 from scheduler.services.queue import free_capacity
-from scheduler.states import TaskState as S
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
 from scheduler.store.worker.claims import Deferral, Ending

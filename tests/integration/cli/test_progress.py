@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from support.scenario import Scenario
 
+from paceline.exceptions import NotFoundError, WaitTimeoutError
+from paceline.states import TaskState
 from scheduler.cli import progress
-from scheduler.exceptions import NotFoundError, WaitTimeoutError
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.queries import reads
 from scheduler.store.worker.claims import Ending

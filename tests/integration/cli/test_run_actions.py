@@ -12,9 +12,9 @@ from support.data import attempt
 from support.run_actions import end, running
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.cli import paceline
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.states import TaskState
 
 from .conftest import Cli
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from cryptography.fernet import Fernet
 from support.scenario import Scenario, dag
 
-from scheduler.authoring.timetable import Cron
+from paceline.authoring.timetable import Cron
+from paceline.exceptions import ParamError
 from scheduler.cli import paceline
-from scheduler.exceptions import ParamError
 from scheduler.settings import Settings
 from workers.task import triggered_runs
 

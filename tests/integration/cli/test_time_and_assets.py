@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from support.scenario import Scenario, chain
 
-from scheduler import PartitionedAssetTimetable
-from scheduler.authoring import timetable
-from scheduler.authoring.asset import Asset
+from paceline import PartitionedAssetTimetable
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
 
 from .conftest import Cli
 

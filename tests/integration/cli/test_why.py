@@ -10,7 +10,7 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
-from scheduler.states import LOOP_STOP, TaskState
+from paceline.states import LOOP_STOP, TaskState
 from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli

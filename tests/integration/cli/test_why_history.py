@@ -10,7 +10,7 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.queries import history
 from scheduler.store.worker.claims import Ending

@@ -19,7 +19,7 @@ from scheduler.store.db import database
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 SOURCE = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("{dag_id}", schedule="@daily", tags={{"b", "a", "c"}}, is_paused_upon_creation={paused}):
     @task

@@ -51,7 +51,7 @@ def test_they_are_off_by_default(tmp_path: Path) -> None:
     assert answer.problem is not None
     assert answer.problem.message.splitlines()[:2] == [
         "Correct these imports:",
-        "line 1: Airflow is not installed; write `from scheduler import DAG`.",
+        "line 1: Airflow is not installed; write `from paceline import DAG`.",
     ]
 
 

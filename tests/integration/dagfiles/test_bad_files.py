@@ -14,7 +14,7 @@ from support.waiting import eventually
 from .conftest import Files
 
 GOOD = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("good", schedule="@daily"):
     @task
@@ -40,16 +40,16 @@ BAD = {
     "deep recursion": ("def f():\n    f()\n\nf()\n", 3, "RecursionError"),
     "not UTF-8": (b"# caf\xe9\n", 2, "is not UTF-8: save it as UTF-8"),
     "cycle": (
-        "from scheduler import DAG\nfrom scheduler.operators import EmptyOperator\n"
+        "from paceline import DAG\nfrom paceline.operators import EmptyOperator\n"
         "with DAG('c'):\n    a = EmptyOperator(task_id='a')\n    a >> EmptyOperator(task_id='b') >> a\n",
         None,
         "cycle",
     ),
-    "bad cron": ("from scheduler import DAG\nDAG('c', schedule='every day')\n", 3, "every day"),
-    "unknown argument": ("from scheduler import DAG\nDAG('c', shedule='@daily')\n", 3, "schedule"),
+    "bad cron": ("from paceline import DAG\nDAG('c', schedule='every day')\n", 3, "every day"),
+    "unknown argument": ("from paceline import DAG\nDAG('c', shedule='@daily')\n", 3, "schedule"),
     "NUL in its message": ("raise ValueError('a\\0b')\n", 2, "a\\x00b"),
     "surrogate in its message": ("raise ValueError('\\ud800')\n", 2, "ud800"),
-    "NUL in a DAG": ("from scheduler import DAG\nd = DAG('c', description='a\\0b')\n", None, "PostgreSQL cannot store"),
+    "NUL in a DAG": ("from paceline import DAG\nd = DAG('c', description='a\\0b')\n", None, "PostgreSQL cannot store"),
     "prints without end": ("while True:\n    print('x' * 1000)\n", None, "took more than 1 s"),
     "prints 100 MB and fails": ("for _ in range(100):\n    print('x' * 1024**2)\n1 / 0\n", 4, "ZeroDivisionError"),
     "closes its descriptors": ("import os\nos.closerange(0, 100)\n", None, "ended its process"),

@@ -116,7 +116,7 @@ DEEDS = {
     "replaces_json": ("import json\njson.dumps = lambda *_, **__: '[]'", UNUSABLE),
     "changes_the_serializer": (
         "from scheduler.serialized.dag import SerializedDag\nSerializedDag.content_hash = 'f' * 64\n"
-        "from scheduler import DAG\nd = DAG('changes_the_serializer', schedule=None)",
+        "from paceline import DAG\nd = DAG('changes_the_serializer', schedule=None)",
         UNUSABLE,
     ),
 }

@@ -19,7 +19,7 @@ def test_a_file_that_looks_at_more_than_code_is_read_again_sooner(files: Files) 
     files.write("reads.py", source("reads") + "from pathlib import Path\nPath(__file__).with_name('tables.txt').read_text()\n")
     files.write("lists.py", source("lists") + "import os\nos.listdir(os.path.dirname(__file__))\n")
     files.write("asks.py", source("asks") + "import subprocess\nsubprocess.run(['true'])\n")
-    files.write("wrong.py", "import scheduler\ndag = 1 / 0\n")
+    files.write("wrong.py", "import paceline\ndag = 1 / 0\n")
     manager = files.manager()
     files.read_all(manager, now=NOW)
 

@@ -34,7 +34,7 @@ def test_a_version_is_the_same_in_any_process(files: Files) -> None:
     lines = "\n".join(f"    t{i} = EmptyOperator(task_id='t{i}')" for i in range(20))
     files.write(
         "d.py",
-        "from scheduler import DAG, task\nfrom scheduler.operators import EmptyOperator\n"
+        "from paceline import DAG, task\nfrom paceline.operators import EmptyOperator\n"
         f"with DAG('d', schedule='@daily', tags=set('abcdefgh')):\n{lines}\n    {{t1, t2, t3}} and [t1, t2, t3, t4] >> t5\n",
     )
     script = (
@@ -124,7 +124,7 @@ def test_one_dag_id_in_two_files_is_an_error_naming_both_until_one_of_them_goes(
 def test_500_dags_in_one_file_are_stored_in_a_few_statements(files: Files) -> None:
     files.write(
         "many.py",
-        "from scheduler import DAG\nfrom scheduler.operators import EmptyOperator\n"
+        "from paceline import DAG\nfrom paceline.operators import EmptyOperator\n"
         "for i in range(500):\n    with DAG(f'd{i}', schedule='@daily'):\n"
         "        EmptyOperator(task_id='a') >> EmptyOperator(task_id='b')\n",
     )

@@ -24,8 +24,8 @@ SCRIPT = """
 import json, sys
 from datetime import UTC, datetime
 
-from scheduler import dag, task
-from scheduler.authoring.context import DagRun
+from paceline import dag, task
+from paceline.authoring.context import DagRun
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support import folders
 
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.embedded import access_lists, home
-from scheduler.exceptions import ConflictError, PacelineError
 from scheduler.settings import Paths, Settings
 
 NOBODY = (65534, 65534)

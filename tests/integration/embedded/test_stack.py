@@ -17,8 +17,8 @@ from support.processes import is_running
 from support.standalone import START_S, STOP_S, ask, demo, environment_of, standalone
 from support.waiting import eventually
 
+from paceline.exceptions import PacelineError
 from scheduler.embedded import stack
-from scheduler.exceptions import PacelineError
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Database, Flower
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.stack
 FLIGHTS = """
     import os
     from pathlib import Path
-    from scheduler import dag, task
+    from paceline import dag, task
 
     @task
     def first(run_id):
@@ -51,7 +51,7 @@ SLOW = """
     import os, time
     from pathlib import Path
     from datetime import timedelta
-    from scheduler import dag, task
+    from paceline import dag, task
 
     @task(retries=3, retry_delay=timedelta(seconds=1))
     def wait():
@@ -71,7 +71,7 @@ SLOW = """
 #: The strongest access of a task: its worker's own connection.
 CURIOUS = """
     import gc
-    from scheduler import dag, task
+    from paceline import dag, task
 
     @task
     def tries():
@@ -237,7 +237,7 @@ def test_a_failed_demo_shows_the_end_of_the_log_and_exits_1(short_folder):
 
 
 def test_a_demo_whose_dag_file_is_broken_reports_it_immediately(short_folder):
-    write(short_folder / "dags", "flights.py", "from scheduler import dag\n\ndef broken(:\n")
+    write(short_folder / "dags", "flights.py", "from paceline import dag\n\ndef broken(:\n")
     environment = environment_of(short_folder / "home", short_folder / "dags")
 
     done = subprocess.run([*stack.PACELINE, "demo"], env=environment, capture_output=True, text=True, timeout=100, check=False)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.authoring import running
-from scheduler.quality import ExpectationError, Report, check, expect
+from paceline.authoring import running
+from paceline.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
 from workers.spark import archive
 from workers.spark.sessions import configuration, session_pool

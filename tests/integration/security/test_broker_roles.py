@@ -25,9 +25,9 @@ from scheduler.settings.sections import Broker
 PASSWORD = "r0le-Pa55word"
 DAG = """
 from datetime import datetime, timezone
-from scheduler import DAG, chain, task
-from scheduler.operators import PythonOperator
-from scheduler.sensors import DateTimeSensor
+from paceline import DAG, chain, task
+from paceline.operators import PythonOperator
+from paceline.sensors import DateTimeSensor
 with DAG("d", schedule=None):
     @task
     def double(n):

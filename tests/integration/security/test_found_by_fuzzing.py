@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain
 
-from scheduler.authoring import nesting, xcom
+from paceline.authoring import nesting, xcom
+from paceline.exceptions import PacelineError, ParamError, XComError
 from scheduler.dagfiles import parse
-from scheduler.exceptions import PacelineError, ParamError, XComError
 from scheduler.settings import Settings
 from scheduler.settings.model import shown
 from scheduler.store.db.database import transact
@@ -44,7 +44,7 @@ def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
     itself += [itself, itself]
     assert nesting.is_too_deep(itself)
     (settings.dags_folder / "deep.py").write_text(
-        "from scheduler import DAG, Param\nvalue = 1\nfor _ in range(300):\n    value = [value]\n"
+        "from paceline import DAG, Param\nvalue = 1\nfor _ in range(300):\n    value = [value]\n"
         "with DAG('d', schedule=None, params={'p': value}):\n    pass\n"
     )
     work = parse.Work(settings.dags_folder, settings.core, settings.scheduler)

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from paceline.exceptions import PacelineError
 from scheduler.cli import paceline
-from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
@@ -18,7 +18,7 @@ from .conftest import ROLE, allowed, as_role
 
 SCHEDULER = "scheduler_of_a_test"
 DAG = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("d", schedule=None):
     @task

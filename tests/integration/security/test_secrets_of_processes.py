@@ -31,10 +31,10 @@ NOBODY = 65534
 DAG = """
 import os, subprocess
 from datetime import datetime, timedelta, timezone
-from scheduler import DAG, BaseOperator, task
-from scheduler.operators import BashOperator, PythonOperator
-from scheduler.sensors import DateTimeSensor
-from scheduler.triggers import BaseTrigger, TriggerEvent
+from paceline import DAG, BaseOperator, task
+from paceline.operators import BashOperator, PythonOperator
+from paceline.sensors import DateTimeSensor
+from paceline.triggers import BaseTrigger, TriggerEvent
 
 def seen(what):
     print(what, dict(os.environ))
@@ -78,7 +78,7 @@ with DAG("d", schedule=None, on_failure_callback=told):
 """
 BROKEN = """
 import os
-from scheduler import DAG
+from paceline import DAG
 raise RuntimeError(str(dict(os.environ)) + open("/proc/self/environ").read() + open(f"/proc/{os.getppid()}/environ").read())
 """
 
@@ -220,7 +220,7 @@ def test_errors_about_urls_hold_no_password(wrong: dict[str, str], code: int, se
 #: A DAG file that is being read as long as the test looks.
 HOLDS = """
 import os, time
-from scheduler import DAG
+from paceline import DAG
 while not os.path.exists({done!r}):
     time.sleep(0.05)
 """

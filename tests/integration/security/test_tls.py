@@ -13,8 +13,8 @@ from support.stacks import StackFactory
 from support.tls import Certificates, TlsProxy, certificates, postgres_with_tls
 from support.waiting import eventually
 
+from paceline.exceptions import CredentialsError
 from scheduler.cli import paceline
-from scheduler.exceptions import CredentialsError
 from scheduler.messaging import publisher, wakeups
 from scheduler.messaging.message import Message
 from scheduler.services.rescue import dispatch_ids_in_broker
@@ -24,9 +24,9 @@ from scheduler.store.db import database
 
 USER, PASSWORD, BROKER_PASSWORD = "paceline_tls", "p%40ss/word".replace("/", "%2F"), "br0ker%2Bpass"
 DAG = """
-from scheduler import DAG, chain
-from scheduler.operators import BashOperator, PythonOperator
-from scheduler.sensors import DateTimeSensor
+from paceline import DAG, chain
+from paceline.operators import BashOperator, PythonOperator
+from paceline.sensors import DateTimeSensor
 with DAG("d", schedule=None):
     chain(*[PythonOperator(task_id=f"t{n}", python_callable=int) for n in range(3)],
           DateTimeSensor(task_id="deferred", target_time="2020-01-01T00:00:00+00:00", deferrable=True))

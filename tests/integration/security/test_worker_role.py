@@ -10,8 +10,8 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.cli import paceline
-from scheduler.exceptions import NotFoundError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
@@ -23,10 +23,10 @@ from .conftest import ROLE, allowed, as_role
 DAG = """
 import os, signal
 from datetime import datetime, timedelta, timezone
-from scheduler import DAG, Asset, Variable, task, chain
-from scheduler.operators import BranchPythonOperator, EmptyOperator, PythonOperator, TriggerDagRunOperator
-from scheduler.sensors import DateTimeSensor, PythonSensor
-from scheduler.operators import BashOperator
+from paceline import DAG, Asset, Variable, task, chain
+from paceline.operators import BranchPythonOperator, EmptyOperator, PythonOperator, TriggerDagRunOperator
+from paceline.sensors import DateTimeSensor, PythonSensor
+from paceline.operators import BashOperator
 
 def told(context):
     print("told")

@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.authoring import asset, timetable
-from scheduler.authoring.asset import Asset, Condition
-from scheduler.authoring.asset_events import ADDED
-from scheduler.exceptions import NotFoundError, PacelineError
+from paceline.authoring import asset, timetable
+from paceline.authoring.asset import Asset, Condition
+from paceline.authoring.asset_events import ADDED
+from paceline.exceptions import NotFoundError, PacelineError
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
-from scheduler.states import TaskState
 from scheduler.store.dags import assets, dags
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
@@ -88,7 +88,7 @@ def test_a_task_that_succeeds_updates_its_outlets_and_is_named_as_the_source(sce
 
 
 def test_a_task_that_fails_updates_nothing(scenario: Scenario) -> None:
-    from scheduler.states import TaskState
+    from paceline.states import TaskState
 
     scenario.add(updates("maker", A))
     scenario.add(waits("user", A))
@@ -108,7 +108,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     claim = scenario.claim(message)
     assert claim is not None
     xcoms.push(scenario.hot, claim, "outlet_events", '{"s3://a": {"extra": {"rows": 7}}, "s3://elsewhere": {"extra": {}}, "x": 3}')
-    from scheduler.states import TaskState
+    from paceline.states import TaskState
     from workers.task.follow import Ending
 
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from support.backfills import HOURLY, add, complete, counts, hour, made, wanted
 from support.scenario import Scenario, chain
 
+from paceline.states import TaskState
 from scheduler.services.backfill import Backfill
 from scheduler.services.loop import SchedulerLoop
-from scheduler.states import TaskState
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.dags.versions import Versions

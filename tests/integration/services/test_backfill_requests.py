@@ -8,8 +8,8 @@ import pytest
 from support.backfills import START, add, complete, counts, hour, wanted
 from support.scenario import Scenario
 
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.states import TaskState
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.states import TaskState
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.db.database import transact

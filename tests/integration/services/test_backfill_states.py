@@ -4,7 +4,7 @@ import pytest
 from support.backfills import add, complete, counts, hour, wanted
 from support.scenario import Scenario
 
-from scheduler.exceptions import ConflictError
+from paceline.exceptions import ConflictError
 from scheduler.store.actions import backfills
 from scheduler.store.db.database import transact
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 
 S = TaskState

@@ -7,8 +7,8 @@ import pytest
 from support.clock import Clock
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TaskState
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 
 HOUR = timedelta(hours=1)

@@ -9,12 +9,12 @@ import pytest
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.dagfiles import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.deadlines import Deadlines
 from scheduler.services.notify import Notify
-from scheduler.states import TaskState
 from scheduler.store.db import database
 from scheduler.store.runs import deadlines
 
@@ -242,8 +242,8 @@ def test_the_callbacks_of_a_miss_get_their_context(scenario: Scenario) -> None:
         """
 import pathlib
 from datetime import timedelta
-from scheduler import DAG, AsyncCallback, DeadlineAlert, DeadlineReference
-from scheduler.operators import EmptyOperator
+from paceline import DAG, AsyncCallback, DeadlineAlert, DeadlineReference
+from paceline.operators import EmptyOperator
 
 told = pathlib.Path(__file__).parent.parent / "told"
 

@@ -11,9 +11,9 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.services.notify import Notify
 from scheduler.settings.model import shown
-from scheduler.states import TaskState
 
 TASK = {"email": ("a@example.org", "b@example.org"), "notify": ("email_failure", "email_retry")}
 

@@ -6,11 +6,11 @@ import pytest
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.states import Decision, TaskState
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.examination import foremost
 from scheduler.services.promote import Promote
 from scheduler.services.service import AT_ONCE
-from scheduler.states import Decision, TaskState
 from scheduler.store.db.arrays import literal
 from scheduler.store.runs import instances, runs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.scenario import Scenario, chain, dag, wide
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 
 S = TaskState

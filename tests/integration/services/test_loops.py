@@ -3,8 +3,8 @@
 import pytest
 from support.scenario import Scenario, dag
 
+from paceline.states import LOOP_STOP, TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import LOOP_STOP, TaskState
 from scheduler.store.worker.claims import Claim, Ending
 
 IN_LOOP = {

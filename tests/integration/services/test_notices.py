@@ -7,9 +7,9 @@ from support.notices import calls, errors, notify, write, write_calling
 from support.scenario import Scenario
 from support.waiting import eventually
 
-from scheduler.authoring.connection import Connection
+from paceline.authoring.connection import Connection
+from paceline.states import TaskState
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
 from workers.task.follow import Ending
@@ -64,7 +64,7 @@ def test_values_that_a_callback_masks_are_masked_in_its_log_and_in_its_error(sce
         scenario,
         "[leaks, lambda context: print('afterwards')]",
         """
-        from scheduler import mask_secret
+        from paceline import mask_secret
 
         def leaks(context):
             mask_secret("hunter2hunter2")
@@ -120,7 +120,7 @@ def test_a_callback_reads_xcoms_variables_and_connections(scenario: Scenario, mo
         scenario,
         "look",
         """
-        from scheduler import Connection, Variable
+        from paceline import Connection, Variable
 
         def look(context):
             ti = context["ti"]
@@ -160,7 +160,7 @@ def test_each_instance_of_a_mapped_task_has_its_callback(scenario: Scenario) -> 
     write(
         scenario,
         """
-        from scheduler.operators import PythonOperator
+        from paceline.operators import PythonOperator
 
         def index(context):
             note(str(context["ti"].map_index), context)
@@ -183,7 +183,7 @@ def test_callbacks_get_the_params_even_those_that_made_the_task_fail(scenario: S
     write(
         scenario,
         """
-        from scheduler import Param
+        from paceline import Param
 
         def show(context):
             note(f"{context['params']['x']} {context['params']['y']}", context)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain
 
-from scheduler import (
+from paceline import (
     AllowedKeyMapper,
     Asset,
     CronPartitionTimetable,
@@ -17,13 +17,13 @@ from scheduler import (
     SegmentWindow,
     StartOfDayMapper,
 )
-from scheduler.authoring import timetable
-from scheduler.authoring.timetables.base import Timetable
-from scheduler.exceptions import PacelineError
+from paceline.authoring import timetable
+from paceline.authoring.timetables.base import Timetable
+from paceline.exceptions import PacelineError
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
-from scheduler.states import TaskState
 from scheduler.store.dags import assets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact

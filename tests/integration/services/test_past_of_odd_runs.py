@@ -6,11 +6,11 @@ from typing import Any
 from support.run_actions import push, running
 from support.scenario import Scenario, dag
 
-from scheduler.authoring import timetable
-from scheduler.authoring.asset import Asset
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
+from paceline.states import LOOP_STOP, TaskState
+from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import LOOP_STOP, TaskState
-from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import integrity
 from scheduler.store.worker.claims import Claim, Ending

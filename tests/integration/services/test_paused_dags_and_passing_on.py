@@ -9,9 +9,9 @@ from sqlalchemy import event
 from support.run_actions import clear_
 from support.scenario import Scenario, chain, dag, wide
 
+from paceline.states import TaskState
 from scheduler.services import queue
 from scheduler.services.queue import Queue
-from scheduler.states import TaskState
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.scenario import Scenario, chain
 
-from scheduler.exceptions import ConflictError, PacelineError
+from paceline.exceptions import ConflictError, PacelineError
 from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
 

@@ -7,9 +7,9 @@ import pytest
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.authoring import timetable
-from scheduler.authoring.timetables.trivial import CONTINUOUS_PERIOD
-from scheduler.exceptions import PacelineError
+from paceline.authoring import timetable
+from paceline.authoring.timetables.trivial import CONTINUOUS_PERIOD
+from paceline.exceptions import PacelineError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules

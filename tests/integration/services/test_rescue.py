@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TaskState
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.services import rescue
 from scheduler.services.promote import Promote
 from scheduler.services.rescue import Rescue
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 
 QUICK = {"task_queued_timeout": 0.001}

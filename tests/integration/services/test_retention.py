@@ -12,9 +12,9 @@ from support.data import attempt
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.services.prune import Prune
 from scheduler.settings.log_paths import run_folder
-from scheduler.states import TaskState
 from scheduler.store.actions import delete
 from scheduler.store.dags import schedules
 from scheduler.store.db.database import transact

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.runs import runs
 from scheduler.store.worker import dispatches
 from scheduler.store.worker.claims import Ending

@@ -14,8 +14,8 @@ from support.faulty import FULL
 from support.random_dags import POOLS, Plan, authored, random_plan
 from support.scenario import Scenario, pool_process
 
-from scheduler.states import FINISHED, RUN_FINISHED
-from scheduler.states import TaskState as S
+from paceline.states import FINISHED, RUN_FINISHED
+from paceline.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from scheduler.testing.in_memory.run import LoadedDag
 from workers.task.database_store import DatabaseStore

@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.services.promote import Promote
-from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.dags.files import ParsedDag, ParsedFile
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.claims import Ending
 
-ONE_DAG = "from scheduler import DAG\nwith DAG('one', schedule=None):\n    pass\n"
+ONE_DAG = "from paceline import DAG\nwith DAG('one', schedule=None):\n    pass\n"
 MakeScenario = Callable[..., Scenario]
 
 

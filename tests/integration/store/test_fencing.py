@@ -8,10 +8,10 @@ import pytest
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.exceptions import StaleTryError
+from paceline.exceptions import StaleTryError
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.services.rescue import Rescue
-from scheduler.states import TaskState
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes

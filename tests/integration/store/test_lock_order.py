@@ -12,7 +12,7 @@ from support.repair import repair
 from support.run_actions import clear_, schedule_and_work
 from support.scenario import Scenario, dag
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.services import invariants, prune
 from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import BackfillRequest

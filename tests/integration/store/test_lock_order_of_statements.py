@@ -12,10 +12,10 @@ from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.deciding.following import JoinStates, Plan
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.states import TaskState
 from scheduler.store.dags import versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity

@@ -1,4 +1,4 @@
-"""Partial indexes and the sets of scheduler/states: an index holds exactly the set that it was created for."""
+"""Partial indexes and the sets of paceline/states: an index holds exactly the set that it was created for."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 from support.scenario import Scenario
 
-from scheduler.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED, STARTED
+from paceline.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED, STARTED
 from scheduler.store.lists import home
 
 #: By index, the set its predicate lists.

@@ -1,4 +1,4 @@
-"""Every pair of states: the named transitions of the store allow exactly the pairs in the table of scheduler/states.py."""
+"""Every pair of states: the named transitions of the store allow exactly the pairs in the table of paceline/states.py."""
 
 import itertools
 import re
@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TRANSITIONS, Actor, Decision, TaskState
 from scheduler.deciding.following import Plan
-from scheduler.states import TRANSITIONS, Actor, Decision, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity, selection

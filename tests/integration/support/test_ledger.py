@@ -7,7 +7,7 @@ import pytest
 from support.ledger import Ledger
 from support.scenario import Scenario, dag
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 
 ENTER = """
 insert into ledger (execution, dag_id, run_id, task_id, map_index, try_number, dispatch_id, worker_pid, backend_pid, started_at,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TaskState
 from scheduler.process import measures
 from scheduler.services.deadlines import Deadlines
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.queries import event_feed
 from scheduler.store.queries.event_feed import EventFeed

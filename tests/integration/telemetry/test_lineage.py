@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
 

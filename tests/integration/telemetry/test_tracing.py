@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain, dag
 
+from paceline.states import TaskState
 from scheduler.process import trace_context
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.follower import Follower
 from workers.process.progress import Progress, of_jobs

@@ -26,7 +26,7 @@ from scheduler.store.db.database import transact
 
 RUN = """
 import sys
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.settings import Settings, log_paths
 from workers.celery_worker import app
 try:
@@ -41,7 +41,7 @@ MODULES = (
     "workers.celery_worker.app", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log",
     "celery.backends.base",
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "celery.worker.loops",
-    "kombu.pidbox", "scheduler.operators.decorators", "sqlalchemy.dialects.postgresql.psycopg2",
+    "kombu.pidbox", "paceline.decorators.task_decorator", "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip
 #: Records the task instances that are queued for a message.
 SENT = """
@@ -139,9 +139,7 @@ class Bench:
 
     def dag(self, source: str, name: str = "example.py") -> None:
         """Write a DAG file and store its DAGs as the parser would."""
-        (self.settings.dags_folder / name).write_text(
-            "from scheduler import *\nfrom scheduler.operators import *\n" + dedent(source)
-        )
+        (self.settings.dags_folder / name).write_text("from paceline import *\nfrom paceline.operators import *\n" + dedent(source))
         for dag in load(self.settings.dags_folder, name).values():
             self.scenario.add(from_dag(dag, file=name, core=self.settings.core, scheduler=self.settings.scheduler))
 

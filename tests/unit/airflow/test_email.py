@@ -10,9 +10,9 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from scheduler.airflow.email import EmailOperator, addresses, send_email
-from scheduler.authoring import running
-from scheduler.exceptions import PacelineError
+from paceline.airflow.email import EmailOperator, addresses, send_email
+from paceline.authoring import running
+from paceline.exceptions import PacelineError
 from workers.process.secrets_backend import MemoryBackend
 
 

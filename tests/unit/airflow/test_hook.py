@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import scheduler
-from scheduler.airflow import hook
-from scheduler.authoring import arguments
-from scheduler.authoring.dag import DAG
+import paceline
+from paceline.airflow import hook
+from paceline.authoring import arguments
+from paceline.authoring.dag import DAG
+from paceline.exceptions import PacelineError
 from scheduler.dagfiles import load
 from scheduler.dagfiles.problem import of_exception
-from scheduler.exceptions import PacelineError
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def interpreter() -> Iterator[None]:
     yield
     hook.remove()
     sys.path[:], sys.meta_path[:] = path, finders
-    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
+    for name in {name for name in set(sys.modules) - modules if not name.startswith(("paceline", "scheduler"))}:
         del sys.modules[name]
 
 
@@ -71,7 +71,7 @@ def test_a_file_of_airflow_3_loads_unchanged(tmp_path: Path) -> None:
     )
 
     assert {name: dag.task_ids for name, dag in dags.items()} == {"classic": ["a", "b"], "flow": ["g.f"]}
-    assert all(isinstance(dag, scheduler.DAG) for dag in dags.values())
+    assert all(isinstance(dag, paceline.DAG) for dag in dags.values())
 
 
 def test_a_file_of_airflow_2_loads_with_its_arguments(tmp_path: Path) -> None:

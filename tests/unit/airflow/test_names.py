@@ -2,28 +2,28 @@
 
 import pytest
 
-from scheduler.airflow import names
-from scheduler.airflow.names import MODULES, Ours
-from scheduler.airflow.table import REASONS, RENAMED, ROWS
+from paceline.airflow import names
+from paceline.airflow.names import MODULES, Ours
+from paceline.airflow.table import REASONS, RENAMED, ROWS
 
 #: Names that every file needs. The table must never lose them.
 COMMON = {
-    "airflow.DAG": Ours("scheduler", "DAG"),
-    "airflow.decorators.task": Ours("scheduler", "task"),
-    "airflow.sdk.task": Ours("scheduler", "task"),
-    "airflow.models.DagRun": Ours("scheduler.authoring.context", "DagRun"),
-    "airflow.sdk.types.RuntimeTaskInstanceProtocol": Ours("scheduler", "TaskInstance"),
-    "airflow.exceptions.AirflowClusterPolicyViolation": Ours("scheduler.exceptions", "AirflowClusterPolicyViolation"),
-    "airflow.models.Variable": Ours("scheduler", "Variable"),
-    "airflow.datasets.Dataset": Ours("scheduler", "Asset"),
-    "airflow.operators.dummy.DummyOperator": Ours("scheduler.operators", "EmptyOperator"),
-    "airflow.operators.python.get_current_context": Ours("scheduler", "get_current_context"),
-    "airflow.providers.standard.sensors.filesystem.FileSensor": Ours("scheduler.sensors", "FileSensor"),
-    "airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator": Ours("scheduler.operators", "SparkSubmitOperator"),
-    "airflow.providers.common.compat.sdk.TriggerRule": Ours("scheduler", "TriggerRule"),
-    "airflow.utils.timezone": Ours("scheduler.airflow.timezone"),
-    "airflow.sdk.timezone": Ours("scheduler.airflow.timezone"),
-    "airflow.providers.common.compat.sdk.timezone": Ours("scheduler.airflow.timezone"),
+    "airflow.DAG": Ours("paceline", "DAG"),
+    "airflow.decorators.task": Ours("paceline", "task"),
+    "airflow.sdk.task": Ours("paceline", "task"),
+    "airflow.models.DagRun": Ours("paceline.authoring.context", "DagRun"),
+    "airflow.sdk.types.RuntimeTaskInstanceProtocol": Ours("paceline", "TaskInstance"),
+    "airflow.exceptions.AirflowClusterPolicyViolation": Ours("paceline.exceptions", "AirflowClusterPolicyViolation"),
+    "airflow.models.Variable": Ours("paceline", "Variable"),
+    "airflow.datasets.Dataset": Ours("paceline", "Asset"),
+    "airflow.operators.dummy.DummyOperator": Ours("paceline.operators", "EmptyOperator"),
+    "airflow.operators.python.get_current_context": Ours("paceline", "get_current_context"),
+    "airflow.providers.standard.sensors.filesystem.FileSensor": Ours("paceline.sensors", "FileSensor"),
+    "airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator": Ours("paceline.operators", "SparkSubmitOperator"),
+    "airflow.providers.common.compat.sdk.TriggerRule": Ours("paceline", "TriggerRule"),
+    "airflow.utils.timezone": Ours("paceline.airflow.timezone"),
+    "airflow.sdk.timezone": Ours("paceline.airflow.timezone"),
+    "airflow.providers.common.compat.sdk.timezone": Ours("paceline.airflow.timezone"),
 }
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.airflow import hook
-from scheduler.airflow.old import speaks_airflow_2
+from paceline.airflow import hook
+from paceline.airflow.old import speaks_airflow_2
 from scheduler.dagfiles.load import forget, load
 from scheduler.dagfiles.migrate.rewrite import rewrite
 from scheduler.serialized.authored import from_dag
@@ -38,7 +38,7 @@ def hooked() -> Iterator[None]:
         (NEW + "dag = DAG('d', schedule='@daily')", "cron"),
         (OLD + "dag = DAG('d', schedule_interval=None)", "never"),
         (OLD + "dag = DAG('d', schedule_interval='@once')", "once"),
-        ("from scheduler import DAG\ndag = DAG('d', schedule='@daily')", "cron"),
+        ("from paceline import DAG\ndag = DAG('d', schedule='@daily')", "cron"),
     ],
 )
 def test_a_schedule_has_the_intervals_of_the_airflow_that_the_file_speaks(

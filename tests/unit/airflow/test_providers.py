@@ -2,15 +2,15 @@
 
 import pytest
 
-from scheduler.airflow import decorated, providers, timezone
-from scheduler.operators.sensors.base import BaseSensorOperator
+from paceline.airflow import decorated, providers, timezone
+from paceline.sensors.base import BaseSensorOperator
 
 
 def test_names_and_objects() -> None:
-    assert providers.import_string("scheduler.airflow.timezone.utcnow") is timezone.utcnow
-    assert providers.qualname(timezone.utcnow) == "scheduler.airflow.timezone.utcnow"
+    assert providers.import_string("paceline.airflow.timezone.utcnow") is timezone.utcnow
+    assert providers.qualname(timezone.utcnow) == "paceline.airflow.timezone.utcnow"
     assert providers.qualname(BaseSensorOperator, exclude_module=True) == "BaseSensorOperator"
-    for wrong in ("utcnow", "scheduler.airflow.timezone.nope", "no_such_module.x"):
+    for wrong in ("utcnow", "paceline.airflow.timezone.nope", "no_such_module.x"):
         with pytest.raises(ImportError):
             providers.import_string(wrong)
 

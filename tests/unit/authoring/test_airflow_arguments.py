@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-import scheduler
-from scheduler import DAG
-from scheduler.airflow import names
-from scheduler.authoring import task_instance
-from scheduler.authoring.arguments import REFUSED_FOR_DAGS, REFUSED_FOR_TASKS
-from scheduler.authoring.fields import fields_of
-from scheduler.authoring.mapping import OperatorPartial
-from scheduler.authoring.xcom_arg import XComArg
-from scheduler.exceptions import DagError
-from scheduler.operators import EmptyOperator, TriggerDagRunOperator
-from scheduler.operators.decorators import _KINDS
+import paceline
+from paceline import DAG
+from paceline.airflow import names
+from paceline.authoring import task_instance
+from paceline.authoring.arguments import REFUSED_FOR_DAGS, REFUSED_FOR_TASKS
+from paceline.authoring.fields import fields_of
+from paceline.authoring.mapping import OperatorPartial
+from paceline.authoring.xcom_arg import XComArg
+from paceline.decorators.task_decorator import _KINDS
+from paceline.exceptions import DagError
+from paceline.operators import EmptyOperator, TriggerDagRunOperator
 from workers.task.context import TaskInstance
 
 HERE = Path(__file__)
@@ -69,11 +69,11 @@ def counterpart(owner: str) -> Any:
     if owner.startswith("@task."):
         return _KINDS.get(owner.removeprefix("@task."))
     if owner.startswith("@"):
-        return {"@dag": scheduler.DAG, "@task_group": scheduler.TaskGroup}[owner]
+        return {"@dag": paceline.DAG, "@task_group": paceline.TaskGroup}[owner]
     name, _, method = owner.removesuffix("()").partition(".")
     if owner.endswith("()"):
         kinds: dict[str, Any] = {"TaskInstance": TaskInstance, "XComArg": XComArg, "OperatorPartial": OperatorPartial}
-        kind = kinds.get(name) or getattr(scheduler, name)
+        kind = kinds.get(name) or getattr(paceline, name)
         return getattr(kind, method, None) if method else kind
     ours = names.find(TABLE[owner]["module"], name)
     return None if ours is None else ours.get()

@@ -10,12 +10,12 @@ import pendulum
 import pytest
 from support.tries import NOON, run
 
-from scheduler import DAG, BaseOperator, TaskGroup
-from scheduler.authoring import context, macros, zones
-from scheduler.authoring.context import DagRun
-from scheduler.authoring.operator_link import BaseOperatorLink
-from scheduler.authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryRule
-from scheduler.exceptions import (
+from paceline import DAG, BaseOperator, TaskGroup
+from paceline.authoring import context, macros, zones
+from paceline.authoring.context import DagRun
+from paceline.authoring.operator_link import BaseOperatorLink
+from paceline.authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryRule
+from paceline.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     DagError,
@@ -23,7 +23,7 @@ from scheduler.exceptions import (
     PacelineError,
     TaskNotFound,
 )
-from scheduler.operators import EmptyOperator, PythonOperator
+from paceline.operators import EmptyOperator, PythonOperator
 from scheduler.serialized import authored
 from scheduler.settings import Paths, Settings
 from scheduler.testing.in_memory.run import MemoryRun

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 from support.tries import run
 
-from scheduler import DAG, Asset, asset
-from scheduler.authoring import scope
-from scheduler.authoring.asset_events import AssetEvent, AssetEvents, OutletEvents
-from scheduler.exceptions import DagError
+from paceline import DAG, Asset, asset
+from paceline.authoring import scope
+from paceline.authoring.asset_events import AssetEvent, AssetEvents, OutletEvents
+from paceline.exceptions import DagError
 
 A, B = Asset("a", "s3://a"), Asset("b", "s3://b")
 
@@ -84,7 +84,7 @@ def test_other_parameters_of_an_asset_function_are_assets_that_it_reads() -> Non
 
 
 def test_a_dag_names_its_assets_once() -> None:
-    from scheduler.operators import EmptyOperator
+    from paceline.operators import EmptyOperator
 
     with DAG("d", schedule=[A]) as dag:
         EmptyOperator(task_id="t", outlets=[B, Asset("plain")], inlets=[A])

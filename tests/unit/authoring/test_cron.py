@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from scheduler.authoring import cron, zones
-from scheduler.exceptions import TimetableError
+from paceline.authoring import cron, zones
+from paceline.exceptions import TimetableError
 
 #: Zone and a day on which its clocks are changed; Lord Howe moves by half an hour, Apia left out a whole day.
 CHANGES = [

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler import DAG, AssetWatcher, BaseOperator, MinimumCount, chain, dag, task
-from scheduler.exceptions import DagCycleError, DagError, DuplicateTaskError
-from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
+from paceline import DAG, AssetWatcher, BaseOperator, MinimumCount, chain, dag, task
+from paceline.exceptions import DagCycleError, DagError, DuplicateTaskError
+from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
-from scheduler.exceptions import DagError
-from scheduler.operators import EmptyOperator
+from paceline import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
+from paceline.exceptions import DagError
+from paceline.operators import EmptyOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core, Scheduler

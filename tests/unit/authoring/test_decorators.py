@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, dag, task
-from scheduler.authoring import running, scope
-from scheduler.exceptions import DagError
-from scheduler.operators import PythonOperator
+from paceline import DAG, dag, task
+from paceline.authoring import running, scope
+from paceline.exceptions import DagError
+from paceline.operators import PythonOperator
 
 
 def call(function: Any, *args: Any, given: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ def test_calling_a_task_inside_a_running_task_is_refused() -> None:
 
 def test_importing_scheduler_loads_authoring_only() -> None:
     heavy = ["sqlalchemy", "celery", "redis", "pyspark", "pydantic", "jinja2", "croniter", "psycopg2"]
-    code = f"import scheduler, scheduler.operators, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import paceline, paceline.operators, sys; print([m for m in {heavy} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler import DAG, chain, cross_downstream, dag, task
-from scheduler.exceptions import DagError
-from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
+from paceline import DAG, chain, cross_downstream, dag, task
+from paceline.exceptions import DagError
+from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 
 
 def edges(dag: DAG) -> set[str]:

@@ -5,15 +5,15 @@ from typing import Annotated, TypedDict, get_type_hints
 
 import pytest
 
-from scheduler import DAG, BaseOperator, BaseSensorOperator
-from scheduler.authoring.arguments import Arguments
-from scheduler.authoring.dag_arguments import DagArguments
-from scheduler.authoring.fields import Field, anything, checked, integer, mapping
-from scheduler.authoring.signatures import parameters
-from scheduler.authoring.source import Location
-from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.exceptions import DagError
-from scheduler.operators.sensors.base import SensorArguments
+from paceline import DAG, BaseOperator, BaseSensorOperator
+from paceline.authoring.arguments import Arguments
+from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.fields import Field, anything, checked, integer, mapping
+from paceline.authoring.signatures import parameters
+from paceline.authoring.source import Location
+from paceline.authoring.task_arguments import TaskArguments
+from paceline.exceptions import DagError
+from paceline.sensors.base import SensorArguments
 
 CHECKS = Arguments("Task 't'", Location("d.py", 3))
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.authoring import frames, xcom
-from scheduler.authoring.frames import DataFrameReference, DataFrames
-from scheduler.exceptions import XComError
+from paceline.authoring import frames, xcom
+from paceline.authoring.frames import DataFrameReference, DataFrames
+from paceline.exceptions import XComError
 
 SCHEMA: dict[str, Any] = {
     "type": "struct",

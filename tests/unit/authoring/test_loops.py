@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from scheduler import LoopDecision, task, task_group
-from scheduler.exceptions import DagError
-from scheduler.operators import EmptyOperator
+from paceline import LoopDecision, task, task_group
+from paceline.exceptions import DagError
+from paceline.operators import EmptyOperator
+from paceline.testing.results import RunResult
 from scheduler.testing.plugin import DagMaker
-from scheduler.testing.results import RunResult
 
 Run = Callable[..., RunResult]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, BaseOperator, task, task_group
-from scheduler.authoring.mapping import MappedOperator
-from scheduler.exceptions import DagError, XComError
-from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
+from paceline import DAG, BaseOperator, task, task_group
+from paceline.authoring.mapping import MappedOperator
+from paceline.exceptions import DagError, XComError
+from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler

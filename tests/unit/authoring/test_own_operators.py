@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support.tries import run
 
-from scheduler import DAG, BaseOperator, TaskGroup
-from scheduler.exceptions import DagError
-from scheduler.operators import BashOperator, EmptyOperator
+from paceline import DAG, BaseOperator, TaskGroup
+from paceline.exceptions import DagError
+from paceline.operators import BashOperator, EmptyOperator
 from scheduler.serialized import authored
 from scheduler.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, Param, dag, task
-from scheduler.authoring import json_schema, params
-from scheduler.exceptions import DagError, ParamError
-from scheduler.operators import BashOperator, EmptyOperator
+from paceline import DAG, Param, dag, task
+from paceline.authoring import json_schema, params
+from paceline.exceptions import DagError, ParamError
+from paceline.operators import BashOperator, EmptyOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import (
+from paceline import (
     DAG,
     AllowedKeyMapper,
     Asset,
@@ -37,11 +37,11 @@ from scheduler import (
     Window,
     YearWindow,
 )
-from scheduler.authoring import timetable
-from scheduler.authoring.asset_events import OutletEvents
-from scheduler.authoring.timetables.base import Partition
-from scheduler.authoring.timetables.partitioned import WhenPartitioned
-from scheduler.exceptions import PacelineError, TimetableError
+from paceline.authoring import timetable
+from paceline.authoring.asset_events import OutletEvents
+from paceline.authoring.timetables.base import Partition
+from paceline.authoring.timetables.partitioned import WhenPartitioned
+from paceline.exceptions import PacelineError, TimetableError
 
 A, B = Asset("a", "s3://a"), Asset("b", "s3://b")
 BACK = Window.Direction.BACKWARD

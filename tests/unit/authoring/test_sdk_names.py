@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.tries import Ti, run
 
-import scheduler
-from scheduler import (
+import paceline
+from paceline import (
     DAG,
     Asset,
     AssetAlias,
@@ -31,15 +31,15 @@ from scheduler import (
     macros,
     task,
 )
-from scheduler.authoring import providers
-from scheduler.authoring.asset import AssetRef
-from scheduler.authoring.asset_events import OutletEvents
-from scheduler.authoring.connection import Connection
-from scheduler.authoring.scope import collect
+from paceline.authoring import providers
+from paceline.authoring.asset import AssetRef
+from paceline.authoring.asset_events import OutletEvents
+from paceline.authoring.connection import Connection
+from paceline.authoring.scope import collect
+from paceline.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, XComError
+from paceline.operators import BashOperator, EmptyOperator, PythonOperator
+from paceline.sensors import ExternalTaskMarker
 from scheduler.dagfiles import advice, load
-from scheduler.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, XComError
-from scheduler.operators import BashOperator, EmptyOperator, PythonOperator
-from scheduler.sensors import ExternalTaskMarker
 from scheduler.services import assets as service
 from scheduler.store.dags.assets import SucceededTask
 
@@ -112,7 +112,7 @@ def test_a_literal_is_no_template() -> None:
 def test_small_names() -> None:
     assert (TaskInstanceState.SUCCESS, DagRunState.FAILED, WeightRule.UPSTREAM) == ("success", "failed", "upstream")
     assert get_parsing_context() == (None, None) and macros.ds_add("2026-01-01", 1) == "2026-01-02"
-    assert scheduler.__version__
+    assert paceline.__version__
 
 
 def test_paths_of_object_storage(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_marker_of_another_dag_does_nothing() -> None:
 
 
 def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("from scheduler import DAG, AssetAccessControl")
+    (tmp_path / "a.py").write_text("from paceline import DAG, AssetAccessControl")
     (tmp_path / "b.py").write_text("from airflow.sdk import ResumableJobMixin")
 
     for file, text in (

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.authored import edges, empty
 
-from scheduler import DAG, TaskGroup, chain, setup, task, task_group, teardown
-from scheduler.authoring.setup_teardown import setup_scopes
-from scheduler.exceptions import DagError, DuplicateTaskError
+from paceline import DAG, TaskGroup, chain, setup, task, task_group, teardown
+from paceline.authoring.setup_teardown import setup_scopes
+from paceline.exceptions import DagError, DuplicateTaskError
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduler import NEVER_EXPIRE, Asset
-from scheduler.authoring.state_store import AssetStateStores, NoStates, TaskStateStore
-from scheduler.exceptions import PacelineError
+from paceline import NEVER_EXPIRE, Asset
+from paceline.authoring.state_store import AssetStateStores, NoStates, TaskStateStore
+from paceline.exceptions import PacelineError
 
 A, B = Asset("a", "s3://a"), Asset("b")
 

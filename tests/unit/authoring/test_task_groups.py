@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.authored import edges, empty
 
-from scheduler import DAG, Label, TaskGroup, chain, chain_linear, task, task_group
-from scheduler.exceptions import DagError, DuplicateTaskError
-from scheduler.operators import BashOperator
+from paceline import DAG, Label, TaskGroup, chain, chain_linear, task, task_group
+from paceline.exceptions import DagError, DuplicateTaskError
+from paceline.operators import BashOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, Connection, Variable
-from scheduler.authoring import context, running
-from scheduler.authoring.params import Params
-from scheduler.authoring.variable import Variables
-from scheduler.exceptions import NotFoundError, PacelineError, TemplateError
-from scheduler.operators import PythonOperator
+from paceline import DAG, Connection, Variable
+from paceline.authoring import context, running
+from paceline.authoring.params import Params
+from paceline.authoring.variable import Variables
+from paceline.exceptions import NotFoundError, PacelineError, TemplateError
+from paceline.operators import PythonOperator
 from workers.process.secrets_backend import EnvironmentBackend, MemoryBackend
 
 ENVIRONMENT = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG
-from scheduler.authoring import context, running
-from scheduler.authoring.operator import Operator
-from scheduler.exceptions import TemplateError, XComError
-from scheduler.operators import BashOperator, PythonOperator
+from paceline import DAG
+from paceline.authoring import context, running
+from paceline.authoring.operator import Operator
+from paceline.exceptions import TemplateError, XComError
+from paceline.operators import BashOperator, PythonOperator
 
 DATE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -123,7 +123,7 @@ def test_a_command_file_is_a_template_beside_the_dag_file_or_on_the_search_path(
     (tmp_path / "beside.sh").write_text("echo {{ ds }}\n")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "found.bash").write_text("{% include 'beside.sh' %}!")
-    source = "from scheduler import DAG\nwith DAG('d', template_searchpath=path) as dag: pass"
+    source = "from paceline import DAG\nwith DAG('d', template_searchpath=path) as dag: pass"
     names: dict[str, Any] = {"path": str(tmp_path / "sub")}
     exec(compile(source, str(tmp_path / "dag.py"), "exec"), names)
 

@@ -7,10 +7,10 @@ import pytest
 from dateutil.relativedelta import relativedelta
 from support.authored import at, timetable_of
 
-from scheduler import DAG
-from scheduler.authoring import timetable, zones
-from scheduler.authoring.timetable import Cron, Delta, Never, Once
-from scheduler.exceptions import TimetableError
+from paceline import DAG
+from paceline.authoring import timetable, zones
+from paceline.authoring.timetable import Cron, Delta, Never, Once
+from paceline.exceptions import TimetableError
 
 NOW = datetime(2026, 6, 10, 12, 30, tzinfo=UTC)
 

@@ -7,15 +7,13 @@ import pytest
 from dateutil.relativedelta import relativedelta
 from support.authored import at, timetable_of
 
-from scheduler import DAG
-from scheduler.authoring import asset, timetable
-from scheduler.authoring.asset import Asset, AssetAll, AssetAny
-from scheduler.authoring.timetable import Continuous, Cron, CronInterval, Delta, DeltaInterval, Events, UpdatedOrTime, WhenUpdated
-from scheduler.authoring.timetables.base import RunTimes
-from scheduler.exceptions import DagError, TimetableError
-from scheduler.serialized.authored import from_dag
-from scheduler.settings import Core, Scheduler
-from scheduler.timetables import (
+from paceline import DAG
+from paceline.authoring import asset, timetable
+from paceline.authoring.asset import Asset, AssetAll, AssetAny
+from paceline.authoring.timetable import Continuous, Cron, CronInterval, Delta, DeltaInterval, Events, UpdatedOrTime, WhenUpdated
+from paceline.authoring.timetables.base import RunTimes
+from paceline.exceptions import DagError, TimetableError
+from paceline.timetables import (
     AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
@@ -24,6 +22,8 @@ from scheduler.timetables import (
     EventsTimetable,
     MultipleCronTriggerTimetable,
 )
+from scheduler.serialized.authored import from_dag
+from scheduler.settings import Core, Scheduler
 
 NOW = datetime(2026, 6, 10, 12, 30, tzinfo=UTC)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

@@ -10,7 +10,7 @@ from croniter import croniter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.authoring.timetable import Cron, CronInterval
+from paceline.authoring.timetable import Cron, CronInterval
 
 #: Half an hour and midnight moved, clocks put back for a month of each year, and the usual two.
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler.authoring import deferral
-from scheduler.triggers import (
+from paceline.authoring import deferral
+from paceline.triggers import (
     BaseTrigger,
     DateTimeTrigger,
     DirectoryFileDeleteTrigger,
@@ -31,7 +31,7 @@ def test_a_class_path_is_that_of_every_release_and_leads_to_the_class(trigger: B
     path, arguments = deferral.serialized(trigger)
 
     module, _, name = path.rpartition(".")
-    assert module == "scheduler.triggers"
+    assert module == "paceline.triggers"
     kind = getattr(importlib.import_module(module), name)
     assert kind is type(trigger)
     assert deferral.serialized(kind(**deferral.decode(arguments))) == (path, arguments)

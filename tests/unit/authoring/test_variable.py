@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import Variable
+from paceline import Variable
+from paceline.exceptions import PacelineError
 from scheduler.dagfiles.load import load
 from scheduler.dagfiles.parser import environment
 from scheduler.dagfiles.problem import of_exception
-from scheduler.exceptions import PacelineError
 from scheduler.settings import Settings
 
 
@@ -32,7 +32,7 @@ def test_a_variable_without_any_value_is_an_error_that_says_what_to_do() -> None
 
 
 def test_a_module_that_reads_a_variable_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "lib_of_variable.py").write_text("from scheduler import Variable\nX = Variable.get('no_such_variable')\n")
+    (tmp_path / "lib_of_variable.py").write_text("from paceline import Variable\nX = Variable.get('no_such_variable')\n")
     (tmp_path / "d.py").write_text("import lib_of_variable\n")
 
     with pytest.raises(PacelineError) as raised:

@@ -3,9 +3,9 @@
 import random
 import time
 
-from scheduler import DAG, chain
-from scheduler.authoring import weights
-from scheduler.operators import EmptyOperator
+from paceline import DAG, chain
+from paceline.authoring import weights
+from paceline.operators import EmptyOperator
 
 
 def test_a_task_counts_everything_behind_it_once() -> None:

@@ -17,9 +17,9 @@ import pendulum
 import pytest
 from pydantic import BaseModel
 
-from scheduler.authoring import xcom
-from scheduler.authoring.object_storage import ObjectStoragePath
-from scheduler.exceptions import XComError
+from paceline.authoring import xcom
+from paceline.authoring.object_storage import ObjectStoragePath
+from paceline.exceptions import XComError
 
 LIMIT = 1000
 

@@ -26,8 +26,8 @@ def test_only_import_lines_differ(shape: shapes.Shape) -> None:
 
 
 def test_a_module_that_airflow_has_elsewhere_is_not_guessed() -> None:
-    with pytest.raises(KeyError, match=r"scheduler\.operators"):
-        for_airflow("from scheduler.operators import EmptyOperator\n")
+    with pytest.raises(KeyError, match=r"paceline\.operators"):
+        for_airflow("from paceline.operators import EmptyOperator\n")
 
 
 def test_every_shape_of_every_block_is_there_in_both_sizes() -> None:

@@ -13,7 +13,7 @@ from chaos.run import FaultSchedule
 from chaos.shapes import PAST_RUNS, plan
 from support.ledger import Ledger
 
-from scheduler.authoring.dag import DAG
+from paceline.authoring.dag import DAG
 from scheduler.dagfiles.load import load
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,8 +6,8 @@ import pytest
 from chaos.rules import ALLOWED, RUN, verdicts
 from chaos.shapes import RULES, plan
 
+from paceline.states import TaskState
 from scheduler.deciding.rules import Upstream, decide
-from scheduler.states import TaskState
 
 ENDS = ("success", "failed", "skipped", "upstream_failed")
 

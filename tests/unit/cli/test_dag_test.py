@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scheduler.airflow import hook
+from paceline.airflow import hook
 from scheduler.cli import paceline
 from scheduler.embedded.stack import PACELINE
 
-HEAD = "from scheduler import DAG, task\nfrom scheduler.exceptions import SkipTask\n"
+HEAD = "from paceline import DAG, task\nfrom paceline.exceptions import SkipTask\n"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ with DAG("slow"):
 
 
 MAPPED = """
-from scheduler import task_group, setup, teardown
+from paceline import task_group, setup, teardown
 with DAG("mapped"):
     @task
     def numbers(): return [1, 2]
@@ -199,8 +199,8 @@ def test_mapped_tasks_groups_setups_and_teardowns(run: Callable[..., Result]) ->
 
 def test_branches_skip_tasks_that_they_do_not_choose(run: Callable[..., Result]) -> None:
     text = """
-from scheduler import TaskGroup
-from scheduler.operators import EmptyOperator
+from paceline import TaskGroup
+from paceline.operators import EmptyOperator
 with DAG("branch"):
     @task.branch
     def choose(): return "left"

@@ -12,10 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from paceline.exceptions import NotFoundError
 from scheduler.cli import ALIASES, COMMANDS, SECTIONS, lazy, paceline
 from scheduler.cli.options import MOMENT
 from scheduler.cli.processes import default_concurrency
-from scheduler.exceptions import NotFoundError
 from scheduler.settings import Settings
 
 NOWHERE = {"PACELINE_DATABASE_URL": "postgresql://u:secret@127.0.0.1:1/d", "PACELINE_BROKER_URL": "redis://:secret@127.0.0.1:1/0"}
@@ -269,7 +269,7 @@ def test_ctrl_c_is_exit_code_130() -> None:
 
 
 def test_python_m_runs_the_same_command_from_a_hostile_folder(tmp_path: Path) -> None:
-    for name in ("config.py", "workers.py", "click.py", "scheduler.py"):
+    for name in ("config.py", "workers.py", "click.py", "scheduler.py", "paceline.py"):
         (tmp_path / name).write_text("raise SystemExit('imported from the working directory')\n")
 
     done = subprocess.run(

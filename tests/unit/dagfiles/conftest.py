@@ -17,7 +17,7 @@ def interpreter() -> Iterator[None]:
     yield
     sys.path[:] = path
     # A second copy of one of our own modules would have classes that differ from those of other tests.
-    for name in {name for name in set(sys.modules) - modules if not name.startswith("scheduler")}:
+    for name in {name for name in set(sys.modules) - modules if not name.startswith(("paceline", "scheduler"))}:
         del sys.modules[name]
 
 

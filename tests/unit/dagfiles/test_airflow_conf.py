@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import conf
+from paceline import conf
+from paceline.exceptions import AirflowConfigException, SettingsError
 from scheduler.dagfiles import load  # noqa: F401 - this import registers the options
-from scheduler.exceptions import AirflowConfigException, SettingsError
 from scheduler.settings import Settings
 
 

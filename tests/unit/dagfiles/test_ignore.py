@@ -9,7 +9,7 @@ from scheduler.dagfiles.watch import Watch
 
 from .conftest import listing
 
-DAG_FILE = "from scheduler import DAG\nDAG('d')\n"
+DAG_FILE = "from paceline import DAG\nDAG('d')\n"
 FILES = (
     "a.py", "b_test.py", "team/a.py", "team/keep.py", "team/sub/a.py", "team/sub/c.py", "lib/x.py", "lib/deep/x.py", "tools/lib.py",
 )  # fmt: skip

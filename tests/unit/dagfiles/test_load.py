@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline.exceptions import DagError, NotFoundError, TaskTimeout
 from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles, load
-from scheduler.exceptions import DagError, NotFoundError, TaskTimeout
 
 ONE_TASK = """
-from scheduler import DAG, task
+from paceline import DAG, task
 
 with DAG("{dag_id}", schedule=None):
     @task
@@ -44,7 +44,7 @@ def test_finds_dags_of_globals_with_blocks_and_decorated_calls_once_each(write: 
     write(
         "all.py",
         """
-        from scheduler import DAG, dag
+        from paceline import DAG, dag
 
         plain = DAG("plain")
         alias = plain
@@ -75,7 +75,7 @@ def test_a_file_without_dags_has_none(write: Write, tmp_path: Path) -> None:
 
 
 def test_two_dags_of_one_id_in_a_file_are_an_error_naming_both_lines(write: Write, tmp_path: Path) -> None:
-    path = write("twice.py", "from scheduler import DAG\na = DAG('same')\n\nb = DAG('same')\n")
+    path = write("twice.py", "from paceline import DAG\na = DAG('same')\n\nb = DAG('same')\n")
 
     with pytest.raises(DagError, match="two DAGs with the ID 'same', in lines 2 and 4") as raised:
         load(tmp_path, "twice.py")
@@ -86,8 +86,8 @@ def test_a_cycle_of_a_dag_without_a_with_block_is_an_error(write: Write, tmp_pat
     write(
         "cycle.py",
         """
-        from scheduler import DAG
-        from scheduler.operators import EmptyOperator
+        from paceline import DAG
+        from paceline.operators import EmptyOperator
 
         d = DAG("d")
         a, b = EmptyOperator(task_id="a", dag=d), EmptyOperator(task_id="b", dag=d)
@@ -108,7 +108,7 @@ def test_a_bom_or_a_declared_encoding_is_fine(source: bytes, write: Write, tmp_p
     assert set(load(tmp_path, "encoded.py")) == {"d"}
 
 
-@pytest.mark.parametrize("source", [b"# dag scheduler\n# caf\xe9\n", "import scheduler # dag\n".encode("utf-16")])
+@pytest.mark.parametrize("source", [b"# dag paceline\n# caf\xe9\n", "import paceline # dag\n".encode("utf-16")])
 def test_a_file_that_is_not_utf8_is_an_error_in_one_sentence(source: bytes, write: Write, tmp_path: Path) -> None:
     write("latin.py", source)
 
@@ -187,14 +187,14 @@ def test_loaded_files_turns_a_broken_file_into_one_error(source: str, write: Wri
 
 
 def test_loaded_files_names_the_line_of_a_mistake(write: Write, tmp_path: Path) -> None:
-    write("d.py", "from scheduler import DAG\nDAG('d', schedul=1)")
+    write("d.py", "from paceline import DAG\nDAG('d', schedul=1)")
 
     with pytest.raises(DagError, match=r"The DAG file .*d\.py cannot be loaded: line 2: DAG 'd': unknown argument 'schedul'"):
         LoadedFiles(tmp_path).task("d.py", "d", "t")
 
 
 def test_loaded_files_lets_the_timeout_of_a_task_through(write: Write, tmp_path: Path) -> None:
-    write("d.py", "from scheduler.exceptions import TaskTimeout\nraise TaskTimeout")
+    write("d.py", "from paceline.exceptions import TaskTimeout\nraise TaskTimeout")
 
     with pytest.raises(TaskTimeout):
         LoadedFiles(tmp_path).task("d.py", "d", "t")
@@ -203,8 +203,8 @@ def test_loaded_files_lets_the_timeout_of_a_task_through(write: Write, tmp_path:
 #: A DAG whose tasks are `names`, an expression.
 FACTORY = """
 import json, os, pathlib, sys
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 here = pathlib.Path(__file__).parent
 with DAG("d"):
     for name in NAMES:
@@ -252,7 +252,7 @@ def test_a_task_is_found_that_an_input_beside_the_dag_file_has_added(
 def test_a_run_of_an_older_version_does_not_load_the_file_for_each_task(tmp_path: Path, write: Write) -> None:
     write(
         "d.py",
-        "from scheduler import DAG\nfrom scheduler.operators import EmptyOperator\nwith DAG('d'):\n    EmptyOperator(task_id='t')",
+        "from paceline import DAG\nfrom paceline.operators import EmptyOperator\nwith DAG('d'):\n    EmptyOperator(task_id='t')",
     )
     loaded = LoadedFiles(tmp_path)
     versions = [(1, {"t": set[str]()}), (2, {"t": set[str](), "u": set[str]()})]

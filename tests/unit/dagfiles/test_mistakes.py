@@ -11,7 +11,7 @@ from scheduler.dagfiles import recover
 from scheduler.dagfiles.load import MODULE_PREFIX, load
 from scheduler.dagfiles.problem import Problem, of_exception
 
-HEAD = "from scheduler import *\nfrom scheduler.operators import *\n"
+HEAD = "from paceline import *\nfrom paceline.operators import *\n"
 
 
 def problem(folder: Path, source: str, *, head: str = HEAD) -> Problem | None:
@@ -100,45 +100,45 @@ def test_a_mistake_is_one_message_with_its_line(tmp_path: Path, source: str, lin
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("from airflow import DAG", "Airflow is not installed; write `from scheduler import DAG`."),
+        ("from airflow import DAG", "Airflow is not installed; write `from paceline import DAG`."),
         (
             "from airflow.sdk import dag, AssetAccessControl, EmptyOperator",
-            "write `from scheduler import dag; from scheduler.operators import EmptyOperator`. Paceline has no AssetAccessControl:"
+            "write `from paceline import dag; from paceline.operators import EmptyOperator`. Paceline has no AssetAccessControl:"
             " Paceline has no teams; the roles of web accounts limit who may change assets.",
         ),
         (
             "from airflow.providers.standard.operators.empty import DummyOperator",
-            "Airflow is not installed; write `from scheduler.operators import EmptyOperator`.",
+            "Airflow is not installed; write `from paceline.operators import EmptyOperator`.",
         ),
-        ("from airflow.exceptions import AirflowSkipException", "write `from scheduler.exceptions import AirflowSkipException`"),
+        ("from airflow.exceptions import AirflowSkipException", "write `from paceline.exceptions import AirflowSkipException`"),
         (
             "from airflow.providers.google.x import Y",
             "Airflow is not installed. Paceline has no counterpart of airflow.providers.google.x: install its package",
         ),
-        ("import airflow", "Airflow is not installed; write `import scheduler`."),
-        ("from scheduler import DAGG", "scheduler has no 'DAGG'; did you mean 'DAG'?"),
+        ("import airflow", "Airflow is not installed; write `import paceline`."),
+        ("from paceline import DAGG", "paceline has no 'DAGG'; did you mean 'DAG'?"),
         (
-            "from scheduler import BashOperator",
-            "scheduler has no 'BashOperator'; write `from scheduler.operators import BashOperator`.",
+            "from paceline import BashOperator",
+            "paceline has no 'BashOperator'; write `from paceline.operators import BashOperator`.",
         ),
         (
-            "from scheduler.operators import EmptyOperater",
-            "scheduler.operators has no 'EmptyOperater'; did you mean 'EmptyOperator'?",
+            "from paceline.operators import EmptyOperater",
+            "paceline.operators has no 'EmptyOperater'; did you mean 'EmptyOperator'?",
         ),
-        ("from scheduler.triggers import FileTriger", "scheduler.triggers has no 'FileTriger'; did you mean 'FileTrigger'?"),
+        ("from paceline.triggers import FileTriger", "paceline.triggers has no 'FileTriger'; did you mean 'FileTrigger'?"),
         (
-            "from scheduler import timetables, exceptions, Nope",
-            "scheduler has no 'Nope'; the reference of authoring in the documentation lists all names.",
+            "from paceline import timetables, exceptions, Nope",
+            "paceline has no 'Nope'; the reference of authoring in the documentation lists all names.",
         ),
         # Not the nearest of our names, which have the same ending.
         (
-            "from scheduler.operators import KubernetesPodOperator",
-            "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
+            "from paceline.operators import KubernetesPodOperator",
+            "paceline.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
             " `pip install --no-deps`, or use its Python client in a @task function.",
         ),
         (
-            "import x\nfrom scheduler.operator import Y",
-            "There is no module scheduler.operator; did you mean 'scheduler.operators'?",
+            "import x\nfrom paceline.operator import Y",
+            "There is no module paceline.operator; did you mean 'paceline.operators'?",
         ),
     ],
 )
@@ -152,12 +152,12 @@ def test_an_import_that_fails_names_the_import_to_write(tmp_path: Path, source: 
 
 
 def test_all_imports_that_do_not_work_are_named(tmp_path: Path) -> None:
-    found = problem(tmp_path, "import os\nfrom airflow.sdk import DAG\nfrom scheduler import DAGG\n", head="")
+    found = problem(tmp_path, "import os\nfrom airflow.sdk import DAG\nfrom paceline import DAGG\n", head="")
 
     assert found is not None
     assert found.message == (
-        "Correct these imports:\nline 2: Airflow is not installed; write `from scheduler import DAG`.\n"
-        "line 3: scheduler has no 'DAGG'; did you mean 'DAG'?"
+        "Correct these imports:\nline 2: Airflow is not installed; write `from paceline import DAG`.\n"
+        "line 3: paceline has no 'DAGG'; did you mean 'DAG'?"
     )
 
 
@@ -184,23 +184,23 @@ EXACT = [
         "with DAG('d'):\n    a, b = (EmptyOperator(task_id=name) for name in 'ab')\n    [a] >> [b]",
         3,
         "Python cannot join two lists with >>. Write cross_downstream(first, second) for an edge from each task to each, or"
-        " chain(first, second) for pairs; both are in scheduler.",
+        " chain(first, second) for pairs; both are in paceline.",
     ),
-    ("from airflow import DAG", 1, "Airflow is not installed; write `from scheduler import DAG`."),
+    ("from airflow import DAG", 1, "Airflow is not installed; write `from paceline import DAG`."),
     (
-        "from scheduler import Foo",
+        "from paceline import Foo",
         1,
-        "scheduler has no 'Foo'; the reference of authoring in the documentation lists all names.",
+        "paceline has no 'Foo'; the reference of authoring in the documentation lists all names.",
     ),
     # Not the nearest of our names: those of operators have the same ending.
     (
-        "from scheduler.operators import KubernetesPodOperator",
+        "from paceline.operators import KubernetesPodOperator",
         1,
-        "scheduler.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
+        "paceline.operators has no 'KubernetesPodOperator'; install the provider package of the service next to Paceline with"
         " `pip install --no-deps`, or use its Python client in a @task function.",
     ),
     (
-        "from scheduler.operators import SubDagOperator",
+        "from paceline.operators import SubDagOperator",
         1,
         "Paceline has no SubDagOperator: use TaskGroup.",
     ),
@@ -220,7 +220,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("source", "line", "message"), EXACT)
 def test_a_mistake_has_this_line_and_this_message(tmp_path: Path, source: str, line: int, message: str) -> None:
-    found = problem(tmp_path, source, head=HEAD + "from scheduler.sensors import *\n")
+    found = problem(tmp_path, source, head=HEAD + "from paceline.sensors import *\n")
 
     assert found is not None
     assert (found.line, found.message) == (line, message)

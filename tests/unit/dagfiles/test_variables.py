@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.authoring import running
+from paceline.authoring import running
 from scheduler.dagfiles import parse
 from scheduler.serialized.dag import MAX_DEFAULTED
 from scheduler.settings import Settings
@@ -19,7 +19,7 @@ def forget() -> Iterator[None]:
 
 
 def defaulted(folder: Path, *lines: str) -> list[str]:
-    (folder / "d.py").write_text("\n".join(("from scheduler import DAG, Variable", *lines, "dag = DAG('d', schedule=None)\n")))
+    (folder / "d.py").write_text("\n".join(("from paceline import DAG, Variable", *lines, "dag = DAG('d', schedule=None)\n")))
     settings = Settings.load({"PACELINE_HOME": str(folder / "home")})
     (row,) = parse.parse("d.py", parse.Work(folder, settings.core, settings.scheduler))["dags"]
     found: list[str] = json.loads(row["data"]).get("defaulted_variables", [])

@@ -12,14 +12,14 @@ from scheduler.dagfiles.watch import Listing, Watch
 
 from .conftest import listing
 
-DAG_FILE = "from scheduler import DAG\nDAG('d')\n"
+DAG_FILE = "from paceline import DAG\nDAG('d')\n"
 
 
 def test_lists_python_files_that_name_a_dag_and_us_or_airflow(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(DAG_FILE)
     (tmp_path / "b.py").write_text("from AIRFLOW import Dag")
     (tmp_path / "module.py").write_text("x = 1")
-    (tmp_path / "no_dag.py").write_text("import scheduler")
+    (tmp_path / "no_dag.py").write_text("import paceline")
     (tmp_path / "utf16.py").write_bytes(DAG_FILE.encode("utf-16"))
     (tmp_path / "dag.txt").write_text(DAG_FILE)
     os.mkfifo(tmp_path / "pipe.py")

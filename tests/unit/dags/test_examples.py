@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG
+from paceline import DAG
+from paceline.exceptions import SkipTask
 from scheduler.dagfiles import parse
 from scheduler.dagfiles.answers import Reading
 from scheduler.dagfiles.dag_check import DagCheck
 from scheduler.dagfiles.load import load
-from scheduler.exceptions import SkipTask
 from scheduler.settings import Core, Scheduler
 
 DAGS_FOLDER = Path(__file__).parents[3] / "dags"

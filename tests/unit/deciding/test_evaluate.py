@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
+from paceline.states import Branched, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import Branched, RunState
-from scheduler.states import TaskState as S
 
 
 def states(plan: SerializedDag, **given: S) -> dict[int, dict[int, S]]:

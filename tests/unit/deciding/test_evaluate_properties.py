@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support import memory
 from support.random_dags import Plan, random_plan
 
+from paceline.states import FAILURES, FINISHED, RunState
+from paceline.states import TaskState as S
 from scheduler.deciding.evaluate import NO_FACTS, evaluate
-from scheduler.states import FAILURES, FINISHED, RunState
-from scheduler.states import TaskState as S
 
 plans = st.builds(lambda size, seed: random_plan("d", size=size, seed=seed), st.integers(1, 60), st.integers(0, 2**32))
 

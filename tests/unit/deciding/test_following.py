@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.scenario import dag
 
+from paceline.states import Decision, TaskState
 from scheduler.deciding.following import choose_successor, plan_of, undecided
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import Decision, TaskState
 from scheduler.store.worker.claims import Claim, Moved, Reported
 from workers.task.follow import wakeup_tokens
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from scheduler.authoring.trigger_rule import TriggerRule
+from paceline.authoring.trigger_rule import TriggerRule
+from paceline.states import FINISHED, UNFINISHED
+from paceline.states import TaskState as S
 from scheduler.deciding.rules import Upstream, decide
-from scheduler.states import FINISHED, UNFINISHED
-from scheduler.states import TaskState as S
 
 LARGEST = 4
 RULES = [str(rule) for rule in TriggerRule]

@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.states import Waiting
 from scheduler.deciding.limits import RUN
 from scheduler.deciding.select import FreeCapacity, select
-from scheduler.states import Waiting
 
 POOLS = ("a", "b", "missing")
 waiting_lists = st.lists(

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from paceline.states import RunState
+from paceline.states import TaskState as S
 from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
 from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
-from scheduler.states import RunState
-from scheduler.states import TaskState as S
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SOON = "at 2025-03-01T12:04:00+00:00 (in 4 min)"
@@ -197,8 +197,8 @@ WITH_NOBODY = [
     ),
     pytest.param(
         S.DEFERRED,
-        {"deferral": DeferralFacts(classpath="scheduler.triggers.MomentTrigger", waiter="x1", waiters=1)},
-        [f"It waits for its trigger scheduler.triggers.MomentTrigger; it times out {SOON}."],
+        {"deferral": DeferralFacts(classpath="paceline.triggers.MomentTrigger", waiter="x1", waiters=1)},
+        [f"It waits for its trigger paceline.triggers.MomentTrigger; it times out {SOON}."],
         id="deferred",
     ),
     pytest.param(

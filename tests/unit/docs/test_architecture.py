@@ -11,13 +11,13 @@ import support.imports
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 #: Packages that the page describes as parts of another one.
-INNER = {"scheduler/store/db/migrations", "scheduler/authoring/timetables", "workers/spark"}
+INNER = {"scheduler/store/db/migrations", "paceline/authoring/timetables", "workers/spark"}
 #: The folders with the Python code of the house.
-HOUSE = ("scheduler", "workers", "bench", "dags")
+HOUSE = ("paceline", "scheduler", "workers", "bench", "dags")
 #: Rooms in other languages. No arrow joins them.
 WITHOUT_ARROWS = {"deploy", "web"}
 #: Rooms, all arrows, and those of imports at start, without imports in functions and for types.
-MOST = (27, 121, 114)
+MOST = (30, 137, 130)
 MOST_STORE_ROOMS = 11
 #: Folders of tests without a folder of code of their name: about all processes, all statements that wait, and all code and the
 #: scripts beside it.
@@ -25,13 +25,19 @@ ACROSS = {"security", "repository", "interleavings"}
 
 
 def named() -> set[str]:
-    return {one.rstrip("/") for one in re.findall(r"`((?:scheduler|workers)/[\w/.]*)`", PAGE)}
+    return {one.rstrip("/") for one in re.findall(r"`((?:paceline|scheduler|workers)/[\w/.]*)`", PAGE)}
 
 
 def packages() -> set[str]:
-    found = {str(one.parent.relative_to(ROOT)) for name in ("scheduler", "workers") for one in (ROOT / name).rglob("__init__.py")}
+    found = {
+        str(one.parent.relative_to(ROOT))
+        for name in ("paceline", "scheduler", "workers")
+        for one in (ROOT / name).rglob("__init__.py")
+    }
     return {
-        one for one in found - {"scheduler"} if not any(one.startswith(f"{inner}/") for inner in INNER - {"workers/spark"})
+        one
+        for one in found - {"paceline", "scheduler"}
+        if not any(one.startswith(f"{inner}/") for inner in INNER - {"workers/spark"})
     } - INNER
 
 
@@ -56,12 +62,12 @@ def module(path: Path) -> str:
 
 
 def room(path: Path) -> str | None:
-    """A folder of scheduler/ is a room, and so are a module of scheduler/ and all of each other folder.
+    """A folder of paceline/ or scheduler/ is a room, and so are a module of these two and all of each other folder.
 
-    scheduler/__init__.py is none: it loads names at first use, and imports nothing of Paceline.
+    Their __init__.py are none: they load names at first use, and import nothing of Paceline.
     """
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] != "scheduler":
+    if parts[0] not in ("paceline", "scheduler"):
         return parts[0]
     return None if parts[1] == "__init__" else "/".join(parts[:2])
 
@@ -109,7 +115,7 @@ def test_the_store_has_few_rooms() -> None:
 def test_folders_of_tests_have_the_names_of_their_subjects() -> None:
     for kind in ("unit", "integration"):
         folders = {path.parent.relative_to(ROOT / "tests" / kind) for path in (ROOT / "tests" / kind).glob("**/test_*.py")}
-        subjects = [ROOT, ROOT / "scheduler", ROOT / "tests"]
+        subjects = [ROOT, ROOT / "paceline", ROOT / "scheduler", ROOT / "tests"]
         without_subject = [str(folder) for folder in folders if not any((subject / folder).is_dir() for subject in subjects)]
 
         assert set(without_subject) <= ACROSS, kind

@@ -1,8 +1,8 @@
 """docs/reference/authoring.md explains every argument of every name that DAG files import."""
 
 from docs.generate import argument_meanings, authoring_page
-from scheduler.authoring.dag_arguments import DagArguments
-from scheduler.authoring.task_arguments import TaskArguments
+from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.task_arguments import TaskArguments
 
 
 def test_every_argument_that_is_shared_has_a_meaning() -> None:

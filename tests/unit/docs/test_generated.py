@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from docs.generate import __main__ as generate
-from scheduler import states
+from paceline import states
 from scheduler.settings import model as settings
 from scheduler.settings.model import keys
 

@@ -31,7 +31,7 @@ def test_no_guide_sends_its_reader_to_the_source_code() -> None:
     found = {
         (page.name, path)
         for page in guides
-        for path in re.findall(r"`((?:tests|scheduler|workers|web|bench)/[^`]*)`", page.read_text(encoding="utf-8"))
+        for path in re.findall(r"`((?:tests|paceline|scheduler|workers|web|bench)/[^`]*)`", page.read_text(encoding="utf-8"))
     }
 
     assert found == {("install.md", "tests/test_dags.py"), ("install.md", "workers/")}

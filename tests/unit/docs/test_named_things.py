@@ -28,7 +28,7 @@ COMMAND = re.compile(
     r"(?:^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*|&& |; |-- |/|exec \S+ |--rm \S+ |sudo -u \S+ )paceline (--?[a-z].*|[a-z].*)"
 )
 END = re.compile(r"\s(?:\||\|\||&&|;|#|>|2>|&)(?:\s|$)|[;)]|$")
-FOLDERS = ("scheduler", "workers", "tests", "deploy", "docs", "bench", "config", "dags", "web", ".make")
+FOLDERS = ("paceline", "scheduler", "workers", "tests", "deploy", "docs", "bench", "config", "dags", "web", ".make")
 #: Names of connections, not commands.
 CONNECTIONS = re.compile(r"(task|progress)\b")
 #: Files of a user's project.

@@ -55,7 +55,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "config").glob("*.md"), *(ROOT / "docs").r
 #: Migrations never change.
 MODULES = [
     path
-    for folder in ("scheduler", "workers", "dags", "bench", "docs", "tests")
+    for folder in ("paceline", "scheduler", "workers", "dags", "bench", "docs", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "versions" not in path.parts and path != Path(__file__)
 ]

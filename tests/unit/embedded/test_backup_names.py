@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.exceptions import UsageError
 from scheduler.embedded import backup
-from scheduler.exceptions import UsageError
 from scheduler.settings import Settings
 
 

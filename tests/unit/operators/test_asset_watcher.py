@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from scheduler import Asset, AssetWatcher
-from scheduler.authoring import deferral
+from paceline import Asset, AssetWatcher
+from paceline.authoring import deferral
+from paceline.exceptions import DagError, TaskDeferred
+from paceline.triggers import BaseEventTrigger, DirectoryFileDeleteTrigger, FileDeleteTrigger
 from scheduler.dagfiles.load import LoadedFiles, forget, load
-from scheduler.exceptions import DagError, TaskDeferred
 from scheduler.testing import runs
-from scheduler.triggers import BaseEventTrigger, DirectoryFileDeleteTrigger, FileDeleteTrigger
 
 FILE = """
-from scheduler import DAG, Asset, AssetWatcher, task
-from scheduler.triggers import DateTimeTrigger, FileDeleteTrigger
+from paceline import DAG, Asset, AssetWatcher, task
+from paceline.triggers import DateTimeTrigger, FileDeleteTrigger
 
 orders = Asset("s3://orders/new", watchers=[AssetWatcher("file", FileDeleteTrigger("/tmp/orders", poke_interval=1))])
 with DAG("consumer", schedule=orders | Asset("other")):
@@ -49,7 +49,7 @@ def test_a_watcher_is_a_dag_that_runs_all_the_time_and_updates_the_asset(folder:
     with pytest.raises(TaskDeferred) as deferred:
         watch.execute(runs.context_of(watch))  # type: ignore[attr-defined]
     assert deferral.serialized(deferred.value.trigger) == (
-        "scheduler.triggers.FileDeleteTrigger", {"filepath": "/tmp/orders", "poke_interval": 1}
+        "paceline.triggers.FileDeleteTrigger", {"filepath": "/tmp/orders", "poke_interval": 1}
     )  # fmt: skip
     assert LoadedFiles(folder).dag("d.py", dag.dag_id).dag_id == dag.dag_id
 

@@ -13,10 +13,10 @@ import pytest
 from support.processes import is_running
 from support.waiting import eventually
 
-from scheduler import DAG, task
-from scheduler.exceptions import PacelineError, SkipTask, TaskTimeout
-from scheduler.operators import BashOperator
-from scheduler.operators.bash import BashError
+from paceline import DAG, task
+from paceline.exceptions import PacelineError, SkipTask, TaskTimeout
+from paceline.operators import BashOperator
+from paceline.operators.bash import BashError
 
 CONTEXT = {"run_id": "r1", "ti": SimpleNamespace(dag_id="d", task_id="t", try_number=2), "map_index": -1}
 
@@ -164,7 +164,7 @@ def test_a_command_is_ended_when_the_interruption_comes_before_its_start_has_ret
 
 def test_a_command_dies_with_a_killed_worker(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
-    code = f"from scheduler.operators import process; process.run(['bash', '-c', 'echo $$ > {pidfile}; sleep 300'], env={dict(os.environ)!r}, cwd='/')"  # noqa: E501
+    code = f"from paceline.operators import process; process.run(['bash', '-c', 'echo $$ > {pidfile}; sleep 300'], env={dict(os.environ)!r}, cwd='/')"  # noqa: E501
     worker = subprocess.Popen([sys.executable, "-c", code])
     command = number_in(pidfile)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.tries import NOON, Ti, run
 
-from scheduler import DAG, TaskGroup, task
-from scheduler.exceptions import DagError, FailTask, SkipTask
-from scheduler.operators import (
+from paceline import DAG, TaskGroup, task
+from paceline.exceptions import DagError, FailTask, SkipTask
+from paceline.operators import (
     BranchDateTimeOperator,
     BranchDayOfWeekOperator,
     BranchPythonOperator,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, Param
-from scheduler.authoring.deferral import TaskRescheduled
-from scheduler.exceptions import DagError
-from scheduler.operators import ApprovalOperator, EmptyOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator, hitl
+from paceline import DAG, Param
+from paceline.authoring.deferral import TaskRescheduled
+from paceline.exceptions import DagError
+from paceline.operators import ApprovalOperator, EmptyOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator, hitl
+from paceline.testing.results import RunResult
 from scheduler.testing import runs
-from scheduler.testing.results import RunResult
 
 Run = Callable[..., RunResult]
 SOON = timedelta(seconds=0.01)

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from support.tries import NOON, Ti, run
 
-from scheduler import DAG, task
-from scheduler.authoring import deferral
-from scheduler.authoring.connection import Connection, Connections
-from scheduler.authoring.deferral import TaskRescheduled
-from scheduler.exceptions import (
+from paceline import DAG, task
+from paceline.authoring import deferral
+from paceline.authoring.connection import Connection, Connections
+from paceline.authoring.deferral import TaskRescheduled
+from paceline.exceptions import (
     DagError,
     ExternalTaskFailedError,
     FailTask,
@@ -29,8 +29,8 @@ from scheduler.exceptions import (
     TaskDeferred,
     TaskTimeout,
 )
-from scheduler.operators import BaseOperator, TriggerDagRunOperator
-from scheduler.sensors import (
+from paceline.operators import BaseOperator, TriggerDagRunOperator
+from paceline.sensors import (
     BashSensor,
     DateTimeSensor,
     DayOfWeekSensor,
@@ -42,7 +42,7 @@ from scheduler.sensors import (
     TimeSensor,
     WaitSensor,
 )
-from scheduler.triggers import BaseTrigger, DateTimeTrigger, ExternalTrigger, FileTrigger, TimeDeltaTrigger, TriggerEvent
+from paceline.triggers import BaseTrigger, DateTimeTrigger, ExternalTrigger, FileTrigger, TimeDeltaTrigger, TriggerEvent
 
 
 @pytest.fixture(autouse=True)
@@ -290,7 +290,7 @@ def test_a_deferred_sensor_of_other_dags() -> None:
     path, arguments = deferral.serialized(deferred.value.trigger)
     again = ExternalTrigger(**deferral.decode(arguments))
 
-    assert (path, again.targets[0].logical_date, deferred.value.timeout_s) == ("scheduler.triggers.ExternalTrigger", NOON, 60)
+    assert (path, again.targets[0].logical_date, deferred.value.timeout_s) == ("paceline.triggers.ExternalTrigger", NOON, 60)
     run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "done"}}))
     with pytest.raises(ExternalTaskFailedError, match="failed_states"):
         run(sensor, Ti("s", resume={"method": "execute_complete", "event": {"verdict": "failed"}}))
@@ -363,7 +363,7 @@ class Unstorable(BaseTrigger):
 def test_a_deferral_takes_only_storable_triggers() -> None:
     assert deferral.serialized(Waits(3)) == (f"{__name__}.Waits", {"value": 3})
     assert asyncio.run(deferral.first_event(Waits(3))) == 3
-    assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "scheduler.triggers.DateTimeTrigger"
+    assert deferral.serialized(TimeDeltaTrigger(timedelta(hours=1)))[0] == "paceline.triggers.DateTimeTrigger"
     for wrong, message in (
         (Waits, "not the class Waits"),
         (7, "not 7"),

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, task
-from scheduler.exceptions import DagError, PacelineError
-from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
+from paceline import DAG, task
+from paceline.exceptions import DagError, PacelineError
+from paceline.operators import SparkSqlOperator, SparkSubmitOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.routing import megabytes
 from scheduler.serialized.tasks import SerializedTask

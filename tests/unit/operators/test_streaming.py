@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.operators import streaming
-from scheduler.operators.streaming import run_until_stopped
+from paceline.operators import streaming
+from paceline.operators.streaming import run_until_stopped
 
 
 class Stopped(BaseException):

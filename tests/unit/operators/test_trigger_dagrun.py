@@ -7,11 +7,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler import DAG
-from scheduler.airflow import hook
-from scheduler.exceptions import ConflictError, DagError, FailTask, SkipTask
-from scheduler.operators import TriggerDagRunOperator
-from scheduler.sensors import ExternalTaskMarker
+from paceline import DAG
+from paceline.airflow import hook
+from paceline.exceptions import ConflictError, DagError, FailTask, SkipTask
+from paceline.operators import TriggerDagRunOperator
+from paceline.sensors import ExternalTaskMarker
 
 PARIS = ZoneInfo("Europe/Paris")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 from scheduler.process import fault_points
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def armed(folder: Path, plan: str) -> None:
 
 def test_every_point_is_in_the_code_and_every_point_of_the_code_is_listed() -> None:
     found: Counter[str] = Counter()
-    for folder in ("scheduler", "workers"):
+    for folder in ("paceline", "scheduler", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             source = path.read_text(encoding="utf-8")
             found.update(re.findall(r'fault_points\.point\("([a-z.]+)"\)', source))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.exceptions import CredentialsError, UnreachableError
+from paceline.exceptions import CredentialsError, UnreachableError
 from scheduler.process import retries
 
 

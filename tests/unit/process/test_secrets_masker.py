@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
 from scheduler.process.masked_output import MaskedOutput
 
 #: Few letters, so that secrets overlap, begin alike, and stand side by side.

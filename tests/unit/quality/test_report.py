@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.exceptions import FailTask
-from scheduler.quality import ExpectationError, Report, Result
-from scheduler.quality.suite import wrong_columns
+from paceline.exceptions import FailTask
+from paceline.quality import ExpectationError, Report, Result
+from paceline.quality.suite import wrong_columns
 
 TYPES = {"id": "bigint", "name": "string", "tags": "array<string>"}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support import clock
 
-from scheduler.authoring import deferral
-from scheduler.authoring.running import current
-from scheduler.triggers import DateTimeTrigger, TimeDeltaTrigger
+from paceline.authoring import deferral
+from paceline.authoring.running import current
+from paceline.triggers import DateTimeTrigger, TimeDeltaTrigger
 from workers.waiter.triggers import OtherRuns
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,9 +36,9 @@ ALLOWED = {
     "scheduler/cli/demo.py": "the name of a run",
     "scheduler/cli/dags.py": "the logical date of a test run in this process",
     "scheduler/cli/migrate_airflow.py": "the first day that a comparison with Airflow covers",
-    "scheduler/airflow/classic.py": "days_ago() of a file for Airflow 2",
-    "scheduler/airflow/timezone.py": "utcnow() in the code of a DAG file",
-    "scheduler/authoring/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
+    "paceline/airflow/classic.py": "days_ago() of a file for Airflow 2",
+    "paceline/airflow/timezone.py": "utcnow() in the code of a DAG file",
+    "paceline/authoring/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
     "scheduler/store/upkeep/heartbeats.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "workers/flower/queues.py": "what a person is shown",
@@ -74,7 +74,7 @@ def test_other_calls_are_not(source: str) -> None:
 def test_no_other_file_reads_the_clock_of_its_machine() -> None:
     found = {
         str(path.relative_to(ROOT)): lines
-        for package in ("scheduler", "workers")
+        for package in ("paceline", "scheduler", "workers")
         for path in sorted((ROOT / package).rglob("*.py"))
         if (lines := list(reads_of_the_clock(path.read_text(encoding="utf-8"))))
     }

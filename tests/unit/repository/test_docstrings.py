@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from scheduler import DAG, BaseOperator, BaseSensorOperator
-from scheduler.authoring.dag_arguments import DagArguments
-from scheduler.authoring.task_arguments import TaskArguments
-from scheduler.operators import PythonOperator, SparkSubmitOperator
-from scheduler.operators.python import PythonArguments
-from scheduler.operators.sensors.base import SensorArguments
-from scheduler.operators.spark_submit import SparkSubmitArguments
+from paceline import DAG, BaseOperator, BaseSensorOperator
+from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.task_arguments import TaskArguments
+from paceline.operators import PythonOperator, SparkSubmitOperator
+from paceline.operators.python import PythonArguments
+from paceline.operators.spark_submit import SparkSubmitArguments
+from paceline.sensors.base import SensorArguments
 
 PLACES = (
-    "scheduler",
-    *(f"scheduler.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")),
+    "paceline",
+    *(f"paceline.{name}" for name in ("operators", "sensors", "timetables", "triggers", "exceptions", "quality")),
 )
 #: Arguments that every operator or function has, or that need no explanation.
 COMMON = {"self", "args", "kwargs", "given", "context", "others", "dag_id", "task_id"}
@@ -28,13 +28,17 @@ def public(place: str) -> Iterator[tuple[str, Any]]:
     module = importlib.import_module(place)
     for name in getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]):
         value = getattr(module, name)
-        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("scheduler"):
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith(("paceline", "scheduler")):
             yield name, value
 
 
 def documented(value: Any) -> str:
     """The docstring; of a class with those of the classes whose arguments it inherits, and of its methods."""
-    kinds = [kind for kind in value.__mro__ if kind.__module__.startswith("scheduler")] if inspect.isclass(value) else [value]
+    kinds = (
+        [kind for kind in value.__mro__ if kind.__module__.startswith(("paceline", "scheduler"))]
+        if inspect.isclass(value)
+        else [value]
+    )
     texts = [kind.__dict__.get("__doc__") if inspect.isclass(kind) else kind.__doc__ for kind in kinds]
     texts += [kind.__init__.__doc__ for kind in kinds if inspect.isclass(kind) and "__init__" in vars(kind)]
     return "\n".join(filter(None, texts))

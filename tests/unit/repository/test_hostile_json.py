@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("scheduler", "workers")
+PRODUCT = ("paceline", "scheduler", "workers")
 
 
 def reads_json(node: ast.AST) -> bool:

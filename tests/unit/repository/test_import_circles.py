@@ -9,7 +9,7 @@ import pytest
 from support import imports
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("scheduler", "workers", "bench")
+PACKAGES = ("paceline", "scheduler", "workers", "bench")
 
 
 def modules() -> dict[str, Path]:

@@ -14,7 +14,7 @@ OTHERS = {
     "scheduler/process/health_server.py": "a server that does not answer is what the service manager looks for",
     "scheduler/process/service_manager.py": "a message that does not come is what systemd looks for",
     "scheduler/embedded/supervisor.py": "lives in the command of a person, which shows its errors",
-    "scheduler/operators/streaming.py": "lives as long as a task",
+    "paceline/operators/streaming.py": "lives as long as a task",
     "scheduler/store/worker/worker_connection.py": "closes one idle connection",
     "workers/waiter/waiter.py": "only names the trigger that blocks the event loop",
     "workers/process/progress.py": "lives as long as a task, whose progress it shows",
@@ -41,7 +41,7 @@ def plain_threads(tree: ast.AST) -> Iterator[int]:
 def test_every_thread_is_vital_or_has_a_reason_not_to_be() -> None:
     found = {
         str(path.relative_to(ROOT))
-        for folder in ("scheduler", "workers")
+        for folder in ("paceline", "scheduler", "workers")
         for path in (ROOT / folder).rglob("*.py")
         if list(plain_threads(ast.parse(path.read_text())))
     }

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.operators import SparkSubmitOperator
-from scheduler.operators.pyspark import PySparkOperator
+from paceline.operators import SparkSubmitOperator
+from paceline.operators.pyspark import PySparkOperator
 from scheduler.serialized import routing
 from scheduler.settings import Core
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler import DAG
-from scheduler.operators import EmptyOperator
+from paceline import DAG
+from paceline.operators import EmptyOperator
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag, params_in_order
 from scheduler.serialized.tasks import ALWAYS_STORED, SerializedTask, complete

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.exceptions import SettingsError
+from paceline.exceptions import SettingsError
 from scheduler.settings import Settings
 from scheduler.settings import model as module
 from scheduler.settings.model import keys

@@ -28,7 +28,7 @@ def measured() -> list[tuple[str, str, frozenset[str]]]:
 
 
 def _calls() -> Iterator[tuple[str, str, frozenset[str]]]:
-    for folder in ("scheduler", "workers"):
+    for folder in ("paceline", "scheduler", "workers"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scheduler import DAG, BaseHook, BaseNotifier, BaseOperator, Connection, SkipMixin, Variable, task
-from scheduler.authoring import dag as authoring_dag
-from scheduler.exceptions import DagError, FailTask, NotFoundError, PacelineError, SkipTask
-from scheduler.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
+from paceline import DAG, BaseHook, BaseNotifier, BaseOperator, Connection, SkipMixin, Variable, task
+from paceline.authoring import dag as authoring_dag
+from paceline.exceptions import DagError, FailTask, NotFoundError, PacelineError, SkipTask
+from paceline.operators import BashOperator, EmptyOperator, TriggerDagRunOperator
+from paceline.testing.results import RunResult, TaskResult
+from paceline.triggers import DateTimeTrigger
 from scheduler.testing import runs
 from scheduler.testing.plugin import DagMaker, InEnvironment
-from scheduler.testing.results import RunResult, TaskResult
-from scheduler.triggers import DateTimeTrigger
 
 DATE = datetime(2026, 3, 4, tzinfo=UTC)
 Run = Callable[..., RunResult]

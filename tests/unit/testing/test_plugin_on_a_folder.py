@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 # Before the first run: pytester removes the modules that a run imports, but scheduler keeps names from them.
-from scheduler import dag, task  # noqa: F401
-from scheduler.exceptions import DagError, NotFoundError
+from paceline import dag, task  # noqa: F401
+from paceline.exceptions import DagError, NotFoundError
 from scheduler.settings import Paths, Settings
 from scheduler.testing.folder import load_folder
 
@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 
 GOOD = """
 from datetime import UTC, datetime
-from scheduler import dag, task
+from paceline import dag, task
 
 @dag(schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC))
 def shop():
@@ -100,7 +100,7 @@ def test_the_folder_is_found_from_where_pytest_starts(pytester: pytest.Pytester)
 
 
 def test_only_files_that_a_scheduler_reads_are_checked(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD, ignored="from scheduler import DAG\nraise ValueError", library="raise ValueError")
+    repository(pytester, shop=GOOD, ignored="from paceline import DAG\nraise ValueError", library="raise ValueError")
     (pytester.path / "dags" / ".airflowignore").write_text("ignored.py\n")
 
     pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=1)
@@ -117,7 +117,7 @@ def test_a_failed_assertion_shows_why_the_run_failed(pytester: pytest.Pytester) 
 
 
 def test_a_file_that_does_not_load_fails_its_check(pytester: pytest.Pytester) -> None:
-    repository(pytester, shop=GOOD, wrong="from scheduler import DAG\nDAG('d', schedul='@daily')\n")
+    repository(pytester, shop=GOOD, wrong="from paceline import DAG\nDAG('d', schedul='@daily')\n")
 
     done = pytester.runpytest_inprocess("--check-dags")
 

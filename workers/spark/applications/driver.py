@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scheduler.exceptions import FailTask, TaskStopped, TaskTimeout
-from scheduler.operators import process
+from paceline.exceptions import FailTask, TaskStopped, TaskTimeout
+from paceline.operators import process
 from scheduler.settings import Settings
 from workers.spark import archive, causes, java
 from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler.authoring import context
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
-from scheduler.operators.spark_submit import SUBMITTER, SparkOperator
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
+from paceline.authoring import context
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.connection import Connection
+from paceline.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
+from paceline.operators.spark_submit import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
@@ -32,7 +32,7 @@ def run(
     jobs: Jobs,
     run_operator: Callable[[AbstractOperator, context.Context], object],
 ) -> object:
-    """Run a task of the operators in scheduler/operators/spark_submit; `run_operator` is the part that all runtimes share."""
+    """Run a task of the operators in paceline/operators/spark_submit; `run_operator` is the part that all runtimes share."""
     return run_operator(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scheduler.exceptions import StaleTryError
+from paceline.exceptions import StaleTryError
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process.logs import stamp

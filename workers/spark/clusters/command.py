@@ -8,9 +8,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from scheduler.exceptions import FailTask
-from scheduler.operators.spark_submit import SparkOperator, SparkSqlOperator
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
+from paceline.exceptions import FailTask
+from paceline.operators.spark_submit import SparkOperator, SparkSqlOperator
 from workers.spark import conf as confs
 
 SQL_CLASS = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"

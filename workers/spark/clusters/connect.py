@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import quote
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.local import Local, running

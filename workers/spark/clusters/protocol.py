@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import ClassVar
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.status import Ids, Phase, Status
 

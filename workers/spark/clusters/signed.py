@@ -6,7 +6,7 @@ import hmac
 import json
 import time
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 
 #: Java rejects a shorter key for HMAC-SHA256.
 KEY_BYTES = 32

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from workers.spark.clusters import command, rest, signed
 from workers.spark.clusters.command import AS_CONF, Submission
 from workers.spark.clusters.protocol import Cluster, Password, Run

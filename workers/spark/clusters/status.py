@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 
 
 class Phase(StrEnum):

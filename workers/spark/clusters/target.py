@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import FailTask
+from paceline.authoring.connection import Connection
+from paceline.exceptions import FailTask
 from workers.spark.clusters.command import Target
 from workers.spark.clusters.registry import CLUSTERS
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 from workers.spark import archive, causes
 from workers.spark.java import check_java

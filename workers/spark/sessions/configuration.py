@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from scheduler.settings import Settings
 from workers.spark import conf
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from scheduler.exceptions import TaskStopped, TaskTimeout
+from paceline.exceptions import TaskStopped, TaskTimeout
 from workers.spark.sessions.python_side import PACKAGES
 
 

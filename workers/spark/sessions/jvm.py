@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.platforms import set_pdeathsig
 
-from scheduler.exceptions import PacelineError
+from paceline.exceptions import PacelineError
 from workers.process.logs import Losses
 from workers.spark import causes, conf
 from workers.spark.java import check_java, environment

@@ -63,7 +63,7 @@ def _summed(joined: "DataFrame") -> "DataFrame":
 
 
 def _check(orders: "DataFrame", customers: "DataFrame") -> None:
-    from scheduler.quality import check, expect
+    from paceline.quality import check, expect
 
     check(
         expect(orders, "orders").columns({"id": "int"}).rows(ROWS, ROWS).unique("id").not_null("price").between("price", 0, 1e6)

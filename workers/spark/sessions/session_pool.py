@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scheduler.exceptions import FailTask, PacelineError
+from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
 from workers.process.logs import worker_log
 from workers.spark import causes, reachable

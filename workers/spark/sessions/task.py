@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from scheduler.authoring import context
-from scheduler.authoring.abstract_operator import AbstractOperator
-from scheduler.exceptions import FailTask, PacelineError
+from paceline.authoring import context
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
 from workers.process import trace_properties
 from workers.process.guard import Logging

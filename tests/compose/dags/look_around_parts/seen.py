@@ -45,7 +45,7 @@ def report() -> str:
 if __name__ == "__main__":
     print("\n".join(sorted(look(float(sys.argv[1])))))
 else:
-    from scheduler.triggers import BaseTrigger, TriggerEvent
+    from paceline.triggers import BaseTrigger, TriggerEvent
 
     class Look(BaseTrigger):
         """Looks from a waiter."""

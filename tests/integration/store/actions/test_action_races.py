@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from support.run_actions import clear_, mark_, schedule_and_work
 from support.scenario import Scenario, dag
 
+from paceline.states import RunState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import RunState
 from scheduler.store.actions import mark
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Tasks

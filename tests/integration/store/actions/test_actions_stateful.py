@@ -12,7 +12,7 @@ from support.faulty import FULL
 from support.run_actions import clear_, end, mark_
 from support.scenario import Scenario, chain, dag
 
-from scheduler.states import FAILURES, FINISHED, STARTED, RunState, TaskState
+from paceline.states import FAILURES, FINISHED, STARTED, RunState, TaskState
 from scheduler.store.actions import mark
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs import instances

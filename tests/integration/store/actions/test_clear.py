@@ -7,8 +7,8 @@ import pytest
 from support.run_actions import brief, clear_, failing, push, running
 from support.scenario import Scenario, chain, dag
 
-from scheduler.exceptions import NotFoundError, PacelineError
-from scheduler.states import FAILURES, STARTED, TaskState
+from paceline.exceptions import NotFoundError, PacelineError
+from paceline.states import FAILURES, STARTED, TaskState
 from scheduler.store.actions import clear
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Ending

@@ -4,7 +4,7 @@ import pytest
 from support.run_actions import brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.runs.selection import Tasks
 
 S = TaskState

@@ -6,8 +6,8 @@ import pytest
 from support.run_actions import brief, clear_, end, failing, mark_, running
 from support.scenario import Scenario, chain, dag
 
-from scheduler.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.states import RunState, TaskState
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.states import RunState, TaskState
 from scheduler.store.actions import delete, mark
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Runs, Tasks

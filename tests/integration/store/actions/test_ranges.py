@@ -8,8 +8,8 @@ import pytest
 from support.run_actions import brief, clear_, failing, mark_, running
 from support.scenario import Scenario, dag, of, product
 
-from scheduler.exceptions import ConflictError, NotFoundError, UnreadableVersionError
-from scheduler.states import TaskState
+from paceline.exceptions import ConflictError, NotFoundError, UnreadableVersionError
+from paceline.states import TaskState
 from scheduler.store.actions import clear
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Changes, Runs, Tasks

@@ -7,9 +7,9 @@ import pytest
 from support.run_actions import brief, clear_, end, mark_, running
 from support.scenario import Scenario, dag
 
-from scheduler.exceptions import ConflictError
+from paceline.exceptions import ConflictError
+from paceline.states import RunState, TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import RunState, TaskState
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags.dags import pause
 from scheduler.store.dags.versions import Versions

@@ -10,9 +10,9 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from support.scenario import Scenario, chain
 
-from scheduler import Asset, PartitionedAssetTimetable
-from scheduler.authoring import timetable
-from scheduler.exceptions import SchemaError
+from paceline import Asset, PartitionedAssetTimetable
+from paceline.authoring import timetable
+from paceline.exceptions import SchemaError
 from scheduler.store.dags import assets
 from scheduler.store.db import migrate
 from scheduler.store.db.database import transact

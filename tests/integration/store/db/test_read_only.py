@@ -12,9 +12,9 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from paceline.exceptions import ReadOnlyError
+from paceline.states import TaskState
 from scheduler.deciding.following import NO_MOVES
-from scheduler.exceptions import ReadOnlyError
-from scheduler.states import TaskState
 from scheduler.store.db import database, sqlstates
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath

@@ -7,7 +7,7 @@ import pytest
 from support.run_actions import clear_
 from support.scenario import Scenario, dag, of, product
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.lists import records
 from scheduler.store.runs.selection import Tasks

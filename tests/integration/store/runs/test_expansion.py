@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag, of, product
 
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 
 S = TaskState

@@ -6,8 +6,8 @@ from typing import Any
 from support.run_actions import brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
 from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Tasks

@@ -6,8 +6,8 @@ import pytest
 from support.run_actions import brief, clear_, push, running
 from support.scenario import Scenario, dag, of, product
 
+from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending

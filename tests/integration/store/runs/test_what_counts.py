@@ -9,14 +9,14 @@ import pytest
 from support.scenario import Scenario, dag
 from support.tries import NOON, Ti, run
 
-from scheduler import DAG
-from scheduler.authoring.external import Target
+from paceline import DAG
+from paceline.authoring.external import Target
+from paceline.exceptions import ExternalTaskFailedError, FailTask
+from paceline.operators import TriggerDagRunOperator
+from paceline.sensors import ExternalTaskSensor
+from paceline.states import Before, TaskState
 from scheduler.deciding import past
 from scheduler.deciding.evaluate import run_state
-from scheduler.exceptions import ExternalTaskFailedError, FailTask
-from scheduler.operators import TriggerDagRunOperator
-from scheduler.sensors import ExternalTaskSensor
-from scheduler.states import Before, TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact

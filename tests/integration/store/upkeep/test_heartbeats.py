@@ -12,8 +12,8 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.upkeep.heartbeats import Renewal
 from scheduler.store.worker.claims import Ending
 from workers.supervision.heartbeat import lease_s

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.states import TaskState
 from scheduler.store.db.prepared import Prepared
 from scheduler.store.worker import hot_statements
 from scheduler.store.worker.claims import Ending

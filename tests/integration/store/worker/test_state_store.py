@@ -5,7 +5,7 @@ from typing import Any
 from support.run_actions import clear_
 from support.scenario import Scenario, chain
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.worker import state_store
 from scheduler.store.worker.claims import Claim, Ending
 

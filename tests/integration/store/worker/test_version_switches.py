@@ -16,12 +16,12 @@ from support.run_actions import push, running
 from support.scenario import Scenario, dag, of, pool_process, product
 from support.waiting import eventually
 
-from scheduler.authoring.external import Target
+from paceline.authoring.external import Target
+from paceline.states import TaskState as S
 from scheduler.dagfiles.load import load
 from scheduler.messaging import wakeups
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState as S
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
@@ -103,8 +103,8 @@ def test_the_version_and_the_number_of_a_claim_belong_together(scenario: Scenari
 
 
 OLD = """
-from scheduler import DAG, task
-from scheduler.operators import EmptyOperator
+from paceline import DAG, task
+from paceline.operators import EmptyOperator
 with DAG("d", schedule=None, disable_bundle_versioning=True):
     @task
     def work():

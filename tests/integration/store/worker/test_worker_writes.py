@@ -10,8 +10,8 @@ import pytest
 from support.run_actions import clear_
 from support.scenario import Scenario, chain
 
-from scheduler.exceptions import StaleTryError
-from scheduler.states import TaskState
+from paceline.exceptions import StaleTryError
+from paceline.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import PacelineError
+from paceline.authoring.connection import Connection
+from paceline.exceptions import PacelineError
 from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact

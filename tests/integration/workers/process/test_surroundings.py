@@ -36,7 +36,7 @@ def test_all_output_of_a_task_is_in_its_log_in_order(shared_bench: Any) -> None:
     traceback = lines[7:-1]
     assert traceback[0] == "no end of lineTraceback (most recent call last):"
     assert "example.py" in traceback[1]
-    assert not any("workers/" in line or "scheduler/" in line for line in traceback)
+    assert not any("workers/" in line or "scheduler/" in line or "paceline/" in line for line in traceback)
     assert lines[-1].endswith("ERROR failed: ValueError: boom")
 
 
@@ -106,7 +106,7 @@ def test_user_code_sees_its_home_and_no_passwords(shared_bench: Any) -> None:
         def d():
             @task
             def t(ti, run_id, dag_run, params, conf):
-                from scheduler import get_current_context
+                from paceline import get_current_context
                 assert get_current_context()["ti"] is ti
                 return [os.environ["PACELINE_HOME"], [name for name in os.environ if name.endswith("_URL")], run_id, ti.try_number]
             t()
@@ -138,7 +138,7 @@ def test_a_fork_that_user_code_leaves_behind_reports_nothing(shared_bench: Any) 
 
 def test_modules_in_the_dags_folder_do_not_shadow_those_of_the_worker(bench: Any) -> None:
     folder = bench.settings.dags_folder
-    for name in ("workers", "config", "json", "celery", "scheduler"):
+    for name in ("workers", "config", "json", "celery", "scheduler", "paceline"):
         (folder / f"{name}.py").write_text("raise RuntimeError('shadowed')")
     (folder / "__init__.py").write_text("raise RuntimeError('imported')")
     bench.folder.joinpath("workers.py").write_text("raise RuntimeError('shadowed')")
@@ -175,7 +175,7 @@ def test_tasks_run_side_by_side_in_as_many_children_as_configured(bench: Any) ->
 def test_a_chain_is_followed_by_the_worker_alone(bench: Any) -> None:
     bench.worker(concurrency=2)
     bench.dag("""
-        from scheduler import chain
+        from paceline import chain
         with DAG("d", schedule=None):
             chain(*[PythonOperator(task_id=f"t{number:02}", python_callable=int) for number in range(20)])
     """)

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from pyarrow import parquet
 
-from scheduler.authoring.frames import DataFrameReference
+from paceline.authoring.frames import DataFrameReference
 from scheduler.settings import Paths, Settings
 from workers.spark import archive, frames
 from workers.spark.sessions import configuration, session, session_pool

@@ -20,8 +20,8 @@ from support import heap
 from support.spark_state import found, leave_everything, seen, set_to
 from support.waiting import eventually
 
-from scheduler.exceptions import FailTask, TaskTimeout
-from scheduler.operators.streaming import run_until_stopped
+from paceline.exceptions import FailTask, TaskTimeout
+from paceline.operators.streaming import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.process.threads import ENDING_S

@@ -14,7 +14,7 @@ from support.spark_applications import APPLICATION, SMALL, dag, java, jobs, log,
 from support.spark_cluster import PASSWORD, SparkCluster, running_cluster
 from support.waiting import eventually
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
 from workers.spark.clusters import rest, signed

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
-from scheduler.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
 

@@ -9,7 +9,7 @@ import pytest
 from support.processes import is_running
 from support.waiting import eventually
 
-from scheduler.exceptions import ConflictError, NotFoundError
+from paceline.exceptions import ConflictError, NotFoundError
 from scheduler.store.db.database import transact
 from scheduler.store.lists import workers
 

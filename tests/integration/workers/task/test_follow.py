@@ -9,10 +9,10 @@ from support.run_actions import running as claim_one
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower

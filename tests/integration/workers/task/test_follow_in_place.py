@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 from support.scenario import Scenario, chain, dag, pool_process
 
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
-from scheduler.states import TaskState
 from scheduler.store.actions import mark, pools
 from scheduler.store.queries import history
 from scheduler.store.runs.selection import Runs, Tasks

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from support.scenario import Scenario, dag
 
-from scheduler.states import TaskState as S
+from paceline.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Ending
 
 #: Everything that is easily written in another order: sets, dicts, groups, mapped tasks, params.
 FILE = """
-from scheduler import DAG, Asset, Param, TaskGroup, task
-from scheduler.operators import EmptyOperator
+from paceline import DAG, Asset, Param, TaskGroup, task
+from paceline.operators import EmptyOperator
 
 names = {{f"t{{number}}" for number in range(12)}}
 with DAG("d", schedule={schedule}, tags=names, params={{name: Param(1) for name in sorted(names)}}):

@@ -12,7 +12,7 @@ from support.scenario import Scenario, chain
 from support.servers import PostgresServer
 from support.waiting import eventually
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.worker.claims import Ending
 from workers.task.database_store import DatabaseStore
 from workers.task.report_lock import WAITING_AT, ReportLock

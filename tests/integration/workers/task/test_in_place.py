@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
+from paceline.states import TaskState
 from scheduler.messaging.publisher import celery_app
 from scheduler.process import fault_points
-from scheduler.states import TaskState
 from scheduler.store.actions import mark
 from scheduler.store.runs.selection import Runs, Tasks
 

@@ -18,7 +18,7 @@ with DAG("d"):
 
     @task
     def twice(x):
-        from scheduler.exceptions import SkipTask
+        from paceline.exceptions import SkipTask
         if x == 2: raise SkipTask("not two")
         return x * 2
 
@@ -92,7 +92,7 @@ def test_each_instance_gets_its_values(shared_bench: Any) -> None:
 
 def test_values_of_other_tasks_are_no_templates_and_map_may_skip(shared_bench: Any) -> None:
     run = shared_bench.run("""
-        from scheduler.exceptions import SkipTask
+        from paceline.exceptions import SkipTask
         def odd(n):
             if n % 2 == 0: raise SkipTask("even")
             return str(n) + " {{ ds }}"

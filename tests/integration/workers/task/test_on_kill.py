@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
 

@@ -14,7 +14,7 @@ from ..conftest import wait_for
 ONE_TASK = """
 import os, signal, sys, time
 from datetime import timedelta
-from scheduler.exceptions import *
+from paceline.exceptions import *
 @dag(schedule=None)
 def d():
     @task({arguments})

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import Connection
 from support.scenario import Scenario, dag
 
+from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.queue import Queue
-from scheduler.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 DAG = """
-from scheduler.operators import BashOperator
+from paceline.operators import BashOperator
 @dag(schedule=None)
 def d():
     @task(retries=0)

@@ -76,7 +76,7 @@ def test_the_end_of_a_task_on_a_read_only_server_is_stored_once_it_takes_writes(
 
 PRINTS = """
 import sys
-from scheduler.operators import BashOperator
+from paceline.operators import BashOperator
 with DAG("d", schedule=None):
     @task
     def prints():

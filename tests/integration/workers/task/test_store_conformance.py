@@ -12,9 +12,9 @@ from support.deferred import running_waiter
 from support.scenario import Scenario, dag, pool_process
 from support.waiting import eventually
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import StaleTryError
-from scheduler.states import RUN_FINISHED, TaskState
+from paceline.authoring.connection import Connection
+from paceline.exceptions import StaleTryError
+from paceline.states import RUN_FINISHED, TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher

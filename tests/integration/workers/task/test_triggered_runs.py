@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, dag
 
-from scheduler.exceptions import ConflictError, StaleTryError
-from scheduler.states import TaskState as S
+from paceline.exceptions import ConflictError, StaleTryError
+from paceline.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs

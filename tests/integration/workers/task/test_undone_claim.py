@@ -14,10 +14,10 @@ from support.scenario import Scenario, chain
 from support.servers import DURABLE, PostgresServer, running_postgres
 from support.waiting import eventually
 
-from scheduler.exceptions import StaleTryError
+from paceline.exceptions import StaleTryError
+from paceline.states import TaskState
 from scheduler.services.rescue import Rescue
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes

@@ -32,7 +32,7 @@ with DAG("d", schedule=None):
 def trace() -> Iterator[list[CodeType]]:
     """Every function of ours that is entered inside, in order."""
     entered: list[CodeType] = []
-    ours = tuple(f"{ROOT / package}/" for package in ("scheduler", "workers"))
+    ours = tuple(f"{ROOT / package}/" for package in ("paceline", "scheduler", "workers"))
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(ours):

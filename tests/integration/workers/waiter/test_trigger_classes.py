@@ -13,7 +13,7 @@ from workers.waiter.triggers import OtherRuns, Triggers
 FILE = """
 import threading
 threading.Event().wait({seconds})
-from scheduler.triggers import BaseTrigger, TriggerEvent
+from paceline.triggers import BaseTrigger, TriggerEvent
 class Fires(BaseTrigger):
     async def run(self):
         yield TriggerEvent("fired")

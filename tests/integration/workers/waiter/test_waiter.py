@@ -13,16 +13,16 @@ from support.run_actions import clear_, mark_
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
-from scheduler.authoring import deferral
+from paceline.authoring import deferral
+from paceline.states import TaskState
+from paceline.triggers import DateTimeTrigger, ExternalTrigger
 from scheduler.process import fault_points
 from scheduler.settings import Settings
-from scheduler.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
-from scheduler.triggers import DateTimeTrigger, ExternalTrigger
 
 MANY = 500
 WAITS_FOR_LOCK = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -137,9 +137,9 @@ def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenar
 @pytest.mark.parametrize(
     ("classpath", "message"),
     [
-        ("scheduler.triggers.Missing", "has no trigger class Missing"),
+        ("paceline.triggers.Missing", "has no trigger class Missing"),
         ("nowhere_to_be_found.Trigger", "no module of the trigger class"),
-        ("scheduler.triggers.DateTimeTrigger", "unexpected keyword argument 'nonsense'"),
+        ("paceline.triggers.DateTimeTrigger", "unexpected keyword argument 'nonsense'"),
     ],
 )
 def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, message: str) -> None:
@@ -161,7 +161,7 @@ import asyncio
 import time
 from pathlib import Path
 from dataclasses import dataclass
-from scheduler.triggers import BaseTrigger, TriggerEvent
+from paceline.triggers import BaseTrigger, TriggerEvent
 
 class Fires(BaseTrigger):
     def __init__(self, value):

@@ -9,8 +9,8 @@ from scheduler.store.db import database
 
 DEFERS = """
 from datetime import timedelta
-from scheduler import dag
-from scheduler.sensors import WaitSensor
+from paceline import dag
+from paceline.sensors import WaitSensor
 
 @dag(schedule=None)
 def waits():

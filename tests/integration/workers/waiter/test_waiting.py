@@ -20,8 +20,8 @@ sys.exit(waiter.run(Settings.load(), name=sys.argv[1]))
 """
 
 BRANCHES = """
-from scheduler.operators import *
-from scheduler.sensors import *
+from paceline.operators import *
+from paceline.sensors import *
 
 @dag(schedule=None)
 def d():
@@ -58,7 +58,7 @@ def test_branches_skip_tasks_that_they_did_not_choose(shared_bench: Any) -> None
 
 
 RESCHEDULED = """
-from scheduler.sensors import *
+from paceline.sensors import *
 
 @dag(schedule=None)
 def d():
@@ -104,7 +104,7 @@ def test_sensors_that_look_again_at_once_lose_no_report(bench: Any) -> None:
     """Section 3, row 8."""
     bench.worker(concurrency=4)
     sensors = """
-from scheduler.sensors import *
+from paceline.sensors import *
 
 @dag(schedule=None, max_active_tasks=100)
 def d():
@@ -126,7 +126,7 @@ DEFERRED = """
 import asyncio, os, time
 from pathlib import Path
 from datetime import timedelta
-from scheduler.triggers import BaseTrigger, TriggerEvent
+from paceline.triggers import BaseTrigger, TriggerEvent
 
 class There(BaseTrigger):
     def __init__(self, path):
@@ -246,7 +246,7 @@ def test_a_run_of_another_dag_is_triggered_and_awaited(waiting: Any) -> None:
     )
     run = waiting.run(
         """
-        from scheduler.sensors import *
+        from paceline.sensors import *
         @dag(schedule=None)
         def d():
             trigger = TriggerDagRunOperator(
@@ -333,7 +333,7 @@ def test_mapped_tasks_wait_and_branch_each_for_itself(waiting: Any) -> None:
     run = waiting.run(
         """
         from datetime import timedelta
-        from scheduler.sensors import *
+        from paceline.sensors import *
 
         @dag(schedule=None)
         def d():

@@ -23,30 +23,33 @@ def both(source: str) -> Rewritten:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("from airflow import DAG", "from scheduler import DAG"),
-        ("from airflow.sdk import DAG, task  # both", "from scheduler import DAG, task  # both"),
-        ("from airflow.datasets import Dataset", "from scheduler import Asset as Dataset"),
-        ("from airflow.datasets import Dataset as Data", "from scheduler import Asset as Data"),
-        ("from airflow.sdk import Asset as Dataset", "from scheduler import Asset as Dataset"),
-        ("from airflow.sdk import Asset as Asset", "from scheduler import Asset"),
-        ("from airflow.utils import timezone", "from scheduler.airflow import timezone"),
-        ("from airflow.utils import timezone as tz", "from scheduler.airflow import timezone as tz"),
-        ("from airflow.operators.bash import *", "from scheduler.operators import *"),
+        ("from airflow import DAG", "from paceline import DAG"),
+        ("from scheduler import dag, task  # both", "from paceline import dag, task  # both"),
+        ("from scheduler.operators import (\n    BashOperator,\n)", "from paceline.operators import (\n    BashOperator,\n)"),
+        ("from scheduler.jobs import refresh", "from scheduler.jobs import refresh"),
+        ("from airflow.sdk import DAG, task  # both", "from paceline import DAG, task  # both"),
+        ("from airflow.datasets import Dataset", "from paceline import Asset as Dataset"),
+        ("from airflow.datasets import Dataset as Data", "from paceline import Asset as Data"),
+        ("from airflow.sdk import Asset as Dataset", "from paceline import Asset as Dataset"),
+        ("from airflow.sdk import Asset as Asset", "from paceline import Asset"),
+        ("from airflow.utils import timezone", "from paceline.airflow import timezone"),
+        ("from airflow.utils import timezone as tz", "from paceline.airflow import timezone as tz"),
+        ("from airflow.operators.bash import *", "from paceline.operators import *"),
         ("from airflow.operators.empty import *", "from airflow.operators.empty import *"),
-        ("import airflow.sdk as sdk\nsdk.DAG", "import scheduler\nscheduler.DAG"),
-        ("import os, airflow.sdk\nairflow.sdk.DAG", "import os\nimport scheduler\nscheduler.DAG"),
+        ("import airflow.sdk as sdk\nsdk.DAG", "import paceline\npaceline.DAG"),
+        ("import os, airflow.sdk\nairflow.sdk.DAG", "import os\nimport paceline\npaceline.DAG"),
         (
             "from airflow.operators import bash\nbash.BashOperator.template_fields",
-            "import scheduler.operators\nscheduler.operators.BashOperator.template_fields",
+            "import paceline.operators\npaceline.operators.BashOperator.template_fields",
         ),
         (
             "from airflow import models\nmodels.DAG, models.XCom",
-            "from airflow import models\nimport scheduler\nscheduler.DAG, models.XCom",
+            "from airflow import models\nimport paceline\npaceline.DAG, models.XCom",
         ),
-        ("if x: from airflow.sdk import DAG", "if x: from scheduler import DAG"),
-        ("import os; from airflow.sdk import DAG", "import os; from scheduler import DAG"),
-        ("from airflow.models import DAG, XCom\nXCom", "from scheduler import DAG\nfrom airflow.models import XCom\nXCom"),
-        ("from airflow.models import DAG, XCom", "from scheduler import DAG"),
+        ("if x: from airflow.sdk import DAG", "if x: from paceline import DAG"),
+        ("import os; from airflow.sdk import DAG", "import os; from paceline import DAG"),
+        ("from airflow.models import DAG, XCom\nXCom", "from paceline import DAG\nfrom airflow.models import XCom\nXCom"),
+        ("from airflow.models import DAG, XCom", "from paceline import DAG"),
         ("from airflow.models import XCom\nimport os", "import os"),
         ("from airflow.models import XCom  # why", "pass  # why"),
         ("if x:\n    from airflow.models import XCom", "if x:\n    pass"),
@@ -54,7 +57,7 @@ def both(source: str) -> Rewritten:
         ("from airflow.sdk import Nope\ndef f(x: Nope): ...", "from airflow.sdk import Nope\ndef f(x: Nope): ..."),
         (
             "from airflow.sdk import Asset, AssetAccessControl\nAsset('x', access_control=AssetAccessControl([]))",
-            "from scheduler import Asset\nAsset('x')",
+            "from paceline import Asset\nAsset('x')",
         ),
         ("from .airflow import DAG", "from .airflow import DAG"),
         ("import airflow_client\nfrom airflow_client import x", "import airflow_client\nfrom airflow_client import x"),
@@ -78,13 +81,13 @@ def test_names_of_several_places_keep_their_comments() -> None:
     """
     after = """\
     # Above.
-    from scheduler.operators import (
+    from paceline.operators import (
         # Of both.
         PythonOperator,  # runs a function
         # Of its own.
         BranchPythonOperator as Branch,  # chooses
     )  # Behind.
-    from scheduler import (
+    from paceline import (
         get_current_context,  # reads
     )
     """
@@ -117,9 +120,9 @@ def test_arguments_of_airflow_2() -> None:
     def g(): ...
     """
     after = """\
-    from scheduler import DAG
-    from scheduler import task, dag as flow
-    from scheduler.operators import BashOperator
+    from paceline import DAG
+    from paceline import task, dag as flow
+    from paceline.operators import BashOperator
 
     with DAG(
         "d",
@@ -196,7 +199,7 @@ BashOperator(task_id="d", bash_command="ls", weight_rule=WeightRule.UPSTREAM)
     found = rewrite(source, package="airflow.my_dags", modules={"plugins.rule"})
 
     assert found.content.decode().splitlines() == [
-        "from scheduler.operators import BashOperator",
+        "from paceline.operators import BashOperator",
         "",
         'BashOperator(task_id="a", bash_command="ls")',
         'BashOperator(task_id="b", bash_command="ls", priority_weight=2)',
@@ -209,7 +212,7 @@ BashOperator(task_id="d", bash_command="ls", weight_rule=WeightRule.UPSTREAM)
 def test_line_ends_and_encoding_stay() -> None:
     source = "# -*- coding: latin-1 -*-\r\nfrom airflow import DAG\r\nname = 'Jürgen'\r\n".encode("latin-1")
 
-    assert rewrite(source).content == source.replace(b"airflow", b"scheduler")
+    assert rewrite(source).content == source.replace(b"airflow", b"paceline")
 
 
 def test_a_file_that_python_cannot_read_stays() -> None:

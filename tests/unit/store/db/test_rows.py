@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scheduler.states import TaskState
+from paceline.states import TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.prepared import Prepared
 

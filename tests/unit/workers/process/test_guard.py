@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.exceptions import TaskStopped, TaskTimeout
+from paceline.exceptions import TaskStopped, TaskTimeout
 from workers.process import process_state
 from workers.process.guard import Guard
 

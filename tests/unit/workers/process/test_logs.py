@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.exceptions import TaskTimeout
-from scheduler.operators import PythonOperator
+from paceline.exceptions import TaskTimeout
+from paceline.operators import PythonOperator
 from scheduler.settings import log_paths
 from workers.process import logs
 from workers.spark.reachable import check_master
@@ -105,7 +105,7 @@ def test_an_error_of_ours_shows_its_traceback_only_if_code_of_the_author_came_to
 #: A log whose disk fills up after its first line; then the first secret is read.
 FILLS_UP = """
 import os, sys
-from scheduler.process.secrets_masker import mask_secret
+from paceline.secrets_masker import mask_secret
 from workers.process import logs
 log = logs.TryLog()
 log.open(sys.argv[1], "header")
@@ -205,8 +205,8 @@ from workers.process import logs
 logs.to_stderr("text")
 log = logs.TryLog()
 log.open(sys.argv[1], "header")
-for name in ("operators.hitl", "operators.sensors.base", "quality.report", "authoring.retry_policy"):
-    importlib.import_module(f"scheduler.{name}").log.warning(name)
+for name in ("operators.hitl", "sensors.base", "quality.report", "authoring.retry_policy"):
+    importlib.import_module(f"paceline.{name}").log.warning(name)
 log.close()
 """
 
@@ -216,7 +216,7 @@ def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_w
     done = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
 
     modules = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
-    assert modules == ["header", "operators.hitl", "operators.sensors.base", "quality.report", "authoring.retry_policy"]
+    assert modules == ["header", "operators.hitl", "sensors.base", "quality.report", "authoring.retry_policy"]
     assert done.stderr == ""
 
 

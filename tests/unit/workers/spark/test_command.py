@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import FailTask
-from scheduler.operators import SparkSqlOperator, SparkSubmitOperator
-from scheduler.process import secrets_masker
+from paceline import secrets_masker
+from paceline.authoring.connection import Connection
+from paceline.exceptions import FailTask
+from paceline.operators import SparkSqlOperator, SparkSubmitOperator
 from workers.spark import conf
 from workers.spark.clusters import command, standalone, target
 from workers.spark.clusters.command import Submission, Target

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.exceptions import FailTask
-from scheduler.operators import SparkSubmitOperator
+from paceline.exceptions import FailTask
+from paceline.operators import SparkSubmitOperator
 from scheduler.settings import Paths, Settings
 from workers.spark import conf
 from workers.spark.clusters import command, target

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler.authoring.connection import Connection
+from paceline.authoring.connection import Connection
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.exceptions import TaskTimeout
+from paceline.exceptions import TaskTimeout
 from workers.spark.sessions import error_texts
 
 

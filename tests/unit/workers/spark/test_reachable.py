@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from workers.spark import reachable
 
 NOBODY = "127.0.0.1:1"

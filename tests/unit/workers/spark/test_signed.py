@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from scheduler.authoring.connection import Connection
-from scheduler.exceptions import FailTask
+from paceline.authoring.connection import Connection
+from paceline.exceptions import FailTask
 from workers.spark.clusters import signed, standalone, target
 
 PASSWORD = "0123456789abcdef" * 3

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from scheduler.exceptions import FailTask
+from paceline.exceptions import FailTask
 from workers.spark.applications import lines
 from workers.spark.clusters import standalone
 from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status

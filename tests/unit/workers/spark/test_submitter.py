@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.exceptions import FailTask, NotFoundError, StaleTryError
-from scheduler.operators import SparkSubmitOperator
+from paceline.exceptions import FailTask, NotFoundError, StaleTryError
+from paceline.operators import SparkSubmitOperator
 from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.exceptions import TaskStopped
+from paceline.exceptions import TaskStopped
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs

@@ -8,8 +8,8 @@ import pytest
 from support.scenario import dag
 from support.waiting import eventually
 
-from scheduler.authoring.arguments import ID_MAX_LENGTH
-from scheduler.states import TaskState
+from paceline.authoring.arguments import ID_MAX_LENGTH
+from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.supervision.running_tasks import InPlace, RunningTasks
 from workers.task.in_place import Continuing

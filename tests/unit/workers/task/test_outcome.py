@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.exceptions import FailTask, SkipTask, TaskStopped, XComError
+from paceline.exceptions import FailTask, SkipTask, TaskStopped, XComError
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.worker.claims import Claim
 from workers.task import outcome

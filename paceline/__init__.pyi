@@ -1,0 +1,85 @@
+# The public names, with the modules that define them: `__init__.py` loads each at first use.
+from .authoring.airflow_conf import conf
+from .authoring.airflow_sdk import DagRunState, Metadata, TaskInstanceState, WeightRule, get_parsing_context, macros
+from .authoring.asset import Asset, AssetAlias, AssetAll, AssetAny, AssetWatcher
+from .authoring.connection import Connection
+from .authoring.context import TaskInstance
+from .authoring.dag import DAG, dag
+from .authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
+from .authoring.edges import Label, chain, chain_linear, cross_downstream
+from .authoring.hook import BaseHook
+from .authoring.loops import LoopDecision
+from .authoring.notifier import BaseNotifier
+from .authoring.object_storage import ObjectStoragePath
+from .authoring.operator import BaseOperator
+from .authoring.operator_link import BaseOperatorLink
+from .authoring.params import Param, ParamsDict
+from .authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryPolicy, RetryRule
+from .authoring.running import get_current_context
+from .authoring.state_store import NEVER_EXPIRE
+from .authoring.task_group import TaskGroup, task_group
+from .authoring.templates import literal
+from .authoring.trigger_rule import TriggerRule
+from .authoring.typed_context import Context
+from .authoring.variable import Variable
+from .authoring.version import __version__
+from .authoring.xcom_arg import XComArg
+from .decorators.setup_teardown import setup, teardown
+from .decorators.task_decorator import task
+from .operators.asset import asset
+from .operators.branch import BaseBranchOperator, BranchMixIn, SkipMixin
+from .operators.python import BaseAsyncOperator
+from .secrets_masker import mask_secret
+from .sensors.base import BaseSensorOperator, PokeReturnValue
+from .timetables import (
+    AllowedKeyMapper,
+    AssetOrTimeSchedule,
+    ChainMapper,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    DayWindow,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+    EventsTimetable,
+    FanOutMapper,
+    FixedKeyMapper,
+    HourWindow,
+    IdentityMapper,
+    MinimumCount,
+    MonthWindow,
+    MultipleCronTriggerTimetable,
+    PartitionedAssetTimetable,
+    PartitionedAtRuntime,
+    PartitionMapper,
+    ProductMapper,
+    QuarterWindow,
+    RollupMapper,
+    SegmentWindow,
+    StartOfDayMapper,
+    StartOfHourMapper,
+    StartOfMonthMapper,
+    StartOfQuarterMapper,
+    StartOfWeekMapper,
+    StartOfYearMapper,
+    WaitForAll,
+    WeekWindow,
+    Window,
+    YearWindow,
+)
+
+__all__ = [
+    "DAG", "NEVER_EXPIRE", "AllowedKeyMapper", "Asset", "AssetAlias", "AssetAll", "AssetAny", "AssetOrTimeSchedule", "AssetWatcher",
+    "AsyncCallback", "BaseAsyncOperator", "BaseBranchOperator", "BaseHook", "BaseNotifier", "BaseOperator", "BaseOperatorLink",
+    "BaseSensorOperator", "BranchMixIn", "ChainMapper", "Connection", "Context", "CronDataIntervalTimetable",
+    "CronPartitionTimetable", "CronTriggerTimetable", "DagRunState", "DayWindow", "DeadlineAlert", "DeadlineReference",
+    "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "EventsTimetable", "ExceptionRetryPolicy", "FanOutMapper",
+    "FixedKeyMapper", "HourWindow", "IdentityMapper", "Label", "LoopDecision", "Metadata", "MinimumCount", "MonthWindow",
+    "MultipleCronTriggerTimetable", "ObjectStoragePath", "Param", "ParamsDict", "PartitionMapper", "PartitionedAssetTimetable",
+    "PartitionedAtRuntime", "PokeReturnValue", "ProductMapper", "QuarterWindow", "RetryAction", "RetryDecision", "RetryPolicy",
+    "RetryRule", "RollupMapper", "SegmentWindow", "SkipMixin", "StartOfDayMapper", "StartOfHourMapper", "StartOfMonthMapper",
+    "StartOfQuarterMapper", "StartOfWeekMapper", "StartOfYearMapper", "SyncCallback", "TaskGroup", "TaskInstance",
+    "TaskInstanceState", "TriggerRule", "Variable", "WaitForAll", "WeekWindow", "WeightRule", "Window", "XComArg", "YearWindow",
+    "__version__", "asset", "chain", "chain_linear", "conf", "cross_downstream", "dag", "get_current_context",
+    "get_parsing_context", "literal", "macros", "mask_secret", "setup", "task", "task_group", "teardown",
+]  # fmt: skip

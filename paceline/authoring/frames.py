@@ -1,0 +1,149 @@
+"""References to DataFrames: the small XCom value of a task that returns a DataFrame. The next task opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The JSON key that marks a reference.
+MARK = "__dataframe__"
+VERSION = 1
+_LOCAL = "file://"
+_FIELDS = ("url", "format", "rows", "bytes", "schema")
+
+
+@dataclass(frozen=True)
+class DataFrameReference:
+    """The location and schema of a DataFrame that a task returned. `str(reference)` is its URL."""
+
+    url: str
+    #: The schema in Spark's JSON form: {"type": "struct", "fields": [...]}.
+    schema: Mapping[str, Any]
+    rows: int
+    bytes: int
+    format: str = "parquet"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The type of each column, by name."""
+        return {field["name"]: _type_name(field["type"]) for field in self.schema["fields"]}
+
+    @property
+    def path(self) -> str:
+        """The path of a local folder; the URL of any other."""
+        return self.url.removeprefix(_LOCAL)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All columns, or the given ones, in the memory of this process.
+
+        No value is rounded: integers with nulls become float64 as usual in pandas, or Int64 if float64 would round one.
+        Intervals of days become timedelta64, those of months the number of months.
+        """
+        from paceline.authoring import pandas_frames
+
+        return pandas_frames.read(self.path, self.schema, columns)
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """A lazy DataFrame of the session; no job runs, since the schema is known."""
+        return _open(spark, self.schema, [self.url])
+
+    def to_json(self) -> dict[str, Any]:
+        return {MARK: VERSION} | {name: getattr(self, name) for name in _FIELDS}
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DataFrames(Sequence["DataFrame"]):
+    """The DataFrames of a mapped task or a list, as an argument of a PySpark task. Each is opened at first access."""
+
+    def __init__(self, references: Sequence[DataFrameReference], spark: SparkSession) -> None:
+        self.references = tuple(references)
+        self._spark = spark
+        self._opened: dict[int, DataFrame] = {}
+
+    def union(self) -> DataFrame:
+        """All rows as one DataFrame, in one read; ValueError if the schemas differ, or for no DataFrame at all."""
+        if not self.references:
+            raise ValueError("There is no DataFrame to read: the list is empty, so the columns are unknown.")
+        first = self.references[0]
+        for other in self.references:
+            if other.columns != first.columns:
+                raise ValueError(
+                    f"{other} has the columns {other.columns}, but {first} has {first.columns}; union() needs equal columns."
+                )
+        return _open(self._spark, first.schema, [reference.url for reference in self.references])
+
+    def __len__(self) -> int:
+        return len(self.references)
+
+    @overload
+    def __getitem__(self, place: int) -> DataFrame: ...
+    @overload
+    def __getitem__(self, place: slice) -> DataFrames: ...
+    def __getitem__(self, place: int | slice) -> DataFrame | DataFrames:
+        if isinstance(place, slice):
+            return DataFrames(self.references[place], self._spark)
+        place = range(len(self))[place]
+        if place not in self._opened:
+            self._opened[place] = self.references[place].to_spark(self._spark)
+        return self._opened[place]
+
+    def __repr__(self) -> str:
+        return f"DataFrames({[reference.url for reference in self.references]!r})"
+
+
+def revived(value: Any) -> Any:
+    """A JSON value in which each object that represents a reference is replaced by one."""
+    if isinstance(value, dict):
+        if value.get(MARK) == VERSION:
+            return _reference(value)
+        return {key: revived(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [revived(item) for item in value]
+    return value
+
+
+def opened(value: Any, spark: SparkSession) -> Any:
+    """An argument of a PySpark task, with the references inside it opened as DataFrames."""
+    if isinstance(value, DataFrameReference):
+        return value.to_spark(spark)
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, DataFrameReference) for item in value):
+            return DataFrames(value, spark)
+        return type(value)(opened(item, spark) for item in value) if type(value) in {list, tuple} else value
+    if type(value) is dict:
+        return {key: opened(item, spark) for key, item in value.items()}
+    return value
+
+
+def _reference(value: Mapping[str, Any]) -> Any:
+    """The reference, or the object itself if user code used our key for something else."""
+    return DataFrameReference(**{name: value[name] for name in _FIELDS}) if value.keys() >= {*_FIELDS} else dict(value)
+
+
+def _open(spark: SparkSession, schema: Mapping[str, Any], urls: Sequence[str]) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    return spark.read.schema(StructType.fromJson(dict(schema))).parquet(*urls)
+
+
+def _type_name(kind: Any) -> str:
+    """Spark's short name of a type in JSON form: array<long> for `{"type": "array", "elementType": "long", ...}`."""
+    if not isinstance(kind, Mapping):
+        return str(kind)
+    match kind.get("type"):
+        case "array":
+            return f"array<{_type_name(kind['elementType'])}>"
+        case "map":
+            return f"map<{_type_name(kind['keyType'])},{_type_name(kind['valueType'])}>"
+        case "struct":
+            fields = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in kind["fields"])
+            return f"struct<{fields}>"
+        case other:
+            return str(other)

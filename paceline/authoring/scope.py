@@ -1,0 +1,119 @@
+"""The open `with` blocks of DAGs, task groups and setups, and the collectors of DAGs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.authoring import source
+from paceline.authoring.graph import Graph, Group, Node
+from paceline.exceptions import DagError
+
+
+class Collected(list[Graph[Any]]):
+    """The DAGs that were opened, in this order, and all tasks and `@dag` functions that were created."""
+
+    def __init__(self, *, defers: bool) -> None:
+        super().__init__()
+        #: Whether errors wait for the end of the file.
+        self.defers = defers
+        self.tasks: list[Node] = []
+        #: Each @dag function, and whether it was called.
+        self.functions: dict[Callable[..., Any], bool] = {}
+        #: The errors after which the file was read on.
+        self.errors: list[DagError] = []
+
+
+_open: list[tuple[Graph[Any], Group | None]] = []
+_blocks: list[list[Node]] = []
+_collectors: list[Collected] = []
+
+
+def current_dag() -> Graph[Any] | None:
+    """The DAG of the innermost open `with` block."""
+    return _open[-1][0] if _open else None
+
+
+def current_group(dag: Graph[Any] | None) -> Group | None:
+    """The task group of the innermost open `with` block, if that block belongs to `dag`."""
+    return _open[-1][1] if _open and _open[-1][0] is dag else None
+
+
+def place(given: Mapping[str, Any]) -> tuple[Graph[Any] | None, Group | None]:
+    """The DAG and the task group of a task: those of its arguments, else those of the innermost open `with` block."""
+    group = given.get("task_group")
+    dag = given.get("dag") or (group.dag if group is not None else current_dag())
+    return dag, group if group is not None else current_group(dag)
+
+
+def enter(dag: Graph[Any]) -> None:
+    """Make `dag` the current DAG, and add it to every open `collect()`."""
+    _open.append((dag, None))
+    for collected in _collectors:
+        if not any(known is dag for known in collected):
+            collected.append(dag)
+
+
+def enter_group(group: Group) -> None:
+    """Make `group` and its DAG the current ones."""
+    _open.append((group.dag, group))
+
+
+def defer(error: DagError) -> bool:
+    """Keep an error until the end of the file, so that others are found too. False if it must be raised now."""
+    if not is_deferring() or source.may_be_caught():
+        return False
+    _collectors[-1].errors.append(error.with_traceback(source.traceback_to(error)))
+    return True
+
+
+def defer_first_of_line(error: DagError) -> None:
+    """Keep an error until the end of the file. Raise it if it must be raised now, or if its line already has one.
+
+    This stops a `while` loop whose condition has the error.
+    """
+    known = _collectors[-1].errors if _collectors else []
+    if any((earlier.file, earlier.line) == (error.file, error.line) for earlier in known) or not defer(error):
+        raise error
+
+
+def is_deferring() -> bool:
+    """Whether errors wait for the end of the file."""
+    return bool(_collectors) and _collectors[-1].defers
+
+
+def note_function(function: Callable[..., Any], *, called: bool) -> None:
+    """Add a `@dag` function to every open `collect()`."""
+    for collected in _collectors:
+        collected.functions[function] = called
+
+
+def leave() -> None:
+    _open.pop()
+
+
+def open_block() -> None:
+    """Start to collect the tasks between a setup and its teardown, see `note_tasks`."""
+    _blocks.append([])
+
+
+def close_block() -> list[Node]:
+    """Close the innermost block, and return the tasks created in it."""
+    return _blocks.pop()
+
+
+def note_tasks(*tasks: Node) -> None:
+    """Add new tasks to the innermost open block, and to every open `collect()`."""
+    for collected in _collectors:
+        collected.tasks.extend(tasks)
+    if _blocks:
+        _blocks[-1].extend(task for task in tasks if not any(known is task for known in _blocks[-1]))
+
+
+@contextmanager
+def collect(*, defer_errors: bool = False) -> Iterator[Collected]:
+    """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
+    _collectors.append(Collected(defers=defer_errors))
+    try:
+        yield _collectors[-1]
+    finally:
+        _collectors.pop()

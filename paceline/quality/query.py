@@ -1,0 +1,178 @@
+"""The Spark job of all checks: one pass for all checks of single rows, and one branch for each comparison of keys.
+
+A branch groups by its key first, so that only distinct keys are shuffled. The union of all branches is one job: broadcasts
+and adaptive plans are off, because each would start a job of its own. A second job of the same form reads sample rows,
+only for the checks that rows break.
+
+If Spark cannot compute a check, each check is a job of its own, so that the others have a result.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from paceline.quality.checks import Check
+
+#: Sample rows per check, and the maximum length in characters of one as JSON.
+SAMPLE_ROWS = 5
+SAMPLE_CHARACTERS = 2000
+#: Column names that do not occur in user data.
+_ROWS, _SAMPLE = "__paceline_rows", "__paceline_sample"
+_ONE_JOB = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+#: The index of a suite, the number of a check in it, the DataFrame, the check.
+Numbered = tuple[int, int, DataFrame, Check]
+_STAGE = re.compile(r"^Job aborted due to stage failure: .*? \(TID \d+\) \(.*?\): ")
+#: The first two of these.
+Key = tuple[int, int]
+#: The errors of Spark, without those of the connection to the JVM, as after an interruption.
+ERRORS = (PySparkException, Py4JJavaError)
+
+
+def column(name: str) -> Column:
+    """A column by its exact name, in which dots have no meaning."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def condition(text: str) -> Column:
+    return F.expr(text)
+
+
+def count(checks: Sequence[Numbered]) -> tuple[dict[Key, int], dict[Key, str]]:
+    """The number of rows that break each check; for a check of kind "rows", the number of all rows.
+
+    Also the errors of checks that Spark cannot compute. An error of the DataFrame itself is raised.
+    """
+    if not checks:
+        return {}, {}
+    try:
+        return {key: value or 0 for key, value in _collected(checks, sampled=False).items()}, {}
+    except ERRORS as error:
+        return _alone(checks, error)
+
+
+def _alone(checks: Sequence[Numbered], error: Exception) -> tuple[dict[Key, int], dict[Key, str]]:
+    """The same with a job for each check, after `error` of the job of all checks."""
+    for frame in {place: frame for place, _, frame, _ in checks}.values():
+        try:
+            frame.write.format("noop").mode("overwrite").save()
+        except ERRORS:
+            raise error from None
+    counted: dict[Key, int] = {}
+    impossible: dict[Key, str] = {}
+    for numbered in checks:
+        try:
+            counted |= {key: value or 0 for key, value in _collected([numbered], sampled=False).items()}
+        except ERRORS as reason:
+            impossible[numbered[:2]] = f"Spark cannot check it: {_first_line(reason)}"
+    if not impossible:  # only together they fail, for example for lack of memory
+        raise error
+    return counted, impossible
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error of Spark, without the names of the call, the stage and the task."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage() or error.java_exception.toString())
+    line = text.strip().partition("\n")[0].strip()
+    return _STAGE.sub("", line) or type(error).__name__
+
+
+def sample(checks: Sequence[Numbered]) -> dict[Key, list[Any]]:
+    """Some of the rows that break each check."""
+    return {key: [_parsed(text) for text in value or ()] for key, value in _collected(checks, sampled=True).items()}
+
+
+def _collected(checks: Sequence[Numbered], *, sampled: bool) -> dict[Key, Any]:
+    with _settings(checks[0][2].sparkSession, _ONE_JOB):
+        rows = reduce(DataFrame.unionByName, _branches(checks, sampled)).collect()
+    return {(row["place"], row["number"]): row["value"] for row in rows}
+
+
+def _branches(checks: Sequence[Numbered], sampled: bool) -> Iterator[DataFrame]:
+    for place in dict.fromkeys(numbered[0] for numbered in checks):
+        of_suite = [numbered for numbered in checks if numbered[0] == place]
+        of_rows = [numbered for numbered in of_suite if numbered[3].kind in {"row", "rows"}]
+        if of_rows:
+            yield _one_pass(of_rows, sampled)
+        for _, number, frame, check in of_suite:
+            if check.kind == "unique":
+                yield _shaped(place, number, _duplicates(frame, check), sampled)
+            elif check.kind == "foreign_key":
+                yield _shaped(place, number, _orphans(frame, check), sampled)
+
+
+def _one_pass(checks: Sequence[Numbered], sampled: bool) -> DataFrame:
+    """All checks of single rows, and the number of rows."""
+    frame = checks[0][2]
+    whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
+
+    def value(check: Check) -> Column:
+        if check.kind == "rows":
+            return F.count(F.lit(1))
+        return _some(F.when(check.broken_if, whole)) if sampled else F.count_if(check.broken_if)
+
+    structs = [
+        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("value"))
+        for place, number, _, _ in checks
+    ]
+    return frame.agg(*(value(check).alias(f"n{number}") for _, number, _, check in checks)).select(F.inline(F.array(*structs)))
+
+
+def _duplicates(frame: DataFrame, check: Check) -> DataFrame:
+    """The keys of more than one row, each with the number of its rows beyond the first."""
+    keys = [column(name) for name in check.needs]
+    grouped = frame.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
+    return grouped.select((F.col(_ROWS) - 1).alias(_ROWS), _keyed(check, F.col(_ROWS).alias("copies")).alias(_SAMPLE))
+
+
+def _orphans(frame: DataFrame, check: Check) -> DataFrame:
+    """The keys that the other DataFrame does not have, each with the number of its rows."""
+    keys = [column(name) for name in check.needs]
+    mine = frame.dropna(subset=[f"`{name}`" for name in check.needs]).groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS))
+    theirs = check.target.select(*(column(name).alias(f"__key{place}") for place, name in enumerate(check.target_columns)))
+    equal = reduce(Column.__and__, (column(name) == F.col(f"__key{place}") for place, name in enumerate(check.needs)))
+    orphans = mine.join(theirs.distinct(), equal, "left_anti")
+    return orphans.select(_ROWS, _keyed(check, F.col(_ROWS).alias("rows")).alias(_SAMPLE))
+
+
+def _shaped(place: int, number: int, broken: DataFrame, sampled: bool) -> DataFrame:
+    value = _some(F.col(_SAMPLE)) if sampled else F.sum(_ROWS)
+    return broken.agg(value.alias("value")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "value")
+
+
+def _keyed(check: Check, more: Column) -> Column:
+    return F.to_json(F.struct(*(column(name) for name in check.needs), more), {"ignoreNullFields": "false"})
+
+
+def _some(texts: Column) -> Column:
+    """Some of the texts that are not null; at most SAMPLE_ROWS are in memory."""
+    return F.min_by(F.left(texts, F.lit(SAMPLE_CHARACTERS)), F.when(texts.isNotNull(), 0), SAMPLE_ROWS)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # a truncated row
+        return text
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    try:
+        for key, value in wanted.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            spark.conf.unset(key) if old is None else spark.conf.set(key, old)

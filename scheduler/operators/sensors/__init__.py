@@ -1,1 +1,0 @@
-"""The sensors. DAG files import them from `scheduler.sensors`."""

@@ -1,0 +1,39 @@
+"""A token is accepted only if this installation signed it, it has not ended, and it has the claims that are wanted."""
+
+import time
+
+import pytest
+
+from scheduler.api import signing
+
+SECRET = b"a secret of this installation, with 32 bytes or more"
+SOON = int(time.time()) + 600
+UNSIGNED = "eyJhbGciOiJub25lIn0.eyJzaWQiOiAieCJ9."
+
+
+def test_a_signed_token_gives_its_claims() -> None:
+    token = signing.sign({"sid": "x", "exp": SOON}, SECRET)
+
+    assert signing.claims_of(token, SECRET, sid=None) == {"sid": "x", "exp": SOON}
+
+
+@pytest.mark.parametrize(
+    ("claims", "wanted"),
+    [
+        ({"sid": "x", "exp": SOON - 1200}, {"sid": None}),
+        ({"sid": "x"}, {"sid": None}),
+        ({"exp": SOON}, {"sid": None}),
+        ({"sid": "x", "exp": "soon"}, {"sid": None}),
+        ({"exp": SOON, "aud": "other"}, {"aud": "oidc"}),
+        ({"exp": SOON}, {"aud": "oidc"}),
+    ],
+    ids=["ended", "never ends", "lacks a claim", "ends at no time", "for others", "for nobody"],
+)
+def test_a_token_without_the_wanted_claims_gives_none(claims: dict[str, object], wanted: dict[str, str | None]) -> None:
+    assert signing.claims_of(signing.sign(claims, SECRET), SECRET, **wanted) is None
+
+
+@pytest.mark.parametrize("token", ["", "a.b", "a.b.c", "é.b.c", "W10.W10.W10", "eyJhbGciOlsxXX0.e30.AA", UNSIGNED, "." * 10_000])
+def test_a_token_of_others_gives_none(token: str) -> None:
+    assert signing.claims_of(token, SECRET, sid=None) is None
+    assert signing.claims_of(signing.sign({"sid": "x", "exp": SOON}, b"another secret, also with 32 bytes or more"), SECRET) is None
