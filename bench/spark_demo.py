@@ -24,7 +24,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 from scheduler.store.runs import manual_runs
 
 DAGS = Path(__file__).parents[1] / "dags"

@@ -21,8 +21,8 @@ from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
-from scheduler.store.lists import dags, row_versions
-from scheduler.store.lists.listing import Filters, Listing, Page
+from scheduler.store.read import dags, row_versions
+from scheduler.store.read.listing import Filters, Listing, Page
 from scheduler.store.runs.selection import Change
 from scheduler.store.secrets.cipher import Cipher
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from scheduler.api.call import Call
-from scheduler.store.lists import dags
-from scheduler.store.lists.listing import Row
+from scheduler.store.read import dags
+from scheduler.store.read.listing import Row
 
 HIDDEN = "another DAG"
 SOURCE = ("dag_id", "run_id", "task_id", "map_index")

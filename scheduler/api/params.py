@@ -11,7 +11,7 @@ from paceline import secrets_masker
 from paceline.exceptions import UsageError
 from scheduler.api.models import known
 from scheduler.api.models.base import Moment
-from scheduler.store.lists import listing
+from scheduler.store.read import listing
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from paceline.exceptions import UsageError
 from scheduler.api.access import RUN, TI
 from scheduler.api.errors import StaleError
-from scheduler.store.lists import row_versions
-from scheduler.store.lists.row_versions import Rows, Versions
+from scheduler.store.read import row_versions
+from scheduler.store.read.row_versions import Rows, Versions
 
 P = ParamSpec("P")
 R = TypeVar("R")

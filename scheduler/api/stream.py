@@ -20,7 +20,7 @@ from paceline.exceptions import UnreachableError
 from scheduler.api import database
 from scheduler.store.accounts import keys
 from scheduler.store.accounts.accounts import Account
-from scheduler.store.lists.changes import Changes, Watch
+from scheduler.store.read.changes import Changes, Watch
 
 log = logging.getLogger("paceline.web")
 

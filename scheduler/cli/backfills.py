@@ -60,7 +60,7 @@ def create(
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
     from scheduler.store.actions import backfills as store
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)

@@ -31,7 +31,7 @@ dags.add_command(run_actions.delete_dag)
 @options.as_table
 def list_(all_: bool) -> None:
     """List all DAGs with their schedule and newest run."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     rows = options.transact(reads.dags, inactive=all_)
     columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
@@ -48,7 +48,7 @@ def list_(all_: bool) -> None:
 @options.as_table
 def show(dag_id: str) -> None:
     """Show a DAG with its tasks, params and versions."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     dag = options.transact(reads.dag, dag_id)
     if output.json_wanted():
@@ -68,7 +68,7 @@ def show(dag_id: str) -> None:
 @options.as_table
 def versions(dag_id: str, diff: tuple[int, int] | None) -> None:
     """List the versions of a DAG, newest first, with the number of their runs. New runs get the current version."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     dag = options.transact(reads.dag, dag_id)
     if diff is None:
@@ -88,7 +88,7 @@ def versions(dag_id: str, diff: tuple[int, int] | None) -> None:
 @options.as_json
 def graph(dag_id: str, form: str) -> None:
     """Print the edges of a DAG, one per line or as a Mermaid flowchart."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     tasks = options.transact(reads.dag, dag_id)["tasks"]
     edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
@@ -108,7 +108,7 @@ def graph(dag_id: str, form: str) -> None:
 @options.as_json
 def errors() -> None:
     """List import errors of DAG files. Exit 1 if there are any. Warnings are printed too, and do not count."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     rows = options.transact(reads.import_errors)
     if output.json_wanted():
@@ -184,7 +184,7 @@ def trigger(
     timeout_s: float | None,
 ) -> None:
     """Create a run of a DAG now."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
     from scheduler.store.runs import manual_runs
 
     if timeout_s is not None and not wait:
@@ -258,7 +258,7 @@ def _versions(dag: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _warnings() -> list[dict[str, Any]]:
-    from scheduler.store.lists import overview
+    from scheduler.store.read import overview
 
     return options.transact(overview.dag_warnings)
 
@@ -286,7 +286,7 @@ def _page(dag_id: str, run_id: str) -> str:
 
 
 def _warn(dag: dict[str, Any]) -> None:
-    from scheduler.store.lists import overview
+    from scheduler.store.read import overview
 
     if dag["is_paused"]:
         output.say(f"DAG {dag['dag_id']} is paused: the run waits until `paceline dags unpause {dag['dag_id']}`.")

@@ -130,7 +130,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 def _wait_for_dag(engine: Engine) -> None:
     """Wait until a scheduler has parsed the DAG file. DemoFailedError if the file has an import error."""
     from scheduler.store.db import database
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     deadline = time.monotonic() + PARSE_LIMIT_S
     while time.monotonic() < deadline:

@@ -159,7 +159,7 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
     from scheduler.cli import connections as connections_cli
     from scheduler.cli import pools as pools_cli
     from scheduler.cli import variables as variables_cli
-    from scheduler.store.actions import pools as pools_store
+    from scheduler.store.queueing import pools as pools_store
     from scheduler.store.secrets import connections as connections_store
     from scheduler.store.secrets import variables as variables_store
 

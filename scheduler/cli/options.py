@@ -55,25 +55,25 @@ def _stored(names: Callable[[dict[str, Any]], list[str]]) -> Completes:
 
 
 def _dag_ids(_: dict[str, Any]) -> list[str]:
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     return [row["dag_id"] for row in transact(reads.dags)]
 
 
 def _run_ids(given: dict[str, Any]) -> list[str]:
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     return [row["run_id"] for row in transact(reads.runs, dag_id=given["dag_id"], limit=NEWEST_RUNS)]
 
 
 def _task_ids(given: dict[str, Any]) -> list[str]:
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     return [task["task_id"] for task in transact(reads.dag, given["dag_id"])["tasks"]]
 
 
 def _pool_names(_: dict[str, Any]) -> list[str]:
-    from scheduler.store.actions import pools
+    from scheduler.store.queueing import pools
 
     return [row["name"] for row in transact(pools.pools)]
 

@@ -19,7 +19,7 @@ def pools() -> None:
 @options.as_table
 def list_() -> None:
     """List all pools with their slots, slots in use and waiting task instances."""
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     columns = ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"]
     output.listing(options.transact(store.pools), columns, empty="No pools.")
@@ -35,7 +35,7 @@ def list_() -> None:
 @options.as_json
 def set_(name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None) -> None:
     """Create or change a pool. -1 slots means no limit."""
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     try:
         store.check(name, slots, queue)
@@ -51,7 +51,7 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete a pool that no task instance uses."""
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     options.confirm(f"Delete pool {name}?", yes)
     options.transact(store.delete_pool, name)
@@ -62,7 +62,7 @@ def delete(name: str, *, yes: bool) -> None:
 @options.file
 def export(file: Path) -> None:
     """Write all pools to a JSON file, in the form of `airflow pools export`. Use - for standard output."""
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     names = ("slots", "description", "include_deferred", "queue")
     values = {row["name"]: {name: row[name] for name in names} for row in options.transact(store.pools)}
@@ -77,7 +77,7 @@ def import_(file: Path) -> None:
 
     Existing pools get the new values. All are stored, or none. `airflow pools export` writes such files.
     """
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     read_pools = read(file)
     options.transact(store.set_pools, read_pools)
@@ -91,7 +91,7 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _imported(name: str, given: Any) -> dict[str, Any]:
-    from scheduler.store.actions import pools as store
+    from scheduler.store.queueing import pools as store
 
     kinds = {"slots": int, "description": str, "include_deferred": bool, "queue": str}
     if not isinstance(given, dict) or not isinstance(given.get("slots"), int) or isinstance(given["slots"], bool):

@@ -28,7 +28,7 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
 
     If the database becomes unreachable, the command waits for it.
     """
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     view: _Bars | _Lines = _Bars(console) if console.is_terminal else _Lines(console)

@@ -29,7 +29,7 @@ def list_() -> None:
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
-    from scheduler.store.lists import overview
+    from scheduler.store.read import overview
 
     settings = options.settings()
     stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)

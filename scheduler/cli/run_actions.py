@@ -51,7 +51,7 @@ class Clearing(TypedDict):
 @options.together(options.run, _only_failed, _only_running, _clearing)
 def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool, **how: Unpack[Clearing]) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
     from scheduler.store.runs import selection
 
     tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
@@ -77,7 +77,7 @@ def clear_tasks(
 
     Setups and teardowns are cleared together with their tasks.
     """
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
     from scheduler.store.runs import selection
 
     tasks = selection.Tasks(
@@ -117,7 +117,7 @@ def clear_dag(
     **how: Unpack[Clearing],
 ) -> None:
     """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
     from scheduler.store.runs import selection
 
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
@@ -135,7 +135,7 @@ def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
     from scheduler.store.actions import mark
     from scheduler.store.db import database
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     run = options.transact(reads.run, dag_id, run_id)
     of_run = database.rehearse if dry_run else database.transact
@@ -184,7 +184,7 @@ def mark_task(
     On a terminal, an option that marks or clears more than this task asks for confirmation.
     """
     from scheduler.store.actions import mark
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
     from scheduler.store.runs import selection
 
     options.transact(reads.run, dag_id, run_id)
@@ -207,7 +207,7 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
     from scheduler.services import run_files
     from scheduler.store.actions import delete
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
@@ -223,7 +223,7 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
     from scheduler.services import run_files
     from scheduler.store.actions import delete
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)

@@ -29,7 +29,7 @@ runs.add_command(run_actions.delete_run)
 @options.as_table
 def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
     """List DAG runs, newest first."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     if output.json_wanted():
         output.print_json(options.transact(reads.runs, dag_id=dag_id, state=state, limit=limit))
@@ -49,9 +49,9 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
     from scheduler.cli import progress
-    from scheduler.store.queries import history as store
-    from scheduler.store.queries import reads
-    from scheduler.store.queries import why as queries
+    from scheduler.store.read import history as store
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
 
     run = options.transact(reads.run, dag_id, run_id)
     options.transact(queries.explain_open, options.settings(), run["tasks"])
@@ -76,7 +76,7 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
 @options.as_json
 def explain(dag_id: str, run_id: str) -> None:
     """Describe the history of a run in order: each change with its actor and reason, and the reasons for each wait."""
-    from scheduler.store.queries import history as store
+    from scheduler.store.read import history as store
 
     steps = options.transact(store.story, options.settings(), dag_id, run_id)
     if output.json_wanted():
@@ -100,8 +100,8 @@ def explain(dag_id: str, run_id: str) -> None:
 @options.as_json
 def why(dag_id: str, run_id: str, *, history: bool) -> None:
     """Explain why a run has not started, or what its first open task instances wait for."""
-    from scheduler.store.queries import history as store
-    from scheduler.store.queries import why as queries
+    from scheduler.store.read import history as store
+    from scheduler.store.read import why as queries
 
     answer = options.transact(queries.why_run, options.settings(), dag_id, run_id)
     if output.json_wanted() or history:

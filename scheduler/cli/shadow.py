@@ -19,7 +19,7 @@ def run(url: str, dag_ids: Sequence[str], *, since: datetime, every: float | Non
 
     Ends the command with exit code 1 if a state differs.
     """
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     airflow = _client(url)
     done: set[tuple[str, str]] = set()

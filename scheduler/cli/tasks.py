@@ -37,8 +37,8 @@ tasks.add_command(run_actions.mark_task)
 def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
     from scheduler.cli import progress
-    from scheduler.store.queries import reads
-    from scheduler.store.queries import why as queries
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
 
     if run_id is None:
         rows = _defined(options.transact(reads.dag, dag_id))
@@ -97,9 +97,9 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
 @options.as_json
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, history: bool) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
-    from scheduler.store.queries import history as store
-    from scheduler.store.queries import reads
-    from scheduler.store.queries import why as queries
+    from scheduler.store.read import history as store
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
 
     answer = options.transact(queries.why, options.settings(), dag_id, run_id, task_id, map_index=map_index)
     if output.json_wanted() or history:
@@ -114,7 +114,7 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, histor
 @options.as_table
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
     """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
     rows = options.transact(reads.xcoms, dag_id, run_id, task_id, map_index=map_index)
@@ -125,7 +125,7 @@ def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
 
 def _print_callbacks(dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
     from scheduler.settings import log_copies, log_paths
-    from scheduler.store.queries import reads
+    from scheduler.store.read import reads
 
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
     settings = options.settings()
@@ -159,7 +159,7 @@ class _TryLog:
     def incomplete(self) -> str | None:
         """Return why lines are missing in the log; None if it is complete or the try still runs."""
         from scheduler.settings import log_paths
-        from scheduler.store.queries import reads
+        from scheduler.store.read import reads
 
         return log_paths.why_incomplete(options.transact(reads.reason_of_try, self._instance["id"], self.number))
 
@@ -210,7 +210,7 @@ class _TryLog:
         return (now["state"] or "none") not in states.CAN_LOG
 
     def _read(self) -> dict[str, Any]:
-        from scheduler.store.queries import reads
+        from scheduler.store.read import reads
 
         return options.transact(reads.task_instance, **self._key)
 

@@ -15,7 +15,7 @@ def workers() -> None:
 @options.as_table
 def list_(all_: bool) -> None:
     """List workers with their queues and heartbeats."""
-    from scheduler.store.lists import overview
+    from scheduler.store.read import overview
 
     timeout_s = options.settings().worker.heartbeat_timeout
     rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
@@ -31,7 +31,7 @@ def drain(name: str) -> None:
     Its supervisor, if it has one, may start it again.
     """
     from scheduler.store.db.database import user
-    from scheduler.store.lists import workers as lists
+    from scheduler.store.read import workers as lists
 
     for worker_id in options.transact(lists.drain, name, f"cli:{user()}"):
         click.echo(f"{worker_id} drains: it takes no more tasks.")

@@ -1,4 +1,4 @@
-"""Explains why a task instance waits: facts in, sentences out. Pure. store/queries/why reads the facts."""
+"""Explains why a task instance waits: facts in, sentences out. Pure. store/read/why reads the facts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from scheduler.deciding import worker_count
 from scheduler.deciding.worker_count import Limits
 from scheduler.store.db.database import transact
-from scheduler.store.queries import workload
+from scheduler.store.read import workload
 
 __all__ = ["Autoscaler", "Limits"]
 

@@ -21,8 +21,7 @@ from scheduler.settings import Settings
 from scheduler.settings.model import masked
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
-from scheduler.store.lists import overview
-from scheduler.store.queries import reads
+from scheduler.store.read import overview, reads
 from scheduler.store.secrets import connections, variables
 from scheduler.store.upkeep import settings_drift
 from scheduler.store.worker import deferrals

@@ -16,7 +16,7 @@ from scheduler.messaging.broker_roles import REPORT
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.lists import overview
+from scheduler.store.read import overview
 
 #: One JSON object: `at`, and `queues` with the rows of `overview.queues`.
 KEY = REPORT

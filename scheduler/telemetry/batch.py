@@ -10,7 +10,7 @@ from paceline.states import STARTED, SUSPENDED
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.dags.versions import Versions
-from scheduler.store.queries.event_feed import Event, Started
+from scheduler.store.read.event_feed import Event, Started
 
 
 @dataclass(frozen=True, slots=True)

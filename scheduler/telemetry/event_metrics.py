@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
-from scheduler.store.queries import gauges
-from scheduler.store.queries.event_feed import Event
+from scheduler.store.read import gauges
+from scheduler.store.read.event_feed import Event
 from scheduler.telemetry import from_events
 from scheduler.telemetry.batch import Batch, Observer
 from scheduler.telemetry.catalog import CATALOG, Kind, Metric

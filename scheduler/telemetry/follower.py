@@ -19,8 +19,8 @@ from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
-from scheduler.store.queries import event_feed
-from scheduler.store.queries.event_feed import Event, EventFeed, Started
+from scheduler.store.read import event_feed
+from scheduler.store.read.event_feed import Event, EventFeed, Started
 from scheduler.telemetry.batch import Batch, Observer
 
 log = logging.getLogger("paceline.telemetry")

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from paceline.states import RUN_FINISHED, STARTED, TRY_FAILED, RunState, TaskState
-from scheduler.store.queries.event_feed import Event, Started
+from scheduler.store.read.event_feed import Event, Started
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.recorder import Sample
 

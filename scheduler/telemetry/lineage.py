@@ -31,8 +31,8 @@ from scheduler.process import measures, trace_context
 from scheduler.process.vital_thread import VitalThread
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
-from scheduler.store.queries import observed
-from scheduler.store.queries.event_feed import Event, Started
+from scheduler.store.read import observed
+from scheduler.store.read.event_feed import Event, Started
 from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
 
 log = logging.getLogger("paceline.telemetry")

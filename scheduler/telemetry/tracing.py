@@ -22,9 +22,9 @@ from paceline.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskSt
 from scheduler.process import trace_context
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
-from scheduler.store.queries import observed
-from scheduler.store.queries.event_feed import Event
-from scheduler.store.queries.observed import SparkWork
+from scheduler.store.read import observed
+from scheduler.store.read.event_feed import Event
+from scheduler.store.read.observed import SparkWork
 from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
 
 #: Seconds that a request to the collector may take, and between two requests.

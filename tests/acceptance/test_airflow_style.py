@@ -12,7 +12,7 @@ from support.waiting import eventually
 from scheduler.dagfiles.migrate.rewrite import rewrite
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 from scheduler.store.runs import manual_runs
 
 pytestmark = pytest.mark.stack

@@ -8,7 +8,7 @@ from support.waiting import eventually
 
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 

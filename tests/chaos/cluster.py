@@ -28,9 +28,9 @@ from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
 from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
-from scheduler.store.actions import pools
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
+from scheduler.store.queueing import pools
 
 SCHEDULERS, WORKERS, CONCURRENCY = 3, 3, 5
 PLACES_OF_FEW = 2

@@ -15,10 +15,11 @@ from chaos.shapes import MEASURES
 from paceline.exceptions import NotFoundError
 from paceline.states import RunState, TaskState
 from scheduler.settings import Core
-from scheduler.store.actions import clear, mark, pools
+from scheduler.store.actions import clear, mark
 from scheduler.store.dags import dags
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
+from scheduler.store.queueing import pools
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.upkeep import retention
 

@@ -13,8 +13,8 @@ COMMAND = "from scheduler.cli import main; main()"
 MODULES = (
     "scheduler.cli.assets", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.doctor", "scheduler.cli.queues",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",
-    "scheduler.store.actions.clear", "scheduler.store.actions.pools", "scheduler.store.dags.schedules",
-    "scheduler.store.lists.overview", "scheduler.store.queries.reads", "scheduler.store.upkeep.notices",
+    "scheduler.store.actions.clear", "scheduler.store.queueing.pools", "scheduler.store.dags.schedules",
+    "scheduler.store.read.overview", "scheduler.store.read.reads", "scheduler.store.upkeep.notices",
     "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip
 

@@ -66,7 +66,7 @@ NEEDLESS: dict[str, set[str]] = {
         "runs/selection.lock_all", "worker/deferrals.claim",
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
-        "actions/delete.delete_dag", "actions/pools.delete_pool", "queueing/capacity.park",
+        "actions/delete.delete_dag", "queueing/pools.delete_pool", "queueing/capacity.park",
         "queueing/parking.park", "queueing/parking.unpark",
         "queueing/capacity.set_passing_on", "runs/deleted_runs.forget", "runs/deleted_runs.take", "runs/runs.store_error",
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
@@ -83,7 +83,7 @@ NEEDLESS: dict[str, set[str]] = {
 }  # fmt: skip
 
 #: Rows that no run decides by: accounts, secrets, DAG files, the version of the schema, and what a person edits by its key.
-ELSEWHERE = ("accounts/", "secrets/", "dags/files.", "dags/dags.reparse", "db/migrate.", "lists/")
+ELSEWHERE = ("accounts/", "secrets/", "dags/files.", "dags/dags.reparse", "db/migrate.", "read/")
 
 
 def find() -> set[str]:

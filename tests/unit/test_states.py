@@ -26,7 +26,7 @@ from scheduler.api.models.dag_runs import DagRunPatch
 from scheduler.api.models.records import BackfillBody
 from scheduler.api.models.task_instances import MARKABLE as MARKABLE_TYPE
 from scheduler.cli import backfills
-from scheduler.store.lists import grid
+from scheduler.store.read import grid
 
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / "scheduler" / "store"
@@ -41,8 +41,8 @@ NO_SETS = {
     ("scheduler/cli/backfills.py", " ".join(backfills.COLUMNS)): "columns",
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
     ("scheduler/dagfiles/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
-    ("scheduler/store/lists/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",
-    ("scheduler/store/lists/overview.py", "queue scheduled queued running concurrency"): "columns",
+    ("scheduler/store/read/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",
+    ("scheduler/store/read/overview.py", "queue scheduled queued running concurrency"): "columns",
 }
 COMPARED = re.compile(r"\bstate(?:, '')?\)?\s*(?:=|<>|is distinct from|is not distinct from)\s*'(\w*)'")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from pydantic import AfterValidator
 
 from paceline.states import RunState, TaskState
-from scheduler.store.lists.listing import ANY
+from scheduler.store.read.listing import ANY
 
 #: Ours, and those that only Airflow has: `restarting` is our shutdown, and nothing waits for input. `none` is undecided.
 TASK_STATES = (*TaskState, "restarting", "awaiting_input", "no_status")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scheduler.api.models.base import Body, Model, Moment, Page, from_row
-from scheduler.store.actions.pools import NAME_MAX_LENGTH
+from scheduler.store.queueing.pools import NAME_MAX_LENGTH
 
 
 class XCom(Model):

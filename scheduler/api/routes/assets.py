@@ -13,8 +13,8 @@ from scheduler.api.models.dag_runs import DagRun, TriggerBody
 from scheduler.api.params import Limit, Number, Page, Strings, patterns, ranges
 from scheduler.api.routes.dag_runs import trigger
 from scheduler.store.dags import assets as store
-from scheduler.store.lists import dags, listing, records
-from scheduler.store.lists.listing import in_memory
+from scheduler.store.read import dags, listing, records
+from scheduler.store.read.listing import in_memory
 
 router = new_router(tags=["Asset"])
 

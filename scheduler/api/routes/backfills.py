@@ -7,7 +7,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Number, Page
 from scheduler.store.actions import backfills as actions
-from scheduler.store.lists import records
+from scheduler.store.read import records
 
 router = new_router(prefix="/backfills", tags=["Backfill"])
 

@@ -13,8 +13,8 @@ from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
 from scheduler.api.routes.task_instances import ours
 from scheduler.store.actions import clear, delete, mark
-from scheduler.store.lists import instances, runs
-from scheduler.store.lists.listing import Filters, Row
+from scheduler.store.read import instances, runs
+from scheduler.store.read.listing import Filters, Row
 from scheduler.store.runs.selection import Change
 
 router = new_router(tags=["Paceline"])

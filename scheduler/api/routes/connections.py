@@ -9,7 +9,7 @@ from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, one, routes
-from scheduler.store.lists import records
+from scheduler.store.read import records
 from scheduler.store.secrets import connections as store
 
 FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "password", "extra"}

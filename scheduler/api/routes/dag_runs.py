@@ -28,8 +28,8 @@ from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
 from scheduler.services import run_files
 from scheduler.store.actions import clear, delete, mark
-from scheduler.store.lists import dags, instances, records, runs
-from scheduler.store.lists.listing import Filters, Page
+from scheduler.store.read import dags, instances, records, runs
+from scheduler.store.read.listing import Filters, Page
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Changes, Runs, Tasks
 

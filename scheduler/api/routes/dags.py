@@ -22,9 +22,9 @@ from scheduler.services import run_files
 from scheduler.settings import regular_files
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
-from scheduler.store.lists import dags as lists
-from scheduler.store.lists import overview, records, runs
-from scheduler.store.lists.listing import Filters, in_memory
+from scheduler.store.read import dags as lists
+from scheduler.store.read import overview, records, runs
+from scheduler.store.read.listing import Filters, in_memory
 
 router = new_router(tags=["DAG"])
 #: Bytes of a DAG file in a response.

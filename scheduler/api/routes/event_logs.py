@@ -9,8 +9,8 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
 from scheduler.api.params import Number, Page, Strings, patterns
-from scheduler.store.lists import records
-from scheduler.store.lists.listing import Filters
+from scheduler.store.read import records
+from scheduler.store.read.listing import Filters
 
 router = new_router(prefix="/eventLogs", tags=["Event Log"])
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from paceline.exceptions import UnreachableError
 from scheduler.api.call import PREFIX, Service, service_of
 from scheduler.store.db.database import transact
-from scheduler.store.lists import records
+from scheduler.store.read import records
 
 public = APIRouter(tags=["Monitor"])
 

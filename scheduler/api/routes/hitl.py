@@ -15,9 +15,9 @@ from scheduler.api.models import hitl as models
 from scheduler.api.params import MappedPlace, Place
 from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.lists import instances, requests, states
-from scheduler.store.lists.listing import Filters, Row
-from scheduler.store.lists.requests import EARLIER, REQUEST, RESPONSE
+from scheduler.store.read import instances, requests, states
+from scheduler.store.read.listing import Filters, Row
+from scheduler.store.read.requests import EARLIER, REQUEST, RESPONSE
 
 router = new_router(tags=["Task Instance"])
 D = TypeVar("D", models.HitlDetail, models.HitlTryDetail)

@@ -13,7 +13,7 @@ from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Page, ranges
 from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
-from scheduler.store.lists import records
+from scheduler.store.read import records
 
 router = new_router()
 #: Airflow's client sends no token with these.

@@ -16,7 +16,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, Place, TaskPlace
-from scheduler.store.lists import instances, runs
+from scheduler.store.read import instances, runs
 
 router = new_router(tags=["Task Instance"])
 

@@ -12,7 +12,7 @@ from scheduler.api import bulk, params
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.store.lists.listing import Filters, Listing, Row
+from scheduler.store.read.listing import Filters, Listing, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

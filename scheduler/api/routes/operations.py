@@ -13,8 +13,7 @@ from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
 from scheduler.store.db import clock
-from scheduler.store.lists import home, instances, overview, records, workers
-from scheduler.store.queries import history, why
+from scheduler.store.read import history, home, instances, overview, records, why, workers
 
 router = new_router(tags=["Paceline"])
 

@@ -14,8 +14,8 @@ from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.lists import applications, dags, grid, instances, runs, timeline
-from scheduler.store.lists.listing import Page
+from scheduler.store.read import applications, dags, grid, instances, runs, timeline
+from scheduler.store.read.listing import Page
 
 router = new_router(tags=["Paceline"])
 

@@ -5,8 +5,8 @@ from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, exists, one, routes
-from scheduler.store.actions import pools as actions
-from scheduler.store.lists import records
+from scheduler.store.queueing import pools as actions
+from scheduler.store.read import records
 
 FIELDS = {"slots", "description", "include_deferred"}
 

@@ -12,7 +12,7 @@ from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page, TaskPlace
 from scheduler.api.routes.assets import known
-from scheduler.store.lists import instances, requests, states
+from scheduler.store.read import instances, requests, states
 
 router = new_router()
 

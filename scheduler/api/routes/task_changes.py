@@ -18,7 +18,7 @@ from scheduler.api.params import Place, TaskPlace, UpdateMask
 from scheduler.api.routes.dag_runs import cleared
 from scheduler.api.routes.task_instances import of_group, with_operators
 from scheduler.store.actions import clear, mark
-from scheduler.store.lists import dags, instances, runs
+from scheduler.store.read import dags, instances, runs
 from scheduler.store.runs.selection import Changes, Runs, Tasks
 
 router = new_router(tags=["Task Instance"])

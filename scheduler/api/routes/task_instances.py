@@ -11,10 +11,9 @@ from scheduler.api.access import RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, patterns, ranges
-from scheduler.store.lists import dags, instances, runs
-from scheduler.store.lists.listing import Filters, Page
-from scheduler.store.queries import why
-from scheduler.store.queries.why import Reader
+from scheduler.store.read import dags, instances, runs, why
+from scheduler.store.read.listing import Filters, Page
+from scheduler.store.read.why import Reader
 
 router = new_router(tags=["Task Instance"])
 

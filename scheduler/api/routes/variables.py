@@ -8,7 +8,7 @@ from scheduler.api import params
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, routes
-from scheduler.store.lists import records
+from scheduler.store.read import records
 from scheduler.store.secrets import variables as store
 
 FIELDS = {"value", "description"}

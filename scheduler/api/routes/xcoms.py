@@ -10,7 +10,7 @@ from scheduler.api.access import TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Page, Place, TaskPlace, patterns, ranges
-from scheduler.store.lists import instances, records, runs
+from scheduler.store.read import instances, records, runs
 
 router = new_router(tags=["XCom"])
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from paceline.exceptions import CredentialsError, PacelineError, UnreachableError
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 
 #: Seconds for one request.
 TIMEOUT_S = 30.0

@@ -6,7 +6,7 @@ from typing import Any
 from support.scenario import dag
 
 from scheduler.api.params import LONGEST_PAGE
-from scheduler.store.lists import instances
+from scheduler.store.read import instances
 
 from .conftest import Web, World
 

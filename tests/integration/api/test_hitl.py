@@ -11,7 +11,7 @@ from paceline import DAG
 from paceline.operators import HITLOperator, hitl
 from scheduler.api.routes import hitl as routes
 from scheduler.store.db.database import transact
-from scheduler.store.lists import states
+from scheduler.store.read import states
 
 from .conftest import Web, World
 

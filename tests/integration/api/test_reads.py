@@ -11,8 +11,7 @@ from support.scenario import chain
 from paceline.authoring import timetable
 from paceline.authoring.asset import Asset
 from scheduler.store.db import database
-from scheduler.store.lists import listing
-from scheduler.store.queries import reads
+from scheduler.store.read import listing, reads
 
 from .conftest import Web, World
 

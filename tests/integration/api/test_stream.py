@@ -17,7 +17,7 @@ from scheduler.api import stream
 from scheduler.api.call import PREFIX
 from scheduler.store.accounts import accounts, keys
 from scheduler.store.db.database import transact
-from scheduler.store.lists.changes import Changes
+from scheduler.store.read.changes import Changes
 
 from .conftest import PASSWORD, Web, World
 

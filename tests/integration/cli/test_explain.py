@@ -10,7 +10,7 @@ from support.waiting import eventually
 from paceline.states import TaskState
 from scheduler.cli import paceline
 from scheduler.store.db.database import transact
-from scheduler.store.queries import history
+from scheduler.store.read import history
 from scheduler.store.worker.claims import Claim, Ending
 
 from .conftest import Cli

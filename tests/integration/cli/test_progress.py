@@ -12,7 +12,7 @@ from paceline.exceptions import NotFoundError, WaitTimeoutError
 from paceline.states import TaskState
 from scheduler.cli import progress
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.progress import ProgressWriter
 from workers.process.progress import Progress

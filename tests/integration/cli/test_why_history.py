@@ -12,7 +12,7 @@ from support.scenario import Scenario, dag
 
 from paceline.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.queries import history
+from scheduler.store.read import history
 from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli

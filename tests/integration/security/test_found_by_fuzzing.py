@@ -12,7 +12,7 @@ from scheduler.dagfiles import parse
 from scheduler.settings import Settings
 from scheduler.settings.model import shown
 from scheduler.store.db.database import transact
-from scheduler.store.queries import reads
+from scheduler.store.read import reads
 from scheduler.store.runs import manual_runs
 
 

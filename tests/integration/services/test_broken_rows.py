@@ -10,8 +10,7 @@ from support.scenario import Scenario, chain
 from scheduler.services.plan import Plan
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.lists import overview
-from scheduler.store.queries import reads, why
+from scheduler.store.read import overview, reads, why
 from scheduler.store.upkeep import processes
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}

@@ -9,7 +9,7 @@ from sqlalchemy import event
 from support.scenario import Scenario
 
 from paceline.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED, STARTED
-from scheduler.store.lists import home
+from scheduler.store.read import home
 
 #: By index, the set its predicate lists.
 LISTED: dict[str, frozenset[str]] = {

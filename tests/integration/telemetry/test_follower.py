@@ -12,8 +12,8 @@ from scheduler.process import measures
 from scheduler.services.deadlines import Deadlines
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.queries import event_feed
-from scheduler.store.queries.event_feed import EventFeed
+from scheduler.store.read import event_feed
+from scheduler.store.read.event_feed import EventFeed
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.event_metrics import EventMetrics, read_gauges

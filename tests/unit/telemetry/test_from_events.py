@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.store.queries.event_feed import Event
+from scheduler.store.read.event_feed import Event
 from scheduler.telemetry import from_events
 
 EVENT = Event(

@@ -9,7 +9,7 @@ from support.scenario import Scenario, dag, of, product
 
 from paceline.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.lists import records
+from scheduler.store.read import records
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending

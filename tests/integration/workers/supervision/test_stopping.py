@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from paceline.exceptions import ConflictError, NotFoundError
 from scheduler.store.db.database import transact
-from scheduler.store.lists import workers
+from scheduler.store.read import workers
 
 from ..conftest import wait_for
 

@@ -11,8 +11,9 @@ from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.actions import mark, pools
-from scheduler.store.queries import history
+from scheduler.store.actions import mark
+from scheduler.store.queueing import pools
+from scheduler.store.read import history
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.supervision.running_tasks import RunningTasks

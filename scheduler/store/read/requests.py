@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from paceline.authoring import json_schema, params
-from scheduler.store.lists.instances import INSTANCES, OPERATOR
-from scheduler.store.lists.listing import Filters, Listing
+from scheduler.store.read.instances import INSTANCES, OPERATOR
+from scheduler.store.read.listing import Filters, Listing
 
 #: The keys of paceline/operators/hitl.py.
 REQUEST, RESPONSE, EARLIER = "hitl_request", "hitl_response", "hitl_try_{}"

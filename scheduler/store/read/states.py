@@ -10,7 +10,7 @@ from sqlalchemy.exc import DataError
 
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.db import sqlstates
-from scheduler.store.lists.listing import Filters, Listing, Row
+from scheduler.store.read.listing import Filters, Listing, Row
 
 #: The values of task instances.
 TASKS = Listing(

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from paceline.states import STARTED
 from scheduler.store.db import rows
-from scheduler.store.lists.listing import Filters, Listing, Row
+from scheduler.store.read.listing import Filters, Listing, Row
 
 OF_TASK = """
     t.id, r.dag_id, r.run_id, r.logical_date, r.run_after,

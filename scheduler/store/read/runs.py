@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.lists.listing import ANY, Filters, Listing, Row
+from scheduler.store.read.listing import ANY, Filters, Listing, Row
 
 DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
 #: By default the oldest first.

@@ -9,11 +9,11 @@ from scheduler.deciding import waits, why
 from scheduler.deciding.limits import RUNS
 from scheduler.deciding.waits import Contention, LimitFacts, PoolFacts, QueueFacts
 from scheduler.settings import Settings
-from scheduler.store.actions import pools
 from scheduler.store.db import rows
-from scheduler.store.lists import overview
-from scheduler.store.lists.listing import Filters
+from scheduler.store.queueing import pools
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
+from scheduler.store.read import overview
+from scheduler.store.read.listing import Filters
 
 Row = dict[str, Any]
 #: Rows of each list.

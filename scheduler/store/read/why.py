@@ -19,10 +19,9 @@ from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import ALIVE, LIVE_WORKER
-from scheduler.store.lists import dags
-from scheduler.store.queries import reads
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK, MAY_CONTINUE
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
+from scheduler.store.read import dags, reads
 from scheduler.store.runs import run_facts
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from paceline.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
-from scheduler.store.lists.listing import Entries, Filters, Listing, Page
+from scheduler.store.read.listing import Entries, Filters, Listing, Page
 
 Row = dict[str, Any]
 #: The character of each state, with those that most task instances have first.

@@ -17,9 +17,9 @@ from scheduler.deciding.limits import POOL, RUNS
 from scheduler.deciding.waits import SHORTEST_WAIT_S, Contention, LimitFacts, PoolFacts, QueueFacts, Step, of_run, sentence
 from scheduler.settings import Settings
 from scheduler.store.db import rows
-from scheduler.store.queries import reads
-from scheduler.store.queries.why import LIMITS, Reader, named_holders
 from scheduler.store.queueing.limits import INSTANCES, MOST_RUNS, SHARES_RUNS, allowed, counted
+from scheduler.store.read import reads
+from scheduler.store.read.why import LIMITS, Reader, named_holders
 
 Row = dict[str, Any]
 #: For a current dispatch, the steps are only in the row of the task instance. An event is written at the end of the statement that

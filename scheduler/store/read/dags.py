@@ -9,7 +9,7 @@ from paceline.authoring import timetable
 from paceline.exceptions import NotFoundError, PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.store.lists.listing import Entries, Filters, Listing, Page, Row
+from scheduler.store.read.listing import Entries, Filters, Listing, Page, Row
 
 #: The newest run, for filters and orders only.
 NEWEST = "(select {} from dag_run n where n.dag_id = d.dag_id order by n.id desc limit 1)"

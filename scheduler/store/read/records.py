@@ -13,8 +13,8 @@ from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from paceline.states import HOLDS_SLOTS, STARTED
 from scheduler.store.db import rows, sqlstates
 from scheduler.store.db.liveness import ALIVE, SILENT, alive
-from scheduler.store.lists.listing import Filters, Listing, Row
 from scheduler.store.queueing.limits import DEFERRED_SLOTS, USED_SLOTS, WAITING_SLOTS
+from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.runs import integrity
 
 

@@ -1,1 +1,0 @@
-"""Lists with filters, order and pages, as the REST API asks for them."""

@@ -1,1 +1,0 @@
-"""Read-only queries for people and scripts."""

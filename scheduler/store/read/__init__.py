@@ -1,0 +1,1 @@
+"""What pages, commands and the REST API read: lists with filters and paging, histories, explanations, totals."""
