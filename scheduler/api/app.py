@@ -66,6 +66,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         app.router.routes.extend(router.routes)
     pages.install(app)
     app.add_middleware(_Audited)
+    app.add_middleware(asgi.TimeLimit, late=_late)
     app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes, authenticate=_refusal)
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
@@ -121,6 +122,13 @@ def _refusal(scope: asgi.Scope) -> JSONResponse | None:
     except (DBAPIError, PoolTimeoutError):
         return errors.response(UnreachableError("PostgreSQL does not answer: try again."))
     return None
+
+
+def _late(scope: asgi.Scope) -> JSONResponse:
+    """The response to a request whose own does not come."""
+    measures.count("paceline.web_requests", method=scope["method"], status="503")
+    seconds = f"{asgi.ANSWER_S:.0f} s"
+    return errors.response(UnreachableError(f"PostgreSQL or the provider of logins has not answered for {seconds}: try again."))
 
 
 async def _end(service: Service, entry: int, status: int) -> None:

@@ -1,4 +1,4 @@
-"""The ASGI middleware of every request: path prefix, entity tags and security headers."""
+"""The ASGI middleware of every request: path prefix, limits of bodies and of time, entity tags and security headers."""
 
 import asyncio
 import gzip
@@ -19,6 +19,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SMALL_BODY, MOST_LISTS = 64 << 10, 250_000
 #: Seconds for the next part of a body, and for all of it.
 PART_S, BODY_S = 20.0, 120.0
+#: Seconds for the first byte of a response, from the last byte of the request.
+ANSWER_S = 60.0
 #: Bytes of a response.
 WORTH_COMPRESSING = 2000
 HEADERS = [
@@ -101,6 +103,56 @@ class BodyLimit:
         if any(name == b"transfer-encoding" for name, _ in scope["headers"]):
             return True
         return not announced.isdigit() or int(announced) > SMALL_BODY
+
+
+class TimeLimit:
+    """Gives a request that has no answer after ANSWER_S the response of `late`: the database or the provider of logins is silent.
+
+    The request goes on in its thread: a change that it made after all is audited with its own status.
+    """
+
+    def __init__(self, app: App, late: Callable[[Scope], App]) -> None:
+        self._app = app
+        self._late = late
+        #: The event loop keeps no reference to them.
+        self._left: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        since = time.monotonic()
+        has_begun = is_left = False
+
+        async def received() -> Any:
+            nonlocal since
+            message = await receive()
+            since = time.monotonic()
+            return message
+
+        async def sent(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if not is_left:
+                await send(message)
+
+        async def run() -> None:
+            await self._app(scope, received, sent)
+
+        answer = asyncio.create_task(run())
+        try:
+            while not has_begun and not answer.done() and (remaining_s := since + ANSWER_S - time.monotonic()) > 0:
+                await asyncio.wait({answer}, timeout=remaining_s)
+            if has_begun or answer.done():
+                await answer
+                return
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        is_left = True
+        self._left.add(answer)
+        answer.add_done_callback(self._left.discard)
+        await self._late(scope)(scope, receive, send)
 
 
 class EntityTags:
