@@ -195,7 +195,7 @@ def test_the_rewrite_changes_only_import_lines() -> None:
         found = rewrite(old.encode())
         lines = difflib.ndiff(old.splitlines(), found.content.decode().splitlines())
         different = [line for line in lines if line[0] in "+-"]
-        assert different and all(line[2:].startswith(("from airflow", "from scheduler")) for line in different), name
+        assert different and all(line[2:].startswith(("from airflow", "from paceline")) for line in different), name
         assert b"import airflow" not in found.content and b"from airflow" not in found.content, name
         assert found.unsupported == (), name
 

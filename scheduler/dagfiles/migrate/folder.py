@@ -159,7 +159,9 @@ def _dag_files(folder: Path, settings: Settings) -> Iterable[str]:
 
 
 def _rewritten(old: bytes, package: str, modules: set[str]) -> Rewritten:
-    return rewrite(old, package=package, modules=modules) if b"airflow" in old else Rewritten(old, (), ())
+    # `scheduler` is the former name of `paceline`.
+    concerns_us = b"airflow" in old or b"scheduler" in old
+    return rewrite(old, package=package, modules=modules) if concerns_us else Rewritten(old, (), ())
 
 
 def _module(path: str) -> str:

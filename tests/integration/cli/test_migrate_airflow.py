@@ -223,3 +223,14 @@ def test_a_wrong_pool_is_named(cli: Cli, scenario: Scenario, tmp_path: Path, ent
     done = cli("pools", "import", str(tmp_path / "pools.json"))
 
     assert (done.exit_code, words in done.stderr) == (1, True), done.stderr
+
+
+def test_what_files_imported_from_the_engine_is_imported_from_paceline(folder: Path) -> None:
+    (folder / "good.py").write_text("from scheduler import DAG\nfrom scheduler.operators import EmptyOperator\nd = DAG('good')\n")
+
+    code, text, _ = run(folder, "--write")
+
+    assert code == 1 and "good.py: loads (1 DAG), 2 changes\n" in text  # other files of the folder do not load
+    assert (folder / "good.py").read_text() == (
+        "from paceline import DAG\nfrom paceline.operators import EmptyOperator\nd = DAG('good')\n"
+    )
