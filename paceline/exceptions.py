@@ -11,8 +11,9 @@ class PacelineError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message or type(self).__doc__ or "")
+    def __init__(self, problem: str = "", *, fix: str = "") -> None:
+        self.problem, self.fix = problem or type(self).__doc__ or "", fix
+        super().__init__(f"{problem} {fix}" if fix else self.problem)
 
 
 class SkipTask(PacelineError):

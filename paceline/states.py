@@ -6,7 +6,7 @@ The database constraints, the chart in docs/reference/states.md and the test of 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 
 class TaskState(StrEnum):
@@ -86,24 +86,10 @@ DUE = States(DELAYED | {S.DEFERRED})
 SUSPENDED = States({S.UP_FOR_RESCHEDULE, S.DEFERRED})
 #: A TI in one of these waits for slots or for a worker.
 WAITS_FOR_WORKER = States({S.SCHEDULED, S.QUEUED})
-#: A TI in one of these has no slots, and its queue, pool and limits can still change, as can those of one in NONE.
-REFRESHED = States(DELAYED | {S.SCHEDULED})
-#: A TI in one of these will start a try.
-AHEAD_OF_A_TRY = States(WAITS_FOR_WORKER | {S.UP_FOR_RETRY})
-#: A TI in one of these uses its queue, now or soon.
-LOADS_QUEUE = States(WAITS_FOR_WORKER | {S.RUNNING})
-#: A TI in one of these or in NONE needs slots of its pool, or has them.
-NEEDS_POOL = States(OPEN - {S.DEFERRED})
-#: A TI in one of these or in NONE ends with its run. A shutdown ends when its worker has stopped the task.
-ENDS_WITH_RUN = States(OPEN - {S.SHUTDOWN})
 #: A TI in one of these holds `pool_slots` of its pool.
 HOLDS_SLOTS = States({S.QUEUED, S.RUNNING, S.SHUTDOWN})
 #: A TI in one of these counts towards max_active_tis_per_dag and max_active_tis_per_dagrun.
 ACTIVE = States(HOLDS_SLOTS | {S.DEFERRED})
-#: A TI in one of these is counted by gauges. Partial indexes have them, so that finished ones cost nothing.
-GAUGED = States(ACTIVE | {S.SCHEDULED})
-#: A TI in one of these is shown as active: with a worker, or waiting for one again.
-SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)
 #: A worker has a TI in one of these, so it can end at any moment.
 STARTED = States({S.RUNNING, S.SHUTDOWN})
 #: The newest try of a TI in one of these has not begun; it can still write to its log in one of the others.
@@ -120,8 +106,6 @@ NEVER_RUN = States({S.SKIPPED, S.UPSTREAM_FAILED})
 #: A try that failed leaves its TI in one of these.
 TRY_FAILED = States({S.FAILED, S.UP_FOR_RETRY})
 FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
-#: A TI in one of these becomes success when its run is marked success; a skipped one stays skipped.
-NOT_GOOD = UNFINISHED | FAILURES
 RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
 RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})
 #: The default of max_active_runs of a backfill.
@@ -173,14 +157,12 @@ class Waiting:
     task_in_run_limit: int | None = None
 
 
-#: The task that the gate of a loop skips to end the loop. No task has this ID.
-LOOP_STOP = "loop:stop"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branched:
     """A branch task that succeeded, and the IDs of the tasks that it decided to skip."""
 
+    #: The task that the gate of a loop skips to end the loop. No task has this ID.
+    LOOP_STOP: ClassVar = "loop:stop"
     task_no: int
     map_index: int = -1
     skip: frozenset[str] = frozenset()

@@ -1,1 +1,4 @@
-"""The classes and functions that DAG files use: pure Python without I/O. `paceline` exports the public names."""
+"""The classes and functions that DAG files use: pure Python, of which only object_storage does I/O.
+
+`paceline` exports the public names.
+"""

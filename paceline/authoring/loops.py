@@ -13,7 +13,7 @@ from paceline.authoring.expansion import Expansion, Values
 from paceline.authoring.graph import Node, link
 from paceline.authoring.operator import Operator
 from paceline.exceptions import FailTask
-from paceline.states import LOOP_STOP
+from paceline.states import Branched
 
 MOST_REASON_BYTES = 512
 MOST_ITERATIONS = 1000
@@ -82,7 +82,7 @@ class LoopGate(Operator):
         word = "stop" if decision.stop else "continue"
         self.log.info("Iteration %s of at most %s: %s%s", loop.index, self.max_iterations, word, why)
         if decision.stop:
-            context["ti"].skip([LOOP_STOP])
+            context["ti"].skip([Branched.LOOP_STOP])
 
 
 def close(group: Any, *, until: Callable[..., Any] | None, max_iterations: int, checks: Arguments) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.api import asgi, errors, pages, routes
+from scheduler.api.access import LOGIN
 from scheduler.api.call import Service, new_router, operation_id, service_of
 from scheduler.process import measures
 from scheduler.process.health_server import Page
@@ -57,7 +58,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
         app.include_router(router)
     api = new_router()
 
-    @api.get("/openapi.json", include_in_schema=False)
+    @api.get("/openapi.json", LOGIN, include_in_schema=False)
     def openapi(request: Request) -> JSONResponse:
         return JSONResponse(request.app.openapi())
 

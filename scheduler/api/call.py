@@ -28,6 +28,7 @@ from scheduler.store.secrets.cipher import Cipher
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Values of these keys never enter the audit log.
 SECRET_FIELDS = frozenset({"password", "extra", "value", "conf", "dag_run_conf"})
@@ -172,7 +173,7 @@ def begin(request: Request) -> Call:
     name = f"{request.method} {route.path.removeprefix(PREFIX)}"
     needs = access.TABLE.get(name) or access.OUTSIDE.get(name)
     if needs is None:
-        raise ForbiddenError("This route has no entry in the table of rights.")
+        raise ForbiddenError("This route declares no right.")
     if request.method in SAFE and (needs.scope == "login" or access.at_least(account.role, needs.role)):
         return Call(service, account, address)  # nothing to look up, nothing to record
     body = getattr(request, "_json", None) if request.method not in SAFE else None
@@ -194,7 +195,7 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
             raise access.refusal(needs)
     except ForbiddenError as error:
         refused = error
-    if request.method not in SAFE and not _only_reads(request.scope["route"], body):
+    if request.method not in SAFE and not _only_reads(needs, body):
         request.state.audit = audit.begin(
             connection,
             request.scope["route"].name,
@@ -209,16 +210,9 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
         request.state.refused = refused
 
 
-def _only_reads(route: APIRoute, body: Any) -> bool:
-    """Whether a request that is no GET changes nothing: a list by filters in the body, or a dry run.
-
-    Only true is a dry run here: pydantic reads other values, such as "no", as false.
-    """
-    if route.path.endswith(("/list", "/dry_run")):
-        return True
-    field = getattr(route.body_field, "field_info", None)
-    flag = getattr(getattr(field, "annotation", None), "model_fields", {}).get("dry_run")
-    return flag is not None and isinstance(body, dict) and body.get("dry_run", flag.default) is True
+def _only_reads(needs: access.Needs, body: Any) -> bool:
+    """Only true is a dry run here: pydantic reads other values, such as "no", as false."""
+    return needs.only_reads is True or (bool(needs.only_reads) and isinstance(body, dict) and body.get("dry_run", True) is True)
 
 
 def _subject(path: Mapping[str, Any], body: Any) -> dict[str, Any]:
@@ -286,9 +280,35 @@ async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> C
 Api = Annotated[Call, Depends(admitted)]
 
 
-def new_router(prefix: str = "", **options: Any) -> APIRouter:
+class Routes(APIRouter):
+    """A router whose routes declare in their decorator what they need."""
+
+    def declare(
+        self, method: str, path: str, needs: access.Needs, *, only_reads: access.OnlyReads = False, **options: Any
+    ) -> Callable[[F], F]:
+        """A decorator of the function that answers `method` on `path`. `options` are those of APIRouter.api_route."""
+        access.TABLE[f"{method} {(self.prefix + path).removeprefix(PREFIX)}"] = needs._replace(only_reads=only_reads)
+        return self.api_route(path, methods=[method], **options)
+
+    def get(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self.declare("GET", path, needs, **options)
+
+    def post(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self.declare("POST", path, needs, **options)
+
+    def put(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self.declare("PUT", path, needs, **options)
+
+    def patch(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self.declare("PATCH", path, needs, **options)
+
+    def delete(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self.declare("DELETE", path, needs, **options)
+
+
+def new_router(prefix: str = "", **options: Any) -> Routes:
     """The router of paths below /api/v2, which need a login. `options` are those of APIRouter."""
-    return APIRouter(
+    return Routes(
         prefix=PREFIX + prefix,
         dependencies=[Depends(admitted)],
         responses=documented(),

@@ -10,7 +10,7 @@ from pydantic import Field
 from paceline import secrets_masker
 from paceline.exceptions import UsageError
 from scheduler.api.models import known
-from scheduler.api.models.base import Moment
+from scheduler.api.models.base import SIGNS, Moment
 from scheduler.store.read import listing
 
 T = TypeVar("T")
@@ -21,8 +21,6 @@ LARGEST = 2**63 - 1
 #: Columns of one order, as in Airflow.
 MOST_ORDERS = 10
 #: The comparisons of a range filter, in the order of their parameters.
-SIGNS = ("gte", "gt", "lte", "lt")
-
 #: The bounds of range filters, by name and comparison.
 Ranges = dict[str, dict[str, Any]]
 #: A column, a pattern, and a prefix, as `Filters.like` takes them.

@@ -198,8 +198,9 @@ class Stream:
 def _read(
     connection: Connection, watch: Watch, *, with_instances: bool, digests: set[bytes], is_due: bool
 ) -> tuple[Changes | None, dict[bytes, Account] | None]:
-    """The changes, and the accounts of these keys if there are changes or the check is due: read last, so that no message goes
-    to a login that had ended when the change became visible.
+    """Reads the changes, then the accounts of these logins, if there are changes or the check is due.
+
+    In this order, no change reaches a login that ended before it became visible.
     """
     changes = watch.look(connection, with_instances=with_instances)
     return changes, keys.accounts(connection, digests) if is_due or changes is not None else None

@@ -72,8 +72,7 @@ def create(
         reprocess=reprocess,
         reverse=reverse,
         conf=options.with_params(conf, given, dag["params"]),
-        conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
-        max_conf_bytes=options.settings().core.max_conf_bytes,
+        core=options.settings().core,
     )
     if dry_run:
         _show_plan(options.transact(store.dry_run, wanted), dag["version"], verbose=verbose)

@@ -198,9 +198,7 @@ def trigger(
         logical_date=logical_date,
         conf=options.with_params(conf, given, dag["params"]),
         although_broken=force,
-        default_queue=options.settings().core.default_queue,
-        conf_overrides_params=options.settings().core.dag_run_conf_overrides_params,
-        max_conf_bytes=options.settings().core.max_conf_bytes,
+        core=options.settings().core,
         partition_key=partition,
     )
     options.announce("run triggered", {run.id})

@@ -120,8 +120,7 @@ def _run_flights(engine: Engine, settings: Settings, screen: Console) -> dict[st
 
     _wait_for_dag(engine)
     run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    queue = settings.core.default_queue
-    created = database.transact(engine, manual_runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", default_queue=queue)
+    created = database.transact(engine, manual_runs.trigger, DAG_ID, run_id=run_id, triggered_by="demo", core=settings.core)
     with contextlib.closing(wakeups.Wakeups(settings)) as sender:
         sender.announce("run triggered", {created.id})
     return progress.watch_run(engine, DAG_ID, run_id, console=screen)

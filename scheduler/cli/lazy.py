@@ -149,9 +149,11 @@ def _of_database(error: Exception) -> PacelineError | None:
         if sqlstates.is_passing(error.orig) or (code or "")[:2] in {"28", "3D"} or code == sqlstates.NO_RIGHT:
             return database.translate(error)
     if isinstance(error, psycopg2.OperationalError):
-        return UnreachableError(f"PostgreSQL does not answer: {_first_line(error)}. Start it, or correct PACELINE_DATABASE_URL.")
+        return UnreachableError(
+            f"PostgreSQL does not answer: {_first_line(error)}.", fix="Start it, or correct PACELINE_DATABASE_URL."
+        )
     if isinstance(error, DBAPIError) and isinstance(error.orig, psycopg2.ProgrammingError) and "dsn" in str(error.orig):
-        return UnreachableError(f"PACELINE_DATABASE_URL cannot be read: {_first_line(error.orig)}. Correct it.")
+        return UnreachableError(f"PACELINE_DATABASE_URL cannot be read: {_first_line(error.orig)}.", fix="Correct it.")
     return None
 
 

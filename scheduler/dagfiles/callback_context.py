@@ -82,7 +82,7 @@ class Reads:
         return answer["value"]
 
 
-class TaskInstance:
+class ReadOnlyTaskInstance:
     """The task instance that callbacks receive as `ti`. It reads XComs and pushes none."""
 
     def __init__(self, dag_id: str, run_id: str, known: Mapping[str, Any], task: AbstractOperator | None, log_url: str) -> None:
@@ -173,7 +173,7 @@ def _context(dag: DAG, call: Mapping[str, Any]) -> context.Context:
     names = {"dag_id": call["dag_id"], "run_id": call["run_id"]}
     run = context.DagRun(**names | {name: value for name, value in known.items() if name in context.DagRun.__slots__})
     task = dag.task_dict.get(call["ti"]["task_id"]) if call["ti"] else None
-    ti = TaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
+    ti = ReadOnlyTaskInstance(call["dag_id"], call["run_id"], call["ti"], task, call["log_url"]) if call["ti"] else None
     values = _of_run(dag, run, ti, conf_overrides=call["conf_overrides"])
     if task is not None and ti is not None:
         # If the conf does not fit the params of the task, the task failed for that reason. Its callback must still be called.
@@ -210,7 +210,7 @@ def exception_of(reason: str | None) -> BaseException | None:
     return error
 
 
-def _of_run(dag: DAG, run: context.DagRun, ti: TaskInstance | None, *, conf_overrides: bool) -> context.Context:
+def _of_run(dag: DAG, run: context.DagRun, ti: ReadOnlyTaskInstance | None, *, conf_overrides: bool) -> context.Context:
     """Return the part of the context that needs no task."""
     return {
         **context.dates(run.logical_date),
@@ -233,7 +233,7 @@ def _sla_arguments(dag: DAG, call: Mapping[str, Any]) -> tuple[Any, ...]:
     date = _moment(call["run"]["logical_date"])
     miss = SlaMiss(dag_id=dag.dag_id, task_id=call["data"]["task_id"], logical_date=date, timestamp=_moment(call["at"]))  # type: ignore[arg-type]
     blocking = [
-        TaskInstance(dag.dag_id, call["run_id"], known, dag.task_dict.get(known["task_id"]), call["log_url"])
+        ReadOnlyTaskInstance(dag.dag_id, call["run_id"], known, dag.task_dict.get(known["task_id"]), call["log_url"])
         for known in call["blocking"]
     ]
     on = f" on {date.isoformat()}" if date else ""

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -72,10 +73,12 @@ class DagFileManager:
     `run_once` is one iteration, for callers with their own loop. `start` and `stop` run it in a thread with a loop.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, scheduler_id: str, wakeups: Wakeups | None = None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, scheduler_id: Callable[[], str], wakeups: Wakeups | None = None) -> None:
         self._engine = engine
         self._settings = settings
-        self._id = scheduler_id
+        #: The ID changes if the scheduler was declared lost, which releases its claims.
+        self._scheduler_id = scheduler_id
+        self._id = scheduler_id()
         self._wakeups = wakeups
         limits = settings.scheduler
         # Changes that inotify does not report are found at the latest when an unchanged file would be parsed again.
@@ -105,7 +108,6 @@ class DagFileManager:
         #: The time, on the monotonic clock, at which the database is queried for due files again.
         self._ask_at = 0.0
         self._thread: threading.Thread | None = None
-        self._next_id: str | None = None
         #: Updated at each iteration of the thread, even while the database is unreachable. Listing a large folder takes long.
         self._iterations = StepHealth(
             "The DAG files have not been checked", 2 * settings.scheduler.scheduler_health_check_threshold
@@ -124,7 +126,7 @@ class DagFileManager:
         Without `ask`, only files that have just changed are due. Database errors are propagated. The next iteration stores the
         results that were not stored.
         """
-        self._id, self._next_id = self._next_id or self._id, None
+        self._id = self._scheduler_id()
         self._answers.extend(self._parser.collect())
         listed, removed, started = self._sync()
         parse_measures.of_iteration(listed)
@@ -141,10 +143,6 @@ class DagFileManager:
             failed=tuple(path for path, result in recorded.items() if result.problem),
             new_versions=tuple(dag_id for result in recorded.values() for dag_id in result.new_versions),
         )
-
-    def work_as(self, scheduler_id: str) -> None:
-        """Continue under another ID, because the registered one was declared lost and its claims were released."""
-        self._next_id = scheduler_id
 
     def start(self) -> None:
         """Run iterations in a thread until `stop`."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paceline.states import FAILURES, FINISHED, LOOP_STOP, Branched, Decision, RunState
+from paceline.states import FAILURES, FINISHED, Branched, Decision, RunState
 from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.deciding.rules import MOST_NAMES, Upstream, Verdict, below_setups, decide, decide_teardown, needs_sources
@@ -129,7 +129,7 @@ class _Run:
             if branched.task_no >= len(dag.tasks):
                 continue  # the run moved to a newer version without this task while it ran
             branch = dag.tasks[branched.task_no]
-            if LOOP_STOP in branched.skip:
+            if branched.LOOP_STOP in branched.skip:
                 self._stopped[branch.task_id] = min(branched.map_index, self._stopped.get(branch.task_id, branched.map_index))
             for task_id in branched.skip & dag.number.keys():
                 group = dag.tasks[dag.number[task_id]].mapped_group

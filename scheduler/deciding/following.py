@@ -6,8 +6,8 @@
 2. A join with an upstream task that no worker has cannot be ready. The report detects that, and takes no lock for it.
 3. If another join may be ready, the report stores nothing. The joins are locked in ID order, and `plan_of` plans again from the
    states of their upstream tasks, so two last siblings never both treat the other as unfinished.
-4. An upstream task that no worker had in 2. can start and end before the report is stored. So a report that may be the last one
-   checks the tasks that it left undecided again once it is stored (`undecided`).
+4. Between step 2 and the commit, such an upstream task can start and end. So a report that may be the last re-checks its
+   undecided tasks after the commit (`undecided`).
 
 The successor is the one ready task that may get the slots of the ended one (`choose_successor`). Following never oversubscribes a
 pool, since the successor needs no more slots than its predecessor gives back. It never starves another DAG, since the report passes

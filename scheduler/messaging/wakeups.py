@@ -99,13 +99,14 @@ def translate(error: BaseException) -> UnreachableError:
     """Return the Paceline error for a failed command or publish, with a message for users."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
-        return CredentialsError(f"Redis rejects the connection: {text}. Correct PACELINE_BROKER_URL.")
+        return CredentialsError(f"Redis rejects the connection: {text}.", fix="Correct PACELINE_BROKER_URL.")
     if any(phrase in text for phrase in UNTRUSTED):
         return CredentialsError(
-            f"The connection to Redis is not secure: {text}. Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://."
+            f"The connection to Redis is not secure: {text}.",
+            fix="Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://.",
         )
     start = START_EMBEDDED.format("BROKER") if isinstance(error, redis.ConnectionError) and ".sock" in text else None
-    return UnreachableError(f"Redis does not answer: {text}. {start or 'Start it, or correct PACELINE_BROKER_URL.'}")
+    return UnreachableError(f"Redis does not answer: {text}.", fix=start or "Start it, or correct PACELINE_BROKER_URL.")
 
 
 class Wakeups:

@@ -18,4 +18,4 @@ def as_paceline_error(missing: ImportError, subject: str) -> PacelineError | Non
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
     if extra is None:
         return None
-    return PacelineError(f"{subject} needs the package {package}: pip install 'paceline[{extra}]'.")
+    return PacelineError(f"{subject} needs the package {package}:", fix=f"pip install 'paceline[{extra}]'.")

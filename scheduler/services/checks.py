@@ -299,8 +299,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
     try:
         cipher = Cipher.of(settings, make=False)
     except PacelineError as error:
-        message, _, fix = str(error).partition(": ")
-        yield bad("secrets", f"{message}, although variables or connections are stored.", sentence(fix))
+        yield bad("secrets", f"{error.problem.rstrip('.:')}, although variables or connections are stored.", sentence(error.fix))
         return
     unreadable = {kind: sorted({name for name, token in found if not cipher.reads(token)}) for kind, found in stored.items()}
     for kind, names in unreadable.items():
@@ -362,10 +361,7 @@ def _guarded(check: str, look: Callable[[], Iterable[Finding]], known: Known) ->
         found = known(error)
         if found is None:
             raise
-        # Paceline's error messages end with the fix: the last sentence, or the text after the last colon.
-        text = str(found)
-        message, _, fix = text.rpartition(". " if ". " in text else ": ")
-        findings.append(bad(check, f"{message}.", sentence(fix)))
+        findings.append(bad(check, f"{found.problem.rstrip('.:')}.", sentence(found.fix)))
     return findings
 
 

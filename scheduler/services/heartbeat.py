@@ -12,13 +12,13 @@ from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
-from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.upkeep.registration import Registration
 
 log = logging.getLogger("paceline.scheduler")
 
 
-class Heartbeat(Service):
+class Heartbeat(Service, Listener):
     """Keeps the entry of one scheduler in the registry.
 
     After `start`, a thread renews the entry. Without it, each pass does. The thread pauses while `is_wanted` returns false, so
@@ -39,7 +39,7 @@ class Heartbeat(Service):
     ) -> None:
         super().__init__(engine, settings)
         config = settings.scheduler
-        self._renewed = renewed
+        self._is_wanted, self._renewed = is_wanted, renewed
         silent_s = config.scheduler_health_check_threshold
         self.interval_s = config.scheduler_heartbeat_sec
         self.registration = Registration(
@@ -48,8 +48,8 @@ class Heartbeat(Service):
         )  # fmt: skip
         self._register()
         self._renewal = Renewal(
-            settings, process_id=lambda: self.scheduler_id, interval_s=self.interval_s, timeout_s=silent_s,
-            application="paceline scheduler", wanted=is_wanted, renewed=lambda *_: renewed(),
+            settings, self, process_id=lambda: self.scheduler_id, interval_s=self.interval_s, timeout_s=silent_s,
+            application="paceline scheduler",
         )  # fmt: skip
 
     @property
@@ -59,6 +59,12 @@ class Heartbeat(Service):
 
     def start(self) -> None:
         self._renewal.start()
+
+    def is_wanted(self) -> bool:
+        return self._is_wanted()
+
+    def renewed(self, process_id: str, sent_at: float) -> None:
+        self._renewed()
 
     def run_once(self) -> Result:
         measures.count("scheduler_heartbeat")

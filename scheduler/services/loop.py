@@ -70,8 +70,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     with role.running("scheduler", settings.run_folder) as process:
         loop = SchedulerLoop(engine, settings, name=name, pidfile=process.pidfile, began=began)
         process.ending.callback(loop.close)
-        files = DagFileManager(engine, settings, loop.scheduler_id, wakeups=Wakeups(settings))
-        loop.heartbeat.registration.entered = files.work_as
+        files = DagFileManager(engine, settings, lambda: loop.scheduler_id, wakeups=Wakeups(settings))
         files.start()
         process.ending.callback(files.stop)
         report = loop.health.combined(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)

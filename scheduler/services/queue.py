@@ -163,7 +163,7 @@ def _choose_and_queue(
     free = free_capacity(pools, counts, settings, window)
     _note_full(chosen.full, free)
     _park_and_unpark(connection, chosen, free, parked, without_slots)
-    all_held, more = not chosen.held_elsewhere, True
+    all_pools_held, more = not waiting.held_elsewhere, True
     while more:
         free, more = _round(connection, chosen, pools, free, limits, settings=settings, scheduler_id=scheduler_id, window=window)
     # The messages that each queue and its workers hold now.
@@ -171,7 +171,7 @@ def _choose_and_queue(
     window.leave(held, at_s)
     chosen.waits |= bool(chosen.full.queues)
     chosen.ahead = max((count - counts.places.get(name, 0) for name, count in held.items()), default=0)
-    if all_held:
+    if all_pools_held:
         _allow_passing_on(connection, pools, free, chosen.full, {name for name in chosen.full.queues if name not in counts.places})
     return chosen
 
@@ -292,7 +292,7 @@ def _exclude(full: Full, free: FreeCapacity, batch: list[Waiting], ours: list[Wa
 
 
 def _largest(pools: Mapping[str, Pool], free: FreeCapacity, settings: Settings) -> Mapping[str, int]:
-    """The largest number of slots, by pool, of a task to consider. With reservation, a task that does not fit now counts too."""
+    """By pool, the most slots a candidate may need. With reservation, candidates too big for the free slots count too."""
     if not settings.scheduler.pool_reservation:
         return free.pools
     return {pool.name: UNLIMITED if pool.slots < 0 else pool.slots for pool in pools.values()}

@@ -23,7 +23,7 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, run_facts, runs
 
-#: The end of a task is visible when its transaction commits. After a longer commit, the run counts as unexamined for longest.
+#: The end of a task becomes visible at commit. If the commit takes longer than this, only the oldest-first examination finds it.
 LATE = timedelta(seconds=5)
 #: Task instances checked in one sweep; further runs come first in the next one.
 MOST_INSTANCES = 20_000

@@ -11,7 +11,7 @@ from scheduler.settings import Settings
 
 
 def attach(settings: Settings) -> None:
-    """Let the process that this command starts be observed, as the settings `metrics`, `tracing` and `lineage` have it."""
+    """Turn on the configured metrics, tracing and lineage for this process."""
     if settings.metrics.prometheus or settings.metrics.statsd or settings.tracing.otlp_endpoint or settings.lineage.url:
         role.extensions.append(functools.partial(_extend, settings))
 

@@ -120,7 +120,7 @@ class Ground:
             (folder / name).write_bytes(data)
         quick = self.settings.scheduler.model_copy(update={"dag_file_processor_timeout": 5.0, "parsing_processes": 4})
         paths = self.settings.paths.model_copy(update={"dags_folder": folder})
-        manager = DagFileManager(self.engine, self.settings.model_copy(update={"paths": paths, "scheduler": quick}), "s#1")
+        manager = DagFileManager(self.engine, self.settings.model_copy(update={"paths": paths, "scheduler": quick}), lambda: "s#1")
         pending = set(files)
 
         def all_read() -> bool:

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from billiard.process import current_process
@@ -24,7 +24,6 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, stop_signals
 from scheduler.process.health import Complaint, Health
 from scheduler.process.parent_death import die_with_parent
-from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.hot_path import HotPath
@@ -67,17 +66,16 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     engine = startup.ready(settings, application="paceline worker", keep=0)
     with role.running("worker", settings.run_folder) as process:
         ending = process.ending
-        worker = build(settings, name=name, queues=queues, concurrency=concurrency, engine=engine, pidfile=process.pidfile)
-        worker.stopped_early = process.stop.is_set
-        killer = worker.killer
-        killer.start()
-        ending.callback(killer.end)
+        worker = build(
+            settings, name=name, queues=queues, concurrency=concurrency, engine=engine, process=process, environment=environment
+        )
+        worker.killer.start()
+        ending.callback(worker.killer.end)
         worker_id = worker.heartbeat.registration.enter()
         worker.heartbeat.start()
         ending.callback(worker.heartbeat.finish)
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
-        worker.stopper.leave = lambda: _leave(killer, environment if worker.watchdog.restarts else None)
         reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
         reaper.start()
         ending.callback(reaper.end)
@@ -93,20 +91,15 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
     return int(worker.exitcode or 0)
 
 
-def _leave(killer: TaskKiller, environment: Mapping[str, str] | None) -> NoReturn:
-    """End the process at once, or restart it if there is an environment."""
-    killer.end()
-    if environment is not None:
-        _start_again(environment)
-    os._exit(1)
-
-
 def _start_again(environment: Mapping[str, str]) -> NoReturn:
     """Execute the same command in the same process."""
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
 
 
-def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine, pidfile: Pidfile) -> "Worker":
+def build(
+    settings: Settings, *, name: str, queues: Sequence[str], concurrency: int, engine: Engine, process: role.Role,
+    environment: Mapping[str, str],
+) -> "Worker":  # fmt: skip
     """Create a worker that is not started or registered yet. Removes secrets from os.environ, so that user code cannot read
     them.
     """
@@ -127,7 +120,7 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
     host = socket.gethostname()
     registration = Registration(
         engine, settings, kind="worker", name=f"{name}@{host}", silent_s=settings.worker.heartbeat_timeout, log=worker_log,
-        pidfile=pidfile, queues=queues, concurrency=concurrency,
+        pidfile=process.pidfile, queues=queues, concurrency=concurrency,
     )  # fmt: skip
     heartbeat = HeartbeatThread(engine, running_tasks, registration, settings)
     watchdog = Watchdog(settings, tuple(queues), concurrency)
@@ -137,7 +130,8 @@ def build(settings: Settings, *, name: str, queues: Sequence[str], concurrency: 
         # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
-                        events=events, hostname=f"{name}@{host}", concurrency=concurrency, queues=list(queues))  # fmt: skip
+                        events=events, process=process, environment=environment, hostname=f"{name}@{host}",
+                        concurrency=concurrency, queues=list(queues))  # fmt: skip
     heartbeat.watch(stopper=worker.stopper, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids)
     return worker
 
@@ -165,20 +159,19 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def __init__(
         self, *, running_tasks: RunningTasks, heartbeat: HeartbeatThread, watchdog: Watchdog, settings: Settings,
-        events: InPlaceEvents, **options: Any,
+        events: InPlaceEvents, process: role.Role, environment: Mapping[str, str], **options: Any,
     ) -> None:  # fmt: skip
         self.heartbeat = heartbeat
         self.watchdog = watchdog
         self.running_tasks = running_tasks
         self.in_place_events = events
         self.killer = TaskKiller(running_tasks)
-        self.stopper = TaskStopper(
-            running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heartbeat.abandon
-        )
+        self._process, self._environment = process, environment
         self._draining, wake = os.pipe()
-        self.stopper.on_drain = lambda: os.write(wake, b"x")
-        #: Whether a stop signal arrived before `install_platform_tweaks` installed its handlers.
-        self.stopped_early: Callable[[], bool] = lambda: False
+        self.stopper = TaskStopper(
+            running_tasks, grace_s=settings.worker.grace_sec, pool=self.pool_pids, on_abort=heartbeat.abandon,
+            on_drain=lambda: os.write(wake, b"x"), leave=self._leave,
+        )  # fmt: skip
         signals.setup_logging.connect(_leave_logging_alone, weak=False)
         # Heartbeats to Flower stay on: without them Flower could not enable task events.
         control.Panel.data = remote_control.commands(self.stopper.drain)
@@ -189,7 +182,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         for number in stop_signals.NUMBERS:
             signal.signal(number, lambda *_: self.stopper.drain())
         signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
-        if self.stopped_early():
+        if self._process.stop.is_set():  # a stop signal arrived before this
             self.stopper.drain()
 
     def register_with_event_loop(self, hub: Any) -> None:
@@ -226,6 +219,13 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def own_pids(self) -> Collection[int]:
         """Return the process IDs of the worker's own children, which belong to no task."""
         return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
+
+    def _leave(self) -> NoReturn:
+        """End the process at once, or restart it if the watchdog wants it."""
+        self.killer.end()
+        if self.watchdog.restarts:
+            _start_again(self._environment)
+        os._exit(1)
 
     def _drain(self) -> None:
         """Take no more messages, without waiting for the next tick."""

@@ -17,7 +17,7 @@ from scheduler.process.vital_thread import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
-from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.upkeep.registration import Registration
 from workers.process import logs
 from workers.process.logs import worker_log
@@ -49,7 +49,7 @@ class Lost:
     exclusive: bool = False
 
 
-class HeartbeatThread(VitalThread):
+class HeartbeatThread(VitalThread, Listener):
     """Writes a heartbeat every `interval_s` seconds and reports lost dispatches at once.
 
     While the database is unreachable, both wait. Reports are not lost.
@@ -79,10 +79,8 @@ class HeartbeatThread(VitalThread):
         self.database = ServerHealth()
         #: Another thread renews the heartbeat, because this one may have to wait for the broker.
         self._renewal = Renewal(
-            settings, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
+            settings, self, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
             application="paceline worker",
-            renewed=self._renewed, failed=self._database_failed, refused=lambda worker_id: running_tasks.lease(worker_id, 0.0),
-            drain=self._drain, draining=self._is_draining, running=running_tasks.claimed, doubted=self._doubt,
         )  # fmt: skip
 
     @property
@@ -175,16 +173,22 @@ class HeartbeatThread(VitalThread):
         try:
             work()
         except DBAPIError as error:
-            self._database_failed(error.orig)
+            self.failed(error.orig)
         except Exception:
             worker_log.exception("a heartbeat failed; the next attempt is in %g s", self._interval_s)
 
-    def _database_failed(self, error: BaseException | None) -> None:
+    def failed(self, error: BaseException | None) -> None:
         if self.database.failed("PostgreSQL does not answer; tasks that end are reported once it does."):
             worker_log.warning("PostgreSQL does not answer (%s); heartbeats continue when it does", str(error).strip())
 
-    def _renewed(self, worker_id: str, sent_at: float) -> None:
-        self._running_tasks.lease(worker_id, sent_at + lease_s(self.health.limit_s))
+    def claimed(self) -> Mapping[str, int]:
+        return self._running_tasks.claimed()
+
+    def refused(self, process_id: str) -> None:
+        self._running_tasks.lease(process_id, 0.0)
+
+    def renewed(self, process_id: str, sent_at: float) -> None:
+        self._running_tasks.lease(process_id, sent_at + lease_s(self.health.limit_s))
         self.health.ran()
         if self.database.answered():
             worker_log.info("PostgreSQL answers again")
@@ -217,13 +221,13 @@ class HeartbeatThread(VitalThread):
                 self._orphans.end(self._pool())
         self._restart_if_silent()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """End when the running tasks have ended, because a person asked for it."""
         if self._stopper is not None and not self._stopper.draining:
             worker_log.warning("stopping: this worker was asked to drain")
             self._stopper.drain()
 
-    def _is_draining(self) -> bool:
+    def is_draining(self) -> bool:
         return self._stopper is not None and self._stopper.draining
 
     def _restart_if_silent(self) -> None:
@@ -234,7 +238,7 @@ class HeartbeatThread(VitalThread):
             worker_log.error("the worker has free slots but takes no messages although some wait: restarting it")
             self._stopper.drain()
 
-    def _doubt(self, dispatches: Mapping[str, int]) -> None:
+    def doubted(self, dispatches: Mapping[str, int]) -> None:
         """Let this thread compare at once."""
         self._doubted = dispatches
         self._lost.put(None)

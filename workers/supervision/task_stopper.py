@@ -43,6 +43,7 @@ class TaskStopper(VitalThread):
     """The thread that stops tasks.
 
     `pool` returns the process IDs of the pool processes. `on_abort` receives the running tasks when the worker ends at once.
+    `on_drain` is called when the worker begins to drain, and must be safe in a signal handler. `leave` ends the process at once.
     """
 
     def __init__(
@@ -52,12 +53,16 @@ class TaskStopper(VitalThread):
         grace_s: float,
         pool: Callable[[], Collection[int]],
         on_abort: Callable[[list[Running]], None],
+        on_drain: Callable[[], object],
+        leave: Callable[[], None],
     ) -> None:
         super().__init__(name="task-stopper", daemon=True)
         self._running_tasks = running_tasks
         self._grace_s = grace_s
         self._pool = pool
         self._on_abort = on_abort
+        self._on_drain = on_drain
+        self._leave = leave
         self._requests: dict[str, _Request] = {}
         self._killed: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -66,10 +71,6 @@ class TaskStopper(VitalThread):
         self._abort = threading.Event()
         self._done = threading.Event()
         self.health = StepHealth("The thread that stops tasks has not run", SILENT_S)
-        #: Ends the process at once.
-        self.leave: Callable[[], None] = lambda: os._exit(1)
-        #: Called when the worker begins to drain. Must be safe in a signal handler.
-        self.on_drain: Callable[[], object] = lambda: None
         #: The time of the event loop's last tick. It does not tick while the broker is unreachable.
         self.loop_seen_at = time.monotonic()
 
@@ -86,7 +87,7 @@ class TaskStopper(VitalThread):
             # First the pool processes: no task may continue in place once the thread has logged that the worker stops.
             self._running_tasks.drain()
             self._drained_since = time.monotonic()
-            self.on_drain()
+            self._on_drain()
         else:
             self.abort()
 
@@ -174,4 +175,4 @@ class TaskStopper(VitalThread):
         for pid in self._pool():
             kill_tree(pid)
         self._on_abort(running)
-        self.leave()
+        self._leave()

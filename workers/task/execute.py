@@ -27,7 +27,8 @@ from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, 
 from workers.task.runtimes import Runtime
 from workers.task.store import Store
 
-#: Seconds that an exclusive task waits for the lease of its worker before it counts as running: less than until it counts as lost.
+#: How long an exclusive task waits for the lease of its worker before it is entered as running. Must be shorter than the time
+#: until it counts as lost.
 LEASE_WAIT_S = 10.0
 REFUSED = "the report was refused: this try is no longer the current one, or a stop was requested"
 EMPTY = Ending(TaskState.SUCCESS)

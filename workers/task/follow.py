@@ -92,8 +92,7 @@ class Follower:
         return answer.is_stored
 
     def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
-        """Whether this report was the last one that could decide a task below or end the run, and was planned without that
-        knowledge.
+        """Whether no later report can decide the remaining downstream tasks or end the run, although the plan assumed one would.
 
         A task instance that waited when the report began can start and end before the report is stored.
         """

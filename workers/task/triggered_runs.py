@@ -92,7 +92,6 @@ class _Request:
         return f"{self.claim.dag_id}.{self.claim.task_id}"
 
     def _create(self, connection: Connection) -> None:
-        core = self.settings.core
         manual_runs.trigger(
             connection,
             self.dag_id,
@@ -100,10 +99,8 @@ class _Request:
             logical_date=self.logical_date,
             conf=self.conf,
             triggered_by=self._by,
-            default_queue=core.default_queue,
-            conf_overrides_params=core.dag_run_conf_overrides_params,
+            core=self.settings.core,
             writer=self.claim.writer,
-            max_conf_bytes=core.max_conf_bytes,
         )
         self._remember(connection, self.run_id)
 

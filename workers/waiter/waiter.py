@@ -30,7 +30,7 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
-from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
@@ -79,7 +79,7 @@ async def _until_signalled(waiter: "Waiter", stopped_early: threading.Event) -> 
     await waiter.run(stop)
 
 
-class Waiter:
+class Waiter(Listener):
     """Claims triggers, awaits each in its own asyncio task, and writes fired triggers in batches."""
 
     def __init__(self, engine: Engine, settings: Settings, *, name: str | None = None, pidfile: Pidfile | None = None) -> None:
@@ -119,11 +119,16 @@ class Waiter:
         self._ticked_at = time.monotonic()
         limits = settings.waiter
         self._renewal = Renewal(
-            settings, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec, timeout_s=limits.heartbeat_timeout,
-            application="paceline waiter", renewed=lambda *_: self._heartbeat.ran(),
-            # While a trigger blocks the loop, the heartbeat must expire, so that other waiters take over.
-            wanted=lambda: self._loop(time.monotonic()) is None,
+            settings, self, process_id=lambda: self.waiter_id, interval_s=limits.heartbeat_sec,
+            timeout_s=limits.heartbeat_timeout, application="paceline waiter",
         )  # fmt: skip
+
+    def is_wanted(self) -> bool:
+        """While a trigger blocks the loop, the heartbeat must expire, so that other waiters take over."""
+        return self._loop(time.monotonic()) is None
+
+    def renewed(self, process_id: str, sent_at: float) -> None:
+        self._heartbeat.ran()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all duties until `stop`, then release the remaining triggers."""

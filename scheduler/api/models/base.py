@@ -1,11 +1,14 @@
 """The base classes and types of all shapes."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
+#: The comparisons of range filters.
+SIGNS = ("gte", "gt", "lte", "lt")
 #: Kinds of things whose numbers are shown as UUIDs, so that two kinds never share one.
 INSTANCE_NUMBER, VERSION_NUMBER = 2, 3
 
@@ -25,6 +28,13 @@ class Body(BaseModel):
     """A request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def with_bounds(*names: str, signs: Iterable[str] = SIGNS) -> type[Body]:
+    """A base of bodies with these comparisons of each of these range filters, by name. `duration` is in seconds."""
+    kinds = {f"{name}_{sign}": float if name == "duration" else Moment for name in names for sign in signs}
+    fields: Any = {name: (kind | None, None) for name, kind in kinds.items()}
+    return create_model("Bounds", __base__=Body, **fields)
 
 
 def from_row(name: str) -> Any:

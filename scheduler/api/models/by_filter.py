@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from scheduler.api.models import known
-from scheduler.api.models.base import Body, Model, Moment
+from scheduler.api.models.base import Body, Model, with_bounds
 from scheduler.api.models.task_instances import MARKABLE
 
 #: An empty list or pattern is rejected, because it would select everything.
@@ -14,17 +14,9 @@ Numbers = Annotated[list[int], Field(min_length=1, max_length=10_000)]
 Pattern = Annotated[str, Field(min_length=1)]
 
 
-class Filter(Body):
+class Filter(with_bounds("run_after", "logical_date", "start_date", "end_date", signs=("gte", "lte"))):  # type: ignore[misc]
     """Conditions that must all hold. A pattern is an SQL LIKE pattern that ignores case."""
 
-    run_after_gte: Moment | None = None
-    run_after_lte: Moment | None = None
-    logical_date_gte: Moment | None = None
-    logical_date_lte: Moment | None = None
-    start_date_gte: Moment | None = None
-    start_date_lte: Moment | None = None
-    end_date_gte: Moment | None = None
-    end_date_lte: Moment | None = None
     dag_ids: Names | None = None
     dag_id_pattern: Pattern | None = None
     dag_run_ids: Names | None = None

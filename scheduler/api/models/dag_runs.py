@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from paceline.states import RunState
-from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row
+from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row, with_bounds
 
 #: The value of triggered_by in Airflow, by the part before the colon in the one that Paceline stores.
 MADE_BY = {"cli": "cli", "demo": "cli", "schedule": "timetable", "backfill": "backfill", "asset": "asset", "api": "rest_api"}
@@ -112,7 +112,7 @@ class DagRunsClear(DagRunClear):
     partition_date_end: Moment | None = None
 
 
-class DagRunsFilter(Body):
+class DagRunsFilter(with_bounds("run_after", "logical_date", "start_date", "end_date", "duration")):  # type: ignore[misc]
     """A list of runs by filters in the body."""
 
     order_by: str | None = None
@@ -120,24 +120,4 @@ class DagRunsFilter(Body):
     page_limit: int = Field(100, ge=0)
     dag_ids: list[str] | None = None
     states: list[RunState | None] | None = None
-    run_after_gte: Moment | None = None
-    run_after_gt: Moment | None = None
-    run_after_lte: Moment | None = None
-    run_after_lt: Moment | None = None
-    logical_date_gte: Moment | None = None
-    logical_date_gt: Moment | None = None
-    logical_date_lte: Moment | None = None
-    logical_date_lt: Moment | None = None
-    start_date_gte: Moment | None = None
-    start_date_gt: Moment | None = None
-    start_date_lte: Moment | None = None
-    start_date_lt: Moment | None = None
-    end_date_gte: Moment | None = None
-    end_date_gt: Moment | None = None
-    end_date_lte: Moment | None = None
-    end_date_lt: Moment | None = None
-    duration_gte: float | None = None
-    duration_gt: float | None = None
-    duration_lte: float | None = None
-    duration_lt: float | None = None
     conf_contains: str | None = None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from paceline.states import BACKFILL_MAX_ACTIVE_RUNS
 from scheduler.api.models.base import Body, Model, Moment, Page, from_row
 from scheduler.store.queueing.pools import NAME_MAX_LENGTH
 
@@ -175,7 +176,7 @@ class BackfillBody(Body):
     run_backwards: bool = False
     dag_run_conf: dict[str, Any] | None = None
     reprocess_behavior: Literal["none", "failed", "completed"] = "none"
-    max_active_runs: int = Field(10, ge=1, le=2**31 - 1)
+    max_active_runs: int = Field(BACKFILL_MAX_ACTIVE_RUNS, ge=1, le=2**31 - 1)
     run_on_latest_version: bool | None = None
 
 

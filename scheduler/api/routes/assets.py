@@ -6,6 +6,7 @@ from fastapi import Body, Depends, Query
 
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.api import params
+from scheduler.api.access import OPERATOR, OPERATOR_OF_DAG, VIEWER, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import assets as models
 from scheduler.api.models.base import Moment
@@ -13,7 +14,7 @@ from scheduler.api.models.dag_runs import DagRun, TriggerBody
 from scheduler.api.params import Limit, Number, Page, Strings, patterns, ranges
 from scheduler.api.routes.dag_runs import trigger
 from scheduler.store.dags import assets as store
-from scheduler.store.read import dags, listing, records
+from scheduler.store.read import assets, dags, listing
 from scheduler.store.read.listing import in_memory
 
 router = new_router(tags=["Asset"])
@@ -22,7 +23,7 @@ ORDERS = {"id", "name", "uri", "created_at", "updated_at"}
 BeforeParam = Annotated[Moment | None, Query()]
 
 
-@router.get("/assets", response_model=models.AssetPage)
+@router.get("/assets", VIEWER, response_model=models.AssetPage)
 def get_assets(
     api: Api,
     page: Page,
@@ -42,7 +43,7 @@ def get_assets(
     return {"assets": found.rows, "total_entries": found.total}
 
 
-@router.get("/assets/aliases", response_model=models.AssetAliasPage)
+@router.get("/assets/aliases", VIEWER, response_model=models.AssetAliasPage)
 def get_asset_aliases(
     api: Api, page: Page, patterns_: Annotated[params.Patterns, Depends(patterns(name="name"))]
 ) -> dict[str, Any]:
@@ -50,13 +51,13 @@ def get_asset_aliases(
     return {"asset_aliases": [], "total_entries": 0}
 
 
-@router.get("/assets/aliases/{asset_alias_id}")
+@router.get("/assets/aliases/{asset_alias_id}", VIEWER)
 def get_asset_alias(api: Api, asset_alias_id: Number) -> None:
     """Always 404: Paceline has no asset aliases."""
     raise NotFoundError(f"There is no asset alias {asset_alias_id}.")
 
 
-@router.get("/assets/events", response_model=models.AssetEventPage)
+@router.get("/assets/events", VIEWER, response_model=models.AssetEventPage)
 def get_asset_events(
     api: Api,
     page: Page,
@@ -69,13 +70,13 @@ def get_asset_events(
     source_map_index: int | None = None,
 ) -> dict[str, Any]:
     """List updates of assets."""
-    filters = records.ASSET_EVENTS.filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
+    filters = assets.ASSET_EVENTS.filters().equals("asset_id", asset_id).equals("source_dag_id", source_dag_id)
     filters.equals("source_task_id", source_task_id).equals("source_run_id", source_run_id)
     filters.equals("source_map_index", source_map_index).like_each(patterns_)
-    return api.page("asset_events", records.ASSET_EVENTS, filters.in_ranges(ranges_), page)
+    return api.page("asset_events", assets.ASSET_EVENTS, filters.in_ranges(ranges_), page)
 
 
-@router.post("/assets/events", response_model=models.AssetEvent)
+@router.post("/assets/events", OPERATOR, response_model=models.AssetEvent)
 def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     """Record an update of an asset. This can trigger the DAGs scheduled on it."""
     if body.access_control is not None:
@@ -83,16 +84,16 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     asset = known(api, body.asset_id)
     made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}", body.partition_key)
     api.announce("asset updated")
-    return api.read(records.ASSET_EVENTS.by_keys, [made["id"]])[0]
+    return api.read(assets.ASSET_EVENTS.by_keys, [made["id"]])[0]
 
 
-@router.get("/assets/{asset_id}", response_model=models.Asset)
+@router.get("/assets/{asset_id}", VIEWER, response_model=models.Asset)
 def get_asset(api: Api, asset_id: Number) -> dict[str, Any]:
     """Show an asset."""
     return known(api, asset_id)
 
 
-@router.post("/assets/{asset_id}/materialize", response_model=DagRun)
+@router.post("/assets/{asset_id}/materialize", OPERATOR, response_model=DagRun)
 def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | None, Body()] = None) -> dict[str, Any]:
     """Trigger the DAG that updates an asset."""
     asset = known(api, asset_id)
@@ -104,7 +105,7 @@ def materialize_asset(api: Api, asset_id: Number, body: Annotated[TriggerBody | 
     return trigger(api, producers[0], body or TriggerBody())
 
 
-@router.get("/assets/{asset_id}/queuedEvents", response_model=models.QueuedEventPage)
+@router.get("/assets/{asset_id}/queuedEvents", VIEWER, response_model=models.QueuedEventPage)
 def get_asset_queued_events(
     api: Api, asset_id: Number, before: BeforeParam = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
 ) -> dict[str, Any]:
@@ -112,13 +113,13 @@ def get_asset_queued_events(
     return _queued(api, known(api, asset_id)["uri"], None, before, params.page(limit, offset))
 
 
-@router.delete("/assets/{asset_id}/queuedEvents", status_code=204)
+@router.delete("/assets/{asset_id}/queuedEvents", OPERATOR, status_code=204)
 def delete_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that DAGs wait to consume."""
     _drop(api, known(api, asset_id)["uri"], None, before)
 
 
-@router.get("/dags/{dag_id}/assets/queuedEvents", response_model=models.QueuedEventPage)
+@router.get("/dags/{dag_id}/assets/queuedEvents", VIEWER_OF_DAG, response_model=models.QueuedEventPage)
 def get_dag_asset_queued_events(
     api: Api, dag_id: str, before: BeforeParam = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
 ) -> dict[str, Any]:
@@ -127,13 +128,13 @@ def get_dag_asset_queued_events(
     return _queued(api, None, dag_id, before, params.page(limit, offset))
 
 
-@router.delete("/dags/{dag_id}/assets/queuedEvents", status_code=204)
+@router.delete("/dags/{dag_id}/assets/queuedEvents", OPERATOR_OF_DAG, status_code=204)
 def delete_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = None) -> None:
     """Drop the updates that a DAG waits to consume."""
     _drop(api, None, dag_id, before)
 
 
-@router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", response_model=models.QueuedEvent)
+@router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", VIEWER_OF_DAG, response_model=models.QueuedEvent)
 def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> dict[str, Any]:
     """Show whether a DAG waits to consume updates of an asset."""
     found = _queued(api, known(api, asset_id)["uri"], dag_id, before, params.page(1))["queued_events"]
@@ -142,20 +143,20 @@ def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: 
     return dict(found[0])
 
 
-@router.delete("/dags/{dag_id}/assets/{asset_id}/queuedEvents", status_code=204)
+@router.delete("/dags/{dag_id}/assets/{asset_id}/queuedEvents", OPERATOR_OF_DAG, status_code=204)
 def delete_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that a DAG waits to consume."""
     _drop(api, known(api, asset_id)["uri"], dag_id, before)
 
 
 def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None, page: listing.Page) -> dict[str, Any]:
-    rows = api.read(records.queued_events, uri=uri, dag_id=dag_id, before=before)
+    rows = api.read(assets.queued_events, uri=uri, dag_id=dag_id, before=before)
     found = in_memory(rows, page, orders={"dag_id", "uri"}, default=("dag_id", "uri"))
     return {"queued_events": found.rows, "total_entries": found.total}
 
 
 def _drop(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> None:
-    if not api.write(records.delete_queued_events, uri=uri, dag_id=dag_id, before=before):
+    if not api.write(assets.delete_queued_events, uri=uri, dag_id=dag_id, before=before):
         raise NotFoundError("There is no queued update to drop.")
 
 
@@ -170,11 +171,11 @@ def known(api: Call, asset_id: Number) -> dict[str, Any]:
 def _all(api: Call) -> list[dict[str, Any]]:
     """Every asset, with the tasks that update it and the DAGs that wait for it."""
     rows = api.read(store.assets)
-    numbers = api.read(records.asset_numbers, [row["uri"] for row in rows])
-    facts = api.read(records.asset_facts)
+    numbers = api.read(assets.asset_numbers, [row["uri"] for row in rows])
+    facts = api.read(assets.asset_facts)
     found = []
     for row in rows:
-        own = facts.get(row["uri"], {"created_at": records.EPOCH, "last_id": None})
+        own = facts.get(row["uri"], {"created_at": assets.EPOCH, "last_id": None})
         times = {"created_at": own["created_at"], "updated_at": row["updated_at"] or own["created_at"]}
         producers = [one.split(".", 1) if one.count(".") == 1 else one.rsplit(".", 1) for one in row["updated_by"]]
         found.append(

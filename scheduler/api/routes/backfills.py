@@ -3,6 +3,7 @@
 from typing import Any
 
 from paceline.exceptions import UsageError
+from scheduler.api.access import OPERATOR_OF_ANY, VIEWER_OF_ANY
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Number, Page
@@ -12,7 +13,7 @@ from scheduler.store.read import records
 router = new_router(prefix="/backfills", tags=["Backfill"])
 
 
-@router.get("", response_model=models.BackfillPage)
+@router.get("", VIEWER_OF_ANY, response_model=models.BackfillPage)
 def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str, Any]:
     """List backfills."""
     if dag_id is not None:
@@ -21,7 +22,7 @@ def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str,
     return api.page("backfills", records.BACKFILLS, filters, page)
 
 
-@router.post("", response_model=models.Backfill)
+@router.post("", OPERATOR_OF_ANY, response_model=models.Backfill)
 def create_backfill(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     """Create the missing runs of a DAG between two dates."""
     created = api.write(actions.create, _wanted(api, body))
@@ -29,32 +30,32 @@ def create_backfill(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     return api.read(records.backfill, created["id"])
 
 
-@router.post("/dry_run", response_model=models.BackfillDryRun)
+@router.post("/dry_run", OPERATOR_OF_ANY, only_reads=True, response_model=models.BackfillDryRun)
 def create_backfill_dry_run(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     """List the runs that a backfill would create or repeat."""
     rows = [row for row in api.read(actions.dry_run, _wanted(api, body)) if row["state"] == "waiting"]
     return {"backfills": rows, "total_entries": len(rows)}
 
 
-@router.get("/{backfill_id}", response_model=models.Backfill)
+@router.get("/{backfill_id}", VIEWER_OF_ANY, response_model=models.Backfill)
 def get_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     """Show a backfill."""
     return _one(api, backfill_id, "viewer")
 
 
-@router.put("/{backfill_id}/pause", response_model=models.Backfill)
+@router.put("/{backfill_id}/pause", OPERATOR_OF_ANY, response_model=models.Backfill)
 def pause_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     """Create and start no more runs of a backfill."""
     return _change(api, backfill_id, actions.pause)
 
 
-@router.put("/{backfill_id}/unpause", response_model=models.Backfill)
+@router.put("/{backfill_id}/unpause", OPERATOR_OF_ANY, response_model=models.Backfill)
 def unpause_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     """Continue a paused backfill."""
     return _change(api, backfill_id, actions.resume)
 
 
-@router.put("/{backfill_id}/cancel", response_model=models.Backfill)
+@router.put("/{backfill_id}/cancel", OPERATOR_OF_ANY, response_model=models.Backfill)
 def cancel_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     """End a backfill: its queued runs fail, its running ones continue."""
     return _change(api, backfill_id, actions.cancel)
@@ -64,7 +65,6 @@ def _wanted(api: Call, body: models.BackfillBody) -> actions.BackfillRequest:
     api.require(body.dag_id, "operator")
     if body.run_on_latest_version is False:
         raise UsageError("A backfill always runs on the newest version of its DAG.")
-    core = api.settings.core
     return actions.BackfillRequest(
         dag_id=body.dag_id,
         first=body.from_date,
@@ -74,8 +74,7 @@ def _wanted(api: Call, body: models.BackfillBody) -> actions.BackfillRequest:
         reverse=body.run_backwards,
         conf=body.dag_run_conf or None,
         created_by=f"api:{api.account.name}",
-        conf_overrides_params=core.dag_run_conf_overrides_params,
-        max_conf_bytes=core.max_conf_bytes,
+        core=api.settings.core,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from paceline.exceptions import ConflictError, PacelineError, UsageError
 from paceline.states import TaskState
 from scheduler.api import params
+from scheduler.api.access import OPERATOR_OF_ANY
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import by_filter as models
 from scheduler.api.routes.dag_runs import delete_run
@@ -24,7 +25,7 @@ RANGES = ("run_after", "logical_date", "start_date", "end_date")
 MOST_DAGS, MOST_ERRORS = 100, 20
 
 
-@router.post("/clearByFilter", response_model=models.ByFilter)
+@router.post("/clearByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
 def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
     clear_all = functools.partial(
@@ -34,7 +35,7 @@ def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     return _changed(api, body, clear_all)
 
 
-@router.post("/markByFilter", response_model=models.ByFilter)
+@router.post("/markByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
 def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     """Mark all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
     chosen, state = _chosen(api, body.filter), TaskState(body.new_state)
@@ -42,7 +43,7 @@ def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     return _changed(api, body, mark_all)
 
 
-@router.post("/deleteByFilter", response_model=models.ByFilter)
+@router.post("/deleteByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
 def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
     """Delete all runs that a filter selects, except runs with a task instance on a worker or a teardown that has yet to run."""
     filters = _common(api, runs.RUNS.filters(), body.filter)

@@ -6,6 +6,7 @@ from typing import Any
 from paceline import secrets_masker
 from paceline.exceptions import PacelineError
 from scheduler.api import params
+from scheduler.api.access import ADMIN, OPERATOR
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, one, routes
@@ -58,6 +59,8 @@ CONNECTIONS = Kind(
     parameter="connection_id",
     field="connection_id",
     field_of_change="connection_id",
+    viewer=OPERATOR,
+    editor=ADMIN,
     column="conn_id",
     shown=models.Connection,
     page=models.ConnectionPage,

@@ -18,7 +18,7 @@ from paceline import states
 from paceline.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
 from paceline.states import RunState
 from scheduler.api import bulk, other_dags, params
-from scheduler.api.access import RUN
+from scheduler.api.access import OPERATOR_OF_DAG, RUN, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, check_again, new_router
 from scheduler.api.errors import ForbiddenError, UnauthenticatedError
 from scheduler.api.models import dag_runs as models
@@ -28,7 +28,7 @@ from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
 from scheduler.services import run_files
 from scheduler.store.actions import clear, delete, mark
-from scheduler.store.read import dags, instances, records, runs
+from scheduler.store.read import assets, dags, instances, runs, xcoms
 from scheduler.store.read.listing import Filters, Page
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Changes, Runs, Tasks
@@ -42,7 +42,7 @@ LONGEST_KEY = 200
 SHORTEST_INTERVAL_S = 0.1
 
 
-@router.get("/dags/{dag_id}/dagRuns", response_model=models.DagRunPage)
+@router.get("/dags/{dag_id}/dagRuns", VIEWER_OF_DAG, response_model=models.DagRunPage)
 def get_dag_runs(
     api: Api,
     dag_id: str,
@@ -68,7 +68,7 @@ def get_dag_runs(
     return api.page("dag_runs", runs.RUNS, filters, page)
 
 
-@router.post("/dags/{dag_id}/dagRuns/list", response_model=models.DagRunPage)
+@router.post("/dags/{dag_id}/dagRuns/list", VIEWER_OF_DAG, only_reads=True, response_model=models.DagRunPage)
 def get_list_dag_runs_batch(api: Api, dag_id: str, body: models.DagRunsFilter) -> dict[str, Any]:
     """List runs by filters in the body. The DAG in the path is ~."""
     if dag_id != "~":
@@ -79,13 +79,13 @@ def get_list_dag_runs_batch(api: Api, dag_id: str, body: models.DagRunsFilter) -
     return api.page("dag_runs", runs.RUNS, filters, page)
 
 
-@router.get(RUN, response_model=models.DagRun)
+@router.get(RUN, VIEWER_OF_DAG, response_model=models.DagRun)
 def get_dag_run(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Show a run."""
     return api.read(runs.run, dag_id, dag_run_id)
 
 
-@router.post("/dags/{dag_id}/dagRuns", response_model=models.DagRun)
+@router.post("/dags/{dag_id}/dagRuns", OPERATOR_OF_DAG, response_model=models.DagRun)
 def trigger_dag_run(
     api: Api,
     dag_id: str,
@@ -105,7 +105,7 @@ def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: s
     return row
 
 
-@router.patch(RUN, response_model=models.DagRun)
+@router.patch(RUN, OPERATOR_OF_DAG, response_model=models.DagRun)
 def patch_dag_run(
     api: Api, dag_id: str, dag_run_id: str, body: models.DagRunPatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -120,20 +120,25 @@ def patch_dag_run(
     return api.read(runs.run, dag_id, dag_run_id)
 
 
-@router.delete(RUN, status_code=204)
+@router.delete(RUN, OPERATOR_OF_DAG, status_code=204)
 def delete_dag_run(api: Api, dag_id: str, dag_run_id: str) -> None:
     """Delete a run with its task instances, tries and XComs. Its logs stay."""
     delete_run(api, dag_id, dag_run_id)
 
 
-@router.post(f"{RUN}/clear", response_model=ClearedTaskInstances | models.DagRun)
+@router.post(f"{RUN}/clear", OPERATOR_OF_DAG, only_reads="dry_run", response_model=ClearedTaskInstances | models.DagRun)
 def clear_dag_run(api: Api, dag_id: str, dag_run_id: str, body: models.DagRunClear) -> dict[str, Any]:
     """Clear the task instances of a run, so that they run again. A dry run lists them."""
     changes = _clear(api, [(dag_id, dag_run_id)], body)
     return cleared(api, changes) if body.dry_run else api.read(runs.run, dag_id, dag_run_id)
 
 
-@router.post("/dags/{dag_id}/clearDagRuns", response_model=ClearedTaskInstances | models.DagRunPage)
+@router.post(
+    "/dags/{dag_id}/clearDagRuns",
+    OPERATOR_OF_DAG,
+    only_reads="dry_run",
+    response_model=ClearedTaskInstances | models.DagRunPage,
+)
 def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str, Any]:
     """Clear several runs: all of them, or, after an error, none."""
     if body.partition_key or body.partition_date_start or body.partition_date_end or not body.dag_runs:
@@ -146,7 +151,7 @@ def clear_dag_runs(api: Api, dag_id: str, body: models.DagRunsClear) -> dict[str
     return {"dag_runs": found, "total_entries": len(found)}
 
 
-@router.patch("/dags/{dag_id}/dagRuns", response_model=BulkResponse)
+@router.patch("/dags/{dag_id}/dagRuns", OPERATOR_OF_DAG, response_model=BulkResponse)
 def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, str | models.DagRunRef]) -> dict[str, Any]:
     """Change or delete several runs."""
 
@@ -174,15 +179,15 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
     return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
 
 
-@router.get(f"{RUN}/upstreamAssetEvents", response_model=AssetEventPage, tags=["Asset"])
+@router.get(f"{RUN}/upstreamAssetEvents", VIEWER_OF_DAG, response_model=AssetEventPage, tags=["Asset"])
 def get_upstream_asset_events(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """List the updates of assets that created a run. Tasks and runs of DAGs that the account may not see are left out."""
     row = api.read(runs.run, dag_id, dag_run_id)
-    page = api.page("asset_events", records.ASSET_EVENTS, records.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
+    page = api.page("asset_events", assets.ASSET_EVENTS, assets.events_of_run(row["id"]), Page(limit=params.LONGEST_PAGE))
     return page | {"asset_events": other_dags.in_asset_events(api, page["asset_events"])}
 
 
-@router.get(f"{RUN}/wait", tags=["experimental"], response_class=StreamingResponse)
+@router.get(f"{RUN}/wait", VIEWER_OF_DAG, tags=["experimental"], response_class=StreamingResponse)
 def wait_dag_run_until_finished(
     request: Request,
     api: Api,
@@ -238,9 +243,9 @@ async def _pause(api: Call, seconds: float) -> None:
 
 
 def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> dict[str, Any]:
-    filters = records.XCOMS.filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
+    filters = xcoms.XCOMS.filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
     found: dict[str, Any] = {}
-    for row in records.xcom_values(connection, filters):
+    for row in xcoms.xcom_values(connection, filters):
         if row["map_index"] < 0:
             found[row["task_id"]] = row["value"]
         else:
@@ -260,7 +265,6 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
             if not found:
                 raise NotFoundError("The run of this Idempotency-Key was deleted.")
             return found[0]
-    core = api.settings.core
     interval = (body.data_interval_start, body.data_interval_end) if body.data_interval_start and body.data_interval_end else None
     created = manual_runs.trigger(
         connection,
@@ -270,9 +274,7 @@ def _trigger(connection: Connection, api: Call, dag_id: str, body: models.Trigge
         dated=not body.is_undated,
         conf=body.conf,
         triggered_by=f"api:{api.account.name}",
-        default_queue=core.default_queue,
-        conf_overrides_params=core.dag_run_conf_overrides_params,
-        max_conf_bytes=core.max_conf_bytes,
+        core=api.settings.core,
         data_interval=interval,
         run_after=body.run_after,
         partition_key=body.partition_key,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from paceline.exceptions import NotFoundError, UsageError
 from paceline.states import RunState
 from scheduler.api import params
+from scheduler.api.access import ADMIN_OF_DAG, OPERATOR_OF_ANY, OPERATOR_OF_DAG, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import dags as models
 from scheduler.api.models import known
@@ -80,7 +81,7 @@ FLAGS = {name for name in CHOOSING if name.startswith(("is_favorite", "has_"))}
 TRUE = {"true", "1", "yes", "on", "t", "y"}
 
 
-@router.get("/dags", response_model=models.DagPage)
+@router.get("/dags", VIEWER_OF_ANY, response_model=models.DagPage)
 def get_dags(api: Api, filters: Chosen, page: Page) -> dict[str, Any]:
     """List DAGs."""
     found = api.read(lists.dags, filters, page)
@@ -88,7 +89,7 @@ def get_dags(api: Api, filters: Chosen, page: Page) -> dict[str, Any]:
     return {"dags": [_row(api, row, favorites) for row in found.rows], "total_entries": found.total}
 
 
-@router.patch("/dags", response_model=models.DagPage)
+@router.patch("/dags", OPERATOR_OF_ANY, response_model=models.DagPage)
 def patch_dags(
     request: Request, api: Api, filters: Chosen, page: Page, body: models.DagPatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -116,19 +117,19 @@ def _pause_each(connection: Connection, dag_ids: Collection[str], *, is_paused: 
             (actions.pause if is_paused else actions.unpause)(connection, dag_id)
 
 
-@router.get("/dags/{dag_id}", response_model=models.Dag)
+@router.get("/dags/{dag_id}", VIEWER_OF_DAG, response_model=models.Dag)
 def get_dag(api: Api, dag_id: str) -> dict[str, Any]:
     """Show a DAG."""
     return _one(api, dag_id)
 
 
-@router.get("/dags/{dag_id}/details", response_model=models.DagDetails)
+@router.get("/dags/{dag_id}/details", VIEWER_OF_DAG, response_model=models.DagDetails)
 def get_dag_details(api: Api, dag_id: str) -> dict[str, Any]:
     """Show a DAG with its settings."""
     return _one(api, dag_id) | {"active_runs_count": api.read(lists.running_runs, dag_id)}
 
 
-@router.patch("/dags/{dag_id}", response_model=models.Dag)
+@router.patch("/dags/{dag_id}", OPERATOR_OF_DAG, response_model=models.Dag)
 def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
     """Pause or unpause a DAG."""
     if params.masked(body.model_dump(), update_mask, {"is_paused"}):
@@ -137,7 +138,7 @@ def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateM
     return _one(api, dag_id)
 
 
-@router.delete("/dags/{dag_id}")
+@router.delete("/dags/{dag_id}", ADMIN_OF_DAG)
 def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     """Delete a DAG with its runs and versions. If its file still exists, the DAG is created again without them."""
     deleted = api.write(delete.delete_dag, dag_id)
@@ -146,19 +147,19 @@ def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     return {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
 
 
-@router.post("/dags/{dag_id}/favorite", status_code=204)
+@router.post("/dags/{dag_id}/favorite", VIEWER_OF_DAG, status_code=204)
 def favorite_dag(api: Api, dag_id: str) -> None:
     """Add a DAG to the favorites of this account."""
     api.write(lists.set_favorite, api.account.id, dag_id, favorite=True)
 
 
-@router.post("/dags/{dag_id}/unfavorite", status_code=204)
+@router.post("/dags/{dag_id}/unfavorite", VIEWER_OF_DAG, status_code=204)
 def unfavorite_dag(api: Api, dag_id: str) -> None:
     """Remove a DAG from the favorites of this account."""
     api.write(lists.set_favorite, api.account.id, dag_id, favorite=False)
 
 
-@router.get("/dags/{dag_id}/tasks", response_model=models.TaskPage, tags=["Task"])
+@router.get("/dags/{dag_id}/tasks", VIEWER_OF_DAG, response_model=models.TaskPage, tags=["Task"])
 def get_tasks(
     api: Api, dag_id: str, order_by: str = "task_id", limit: Limit = params.LONGEST_PAGE, offset: Limit = 0
 ) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def get_tasks(
     return {"tasks": found.rows, "total_entries": found.total}
 
 
-@router.get("/dags/{dag_id}/tasks/{task_id}", response_model=models.Task, tags=["Task"])
+@router.get("/dags/{dag_id}/tasks/{task_id}", VIEWER_OF_DAG, response_model=models.Task, tags=["Task"])
 def get_task(api: Api, dag_id: str, task_id: str) -> dict[str, Any]:
     """Show a task of the newest version of a DAG."""
     for row in _tasks(api, dag_id):
@@ -176,7 +177,7 @@ def get_task(api: Api, dag_id: str, task_id: str) -> dict[str, Any]:
     raise NotFoundError(f"DAG {dag_id!r} has no task {task_id!r}.")
 
 
-@router.get("/dags/{dag_id}/dagVersions", response_model=models.VersionPage, tags=["DagVersion"])
+@router.get("/dags/{dag_id}/dagVersions", VIEWER_OF_DAG, response_model=models.VersionPage, tags=["DagVersion"])
 def get_dag_versions(
     api: Api,
     dag_id: str,
@@ -195,13 +196,13 @@ def get_dag_versions(
     return api.page("dag_versions", lists.VERSIONS, filters, page)
 
 
-@router.get("/dags/{dag_id}/dagVersions/{version_number}", response_model=Version, tags=["DagVersion"])
+@router.get("/dags/{dag_id}/dagVersions/{version_number}", VIEWER_OF_DAG, response_model=Version, tags=["DagVersion"])
 def get_dag_version(api: Api, dag_id: str, version_number: params.Number) -> dict[str, Any]:
     """Show a version of a DAG."""
     return api.read(lists.version, dag_id, version_number)
 
 
-@router.get("/dagSources/{dag_id}", response_model=models.DagSource, tags=["DagSource"])
+@router.get("/dagSources/{dag_id}", VIEWER_OF_DAG, response_model=models.DagSource, tags=["DagSource"])
 def get_dag_source(
     api: Api,
     dag_id: str,
@@ -236,7 +237,7 @@ def _file(api: Call, name: str) -> str | None:
         raise NotFoundError(f"The file {name!r} is no readable file in the DAGs folder: it may be a link that leads out.") from None
 
 
-@router.put("/parseDagFile/{file_token}", status_code=201, tags=["DAG Parsing"])
+@router.put("/parseDagFile/{file_token}", OPERATOR_OF_ANY, status_code=201, tags=["DAG Parsing"])
 def reparse_dag_file(api: Api, file_token: str) -> None:
     """Parse a DAG file again now, whether it has changed or not."""
     path = models.file_of(file_token)
@@ -248,7 +249,7 @@ def reparse_dag_file(api: Api, file_token: str) -> None:
     api.announce("files to parse")
 
 
-@router.get("/dagTags", response_model=models.TagPage)
+@router.get("/dagTags", VIEWER_OF_ANY, response_model=models.TagPage)
 def get_dag_tags(api: Api, page: Page, patterns_: Annotated[params.Patterns, Depends(patterns(tag_name="tag"))]) -> dict[str, Any]:
     """List the tags of DAGs."""
     filters = lists.tag_filters().visible(api.tags()).like_each(patterns_)
@@ -257,7 +258,7 @@ def get_dag_tags(api: Api, page: Page, patterns_: Annotated[params.Patterns, Dep
     return {"tags": [row["name"] for row in found.rows], "total_entries": found.total}
 
 
-@router.get("/dagStats", response_model=models.DagStatsPage, tags=["DagStats"])
+@router.get("/dagStats", VIEWER_OF_ANY, response_model=models.DagStatsPage, tags=["DagStats"])
 def get_dag_stats(api: Api, dag_ids: Strings = None, limit: Limit = params.LONGEST_PAGE, offset: Limit = 0) -> dict[str, Any]:
     """Count the runs of DAGs in each state. A DAG that never had a run is left out."""
     filters = runs.RUNS.filters().visible(api.tags()).one_of("dag_id", dag_ids)
@@ -272,7 +273,7 @@ def get_dag_stats(api: Api, dag_ids: Strings = None, limit: Limit = params.LONGE
     return {"dags": found.rows, "total_entries": found.total}
 
 
-@router.get("/dagWarnings", response_model=models.DagWarningPage, tags=["DagWarning"])
+@router.get("/dagWarnings", VIEWER_OF_ANY, response_model=models.DagWarningPage, tags=["DagWarning"])
 def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
     """List DAGs whose tasks name a pool that does not exist, or a queue that no worker listens to."""
     found_warnings = api.read(overview.dag_warnings)
@@ -287,7 +288,7 @@ def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_t
     return {"dag_warnings": found.rows, "total_entries": found.total}
 
 
-@router.get("/importErrors", response_model=models.ImportErrorPage, tags=["Import Error"])
+@router.get("/importErrors", VIEWER_OF_ANY, response_model=models.ImportErrorPage, tags=["Import Error"])
 def get_import_errors(
     api: Api,
     page: Page,
@@ -302,7 +303,7 @@ def get_import_errors(
     return api.page("import_errors", records.IMPORT_ERRORS, filters, page)
 
 
-@router.get("/importErrors/{import_error_id}", response_model=models.ImportError_, tags=["Import Error"])
+@router.get("/importErrors/{import_error_id}", VIEWER_OF_ANY, response_model=models.ImportError_, tags=["Import Error"])
 def get_import_error(api: Api, import_error_id: params.Number) -> dict[str, Any]:
     """Show why a DAG file cannot be read."""
     filters = records.error_filters(api.tags()).equals("number", import_error_id)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from scheduler.api import other_dags, params
+from scheduler.api.access import VIEWER_OF_ANY
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import installation as models
 from scheduler.api.models.base import Moment
@@ -15,7 +16,7 @@ from scheduler.store.read.listing import Filters
 router = new_router(prefix="/eventLogs", tags=["Event Log"])
 
 
-@router.get("", response_model=models.EventLogPage)
+@router.get("", VIEWER_OF_ANY, response_model=models.EventLogPage)
 def get_event_logs(
     api: Api,
     page: Page,
@@ -44,7 +45,7 @@ def get_event_logs(
     return entries | {"event_logs": other_dags.in_audit(api, entries["event_logs"])}
 
 
-@router.get("/{event_log_id}", response_model=models.EventLog)
+@router.get("/{event_log_id}", VIEWER_OF_ANY, response_model=models.EventLog)
 def get_event_log(api: Api, event_log_id: Number) -> dict[str, Any]:
     """Show an entry of the audit log."""
     chosen = _visible(api).equals("id", event_log_id)

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
+from scheduler.api.access import VIEWER_OF_ANY
 from scheduler.api.call import Api, new_router
 from scheduler.api.stream import Scope, Session
 from scheduler.store.accounts import keys
@@ -16,7 +17,9 @@ TYPE = "text/event-stream"
 HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 
-@router.get("/events", response_class=StreamingResponse, responses={200: {"content": {TYPE: {"schema": {"type": "string"}}}}})
+@router.get(
+    "/events", VIEWER_OF_ANY, response_class=StreamingResponse, responses={200: {"content": {TYPE: {"schema": {"type": "string"}}}}}
+)
 def get_events(
     request: Request, api: Api, dag_id: Annotated[str | None, Query()] = None, dag_run_id: Annotated[str | None, Query()] = None
 ) -> StreamingResponse:

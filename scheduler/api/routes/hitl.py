@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.api import params
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import OPERATOR_OF_DAG, RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError, UnprocessableError
 from scheduler.api.models import hitl as models
@@ -46,7 +46,7 @@ async def _filters(
     return requests.is_answered(found, response_received)
 
 
-@router.get(f"{RUN}/hitlDetails", response_model=models.HitlDetailPage)
+@router.get(f"{RUN}/hitlDetails", VIEWER_OF_DAG, response_model=models.HitlDetailPage)
 def get_hitl_details(
     api: Api, dag_id: str, dag_run_id: str, filters: Annotated[Filters, Depends(_filters)], page: params.Page
 ) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def get_hitl_details(
     return found | {"hitl_details": [_read(models.HitlDetail, row) for row in with_operators(api, found["hitl_details"])]}
 
 
-@router.get(PATH, response_model=models.HitlDetail)
+@router.get(PATH, VIEWER_OF_DAG, response_model=models.HitlDetail)
 def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
     """Show the question that a task instance asks a person, and the answer if there is one."""
     request, answer = _asked(api, place), _value(api, place, RESPONSE)
@@ -64,7 +64,7 @@ def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
     return _read(models.HitlDetail, shown(api, place) | own)
 
 
-@router.get(f"{PATH}/tries/{{try_number}}", response_model=models.HitlTryDetail)
+@router.get(f"{PATH}/tries/{{try_number}}", VIEWER_OF_DAG, response_model=models.HitlTryDetail)
 def get_hitl_detail_try_detail(api: Api, place: MappedPlace, try_number: params.Number) -> models.HitlTryDetail:
     """Show the question that a try of a task instance asked a person, and the answer if there was one."""
     row = of_try(api, place, try_number)
@@ -82,7 +82,7 @@ def get_hitl_detail_try_detail(api: Api, place: MappedPlace, try_number: params.
     return _read(models.HitlTryDetail, row | own)
 
 
-@router.patch(PATH, response_model=models.HitlAnswered)
+@router.patch(PATH, OPERATOR_OF_DAG, response_model=models.HitlAnswered)
 def update_hitl_detail(api: Api, place: MappedPlace, body: models.HitlAnswer) -> dict[str, Any]:
     """Answer the question of a task instance, which continues within seconds.
 

@@ -8,12 +8,13 @@ from fastapi.responses import PlainTextResponse, Response
 
 from paceline.exceptions import NotFoundError
 from scheduler.api import params
+from scheduler.api.access import ADMIN, LOGIN, VIEWER
 from scheduler.api.call import PREFIX, Api, new_router
 from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Page, ranges
 from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
-from scheduler.store.read import records
+from scheduler.store.read import processes
 
 router = new_router()
 #: Airflow's client sends no token with these.
@@ -29,7 +30,7 @@ def get_version() -> dict[str, str | None]:
     return {"version": version("paceline"), "git_version": None}
 
 
-@router.get("/me", tags=["Login"])
+@router.get("/me", LOGIN, tags=["Login"])
 def get_me(api: Api) -> dict[str, Any]:
     """Show the account of this request, with its rights."""
     account = api.account
@@ -37,7 +38,7 @@ def get_me(api: Api) -> dict[str, Any]:
     return {"username": account.name, "role": account.role, "tags": dict(account.tags), "links": links}
 
 
-@router.get("/config", tags=["Config"], response_model=Config)
+@router.get("/config", ADMIN, tags=["Config"], response_model=Config)
 def get_config(
     api: Api, section: Annotated[str | None, Query()] = None, accept: Annotated[str, Header()] = "*/*"
 ) -> Response | dict[str, Any]:
@@ -50,7 +51,7 @@ def get_config(
     return _shown(found, accept)
 
 
-@router.get("/config/section/{section}/option/{option}", tags=["Config"], response_model=Config)
+@router.get("/config/section/{section}/option/{option}", ADMIN, tags=["Config"], response_model=Config)
 def get_config_value(api: Api, section: str, option: str, accept: Annotated[str, Header()] = "*/*") -> Response | dict[str, Any]:
     """One setting."""
     found = _config(api.settings)
@@ -59,7 +60,7 @@ def get_config_value(api: Api, section: str, option: str, accept: Annotated[str,
     return _shown({section: {option: found[section][option]}}, accept)
 
 
-@router.get("/jobs", tags=["Job"], response_model=JobPage)
+@router.get("/jobs", VIEWER, tags=["Job"], response_model=JobPage)
 def get_jobs(
     api: Api,
     page: Page,
@@ -72,26 +73,26 @@ def get_jobs(
 ) -> dict[str, Any]:
     """List schedulers, workers and waiters."""
     silent_s = api.settings.scheduler.scheduler_health_check_threshold
-    filters = records.process_filters(silent_s, alive=is_alive, state=job_state).equals("host", hostname)
+    filters = processes.process_filters(silent_s, alive=is_alive, state=job_state).equals("host", hostname)
     filters.equals("kind", job_type and KINDS.get(job_type, job_type)).in_ranges(ranges_)
     if executor_class not in {None, "CeleryExecutor"}:
         filters.nothing()
-    return api.page("jobs", records.PROCESSES, filters, page)
+    return api.page("jobs", processes.PROCESSES, filters, page)
 
 
-@router.get("/plugins", tags=["Plugin"])
+@router.get("/plugins", LOGIN, tags=["Plugin"])
 def get_plugins(api: Api, page: Page) -> dict[str, Any]:
     """Always empty: Paceline has no plugins."""
     return {"plugins": [], "total_entries": 0}
 
 
-@router.get("/plugins/importErrors", tags=["Plugin"])
+@router.get("/plugins/importErrors", LOGIN, tags=["Plugin"])
 def import_errors(api: Api) -> dict[str, Any]:
     """Always empty: Paceline has no plugins."""
     return {"import_errors": [], "total_entries": 0}
 
 
-@router.get("/providers", tags=["Provider"])
+@router.get("/providers", LOGIN, tags=["Provider"])
 def get_providers(api: Api, page: Page) -> dict[str, Any]:
     """Always empty: Paceline has no providers."""
     return {"providers": [], "total_entries": 0}

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from paceline.exceptions import NotFoundError
 from paceline.states import CAN_LOG
 from scheduler.api import log_lines, logs
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.log_lines import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
@@ -25,7 +25,7 @@ NDJSON = "application/x-ndjson"
 MOST_LINES = 5000
 
 
-@router.get(f"{TI}/logs/{{try_number}}", response_model=Log, responses={200: {"content": {NDJSON: {}}}})
+@router.get(f"{TI}/logs/{{try_number}}", VIEWER_OF_DAG, response_model=Log, responses={200: {"content": {NDJSON: {}}}})
 def get_log(
     api: Api,
     place: TaskPlace,
@@ -48,13 +48,13 @@ def get_log(
     return {"content": [logs.structured(line) for line in lines], "continuation_token": _next(file, offset, ended=ended)}
 
 
-@router.get(f"{TI}/externalLogUrl/{{try_number}}", response_model=ExternalLogUrl)
+@router.get(f"{TI}/externalLogUrl/{{try_number}}", VIEWER_OF_DAG, response_model=ExternalLogUrl)
 def get_external_log_url(api: Api, place: TaskPlace, try_number: int) -> dict[str, Any]:
     """Always 404: Paceline stores the logs itself."""
     raise NotFoundError("Paceline has no external logs: read the log with GET .../logs/{try_number}.")
 
 
-@router.get(f"{TI}/logs/{{try_number}}/lines", response_model=LogLines, tags=["Paceline"])
+@router.get(f"{TI}/logs/{{try_number}}/lines", VIEWER_OF_DAG, response_model=LogLines, tags=["Paceline"])
 def get_log_lines(
     api: Api,
     place: TaskPlace,
@@ -74,14 +74,14 @@ def get_log_lines(
     return found | {"is_final": is_final}
 
 
-@router.get(f"{TI}/callbackLog", response_model=LogLines, tags=["Paceline"])
+@router.get(f"{TI}/callbackLog", VIEWER_OF_DAG, response_model=LogLines, tags=["Paceline"])
 def get_callback_log(api: Api, place: TaskPlace, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000) -> dict[str, Any]:
     """The last lines that the callbacks of a task instance printed, over all its tries."""
     api.read(instances.instance, *place)
     return log_lines.tail(logs.callbacks(api.settings, **place._asdict()), limit) | {"is_final": False}
 
 
-@router.get(f"{RUN}/callbackLog", response_model=LogLines, tags=["Paceline"])
+@router.get(f"{RUN}/callbackLog", VIEWER_OF_DAG, response_model=LogLines, tags=["Paceline"])
 def get_run_callback_log(
     api: Api, dag_id: str, dag_run_id: str, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000
 ) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def get_run_callback_log(
     return log_lines.tail(logs.callbacks(api.settings, dag_id=dag_id, run_id=dag_run_id), limit) | {"is_final": False}
 
 
-@router.get(f"{TI}/logs/{{try_number}}/search", response_model=LogMatches, tags=["Paceline"])
+@router.get(f"{TI}/logs/{{try_number}}/search", VIEWER_OF_DAG, response_model=LogMatches, tags=["Paceline"])
 def search_log(
     api: Api,
     place: TaskPlace,

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from paceline.exceptions import UsageError
 from scheduler.api import bulk, params
+from scheduler.api.access import Needs
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
@@ -26,6 +27,9 @@ class Kind:
     field: str
     field_of_change: str
     column: str
+    #: What reading and changing one needs.
+    viewer: Needs
+    editor: Needs
     #: Models of a response and of a page.
     shown: Any
     page: Any
@@ -45,7 +49,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
     router = new_router(prefix=f"/{kind.noun}s", tags=[kind.noun.capitalize()])
     path = f"/{{{kind.parameter}:path}}"
 
-    @router.get("", response_model=kind.page, name=f"get_{kind.noun}s", description=f"List {kind.noun}s.")
+    @router.get("", kind.viewer, response_model=kind.page, name=f"get_{kind.noun}s", description=f"List {kind.noun}s.")
     def find(
         api: Api,
         page: Page,
@@ -55,14 +59,16 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
         entries = api.page(name, kind.listing, kind.listing.filters().like_each(patterns), page)
         return entries | {name: [kind.show(api, row) for row in entries[name]]}
 
-    @router.post("", response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}.")
+    @router.post(
+        "", kind.editor, response_model=kind.shown, status_code=201, name=f"post_{kind.noun}", description=f"Create a {kind.noun}."
+    )
     def create(api: Api, body: new) -> Row:
         _create(api, kind, body)
         return one(api, kind, getattr(body, kind.field))
 
     description = f"Create, change or delete several {kind.noun}s."
 
-    @router.patch("", response_model=BulkResponse, name=f"bulk_{kind.noun}s", description=description)
+    @router.patch("", kind.editor, response_model=BulkResponse, name=f"bulk_{kind.noun}s", description=description)
     def change_several(api: Api, body: bulk.Actions[new, str]) -> dict[str, Any]:
         def name(entity: Any) -> str:
             return entity if isinstance(entity, str) else str(getattr(entity, kind.field))
@@ -76,18 +82,18 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
             delete=lambda entity: api.write(kind.delete, entity),
         )
 
-    @router.get(path, response_model=kind.shown, name=f"get_{kind.noun}", description=f"Show a {kind.noun}.")
+    @router.get(path, kind.viewer, response_model=kind.shown, name=f"get_{kind.noun}", description=f"Show a {kind.noun}.")
     def show(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> Row:
         return one(api, kind, name)
 
-    @router.patch(path, response_model=kind.shown, name=f"patch_{kind.noun}", description=f"Change a {kind.noun}.")
+    @router.patch(path, kind.editor, response_model=kind.shown, name=f"patch_{kind.noun}", description=f"Change a {kind.noun}.")
     def patch(api: Api, name: Annotated[str, Path(alias=kind.parameter)], body: change, update_mask: UpdateMask = None) -> Row:
         if getattr(body, kind.field_of_change) not in {None, name}:
             raise UsageError(f"A {kind.noun} cannot be renamed: {kind.field_of_change} in the body is not the name in the path.")
         kind.patch(api, name, body, update_mask)
         return one(api, kind, name)
 
-    @router.delete(path, status_code=204, name=f"delete_{kind.noun}", description=f"Delete a {kind.noun}.")
+    @router.delete(path, kind.editor, status_code=204, name=f"delete_{kind.noun}", description=f"Delete a {kind.noun}.")
     def delete(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> None:
         api.write(kind.delete, name)
 

@@ -7,7 +7,7 @@ from fastapi import Query
 
 from paceline.exceptions import UnreachableError
 from scheduler.api import params
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import OPERATOR, RUN, TI, VIEWER, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
@@ -21,14 +21,14 @@ router = new_router(tags=["Paceline"])
 MOST_POINTS = 400
 
 
-@router.get(f"{RUN}/why", response_model=models.Why)
+@router.get(f"{RUN}/why", VIEWER_OF_DAG, response_model=models.Why)
 def get_run_why(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Explain what a run waits for, and how it got into its state."""
     now = api.read(why.why_run, api.settings, dag_id, dag_run_id, reader=reader(api))
     return now | {"history": api.read(history.of_dag_run, dag_id, dag_run_id)}
 
 
-@router.get(f"{TI}/why", response_model=models.InstanceWhy)
+@router.get(f"{TI}/why", VIEWER_OF_DAG, response_model=models.InstanceWhy)
 def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Explain what a task instance waits for, and what it waited for before each step."""
     ti = api.read(instances.instance, *place)
@@ -37,7 +37,7 @@ def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
     return now | {"history": api.read(history.of_instance, api.settings, ti["id"], reader=account)}
 
 
-@router.get("/queues", response_model=models.QueueList)
+@router.get("/queues", VIEWER, response_model=models.QueueList)
 def get_queues(api: Api) -> dict[str, Any]:
     """List queues with the tasks that wait in PostgreSQL and in Redis, the running tasks, and their workers."""
     rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)[: params.LONGEST_PAGE]
@@ -50,20 +50,20 @@ def get_queues(api: Api) -> dict[str, Any]:
     return {"queues": [row | {"waiting_in_redis": held.get(row["queue"])} for row in rows], "redis_error": error}
 
 
-@router.get("/queues/history", response_model=models.Depths)
+@router.get("/queues/history", VIEWER, response_model=models.Depths)
 def get_queue_history(api: Api, queue: str | None = None, hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24) -> dict[str, Any]:
     """The depth of queues over the last hours, at most 400 points for each queue."""
     minutes = max(1, round(hours * 60 / MOST_POINTS))
     return {"depths": api.read(workers.depths, queue=queue, hours=hours, minutes=minutes)}
 
 
-@router.get("/processes", response_model=models.ProcessList)
+@router.get("/processes", VIEWER, response_model=models.ProcessList)
 def get_processes(api: Api, kind: str | None = None, stopped: bool = False) -> dict[str, Any]:
     """List schedulers, workers and waiters."""
     return {"processes": _processes(api, kind, stopped=stopped)}
 
 
-@router.get("/workers", response_model=models.WorkerList)
+@router.get("/workers", VIEWER, response_model=models.WorkerList)
 def get_workers(api: Api) -> dict[str, Any]:
     """List workers that have not stopped, with the task instances that each one runs."""
     found = _processes(api, "worker")
@@ -71,20 +71,20 @@ def get_workers(api: Api) -> dict[str, Any]:
     return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: workers.MOST]} for row in found]}
 
 
-@router.post("/workers/{worker:path}/drain", response_model=models.WorkerList, status_code=202)
+@router.post("/workers/{worker:path}/drain", OPERATOR, response_model=models.WorkerList, status_code=202)
 def drain_worker(api: Api, worker: str) -> dict[str, Any]:
     """Drain a worker: it takes no more tasks, and ends when its running tasks have ended. Its supervisor may start it again."""
     drained = set(api.write(workers.drain, worker, f"api:{api.account.name}"))
     return {"workers": [row for row in get_workers(api)["workers"] if row["id"] in drained]}
 
 
-@router.get("/poolLines/{pool_name:path}", response_model=models.PoolLine)
+@router.get("/poolLines/{pool_name:path}", VIEWER, response_model=models.PoolLine)
 def get_pool_line(api: Api, pool_name: str) -> dict[str, Any]:
     """Show the tasks that hold slots of a pool, and those that wait for slots, the next one first."""
     return api.read(workers.line, pool_name)
 
 
-@router.get("/home", response_model=models.Home)
+@router.get("/home", VIEWER_OF_ANY, response_model=models.Home)
 def get_home(api: Api) -> dict[str, Any]:
     """Running, failed and waiting runs, why task instances wait, the last 24 hours, deadlines at risk, and processes."""
     tags = api.tags()

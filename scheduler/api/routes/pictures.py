@@ -6,7 +6,7 @@ from fastapi import Depends, Query
 
 from paceline.exceptions import NotFoundError, UnreadableVersionError
 from scheduler.api import params
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import RUN, TI, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import pictures as models
 from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
@@ -27,7 +27,7 @@ VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
 STATES = {code: state for state, code in grid.CODES.items()}
 
 
-@router.get("/recentRuns", response_model=models.RecentRuns)
+@router.get("/recentRuns", VIEWER_OF_ANY, response_model=models.RecentRuns)
 def get_recent_runs(
     api: Api,
     dag_ids: Annotated[list[str], Query(max_length=params.LONGEST_PAGE)],
@@ -38,7 +38,7 @@ def get_recent_runs(
     return {"dags": api.read(grid.recent, chosen, min(limit, max(1, MOST_RECENT // max(1, len(chosen)))))}
 
 
-@router.get("/dags/{dag_id}/grid", response_model=models.Grid)
+@router.get("/dags/{dag_id}/grid", VIEWER_OF_DAG, response_model=models.Grid)
 def get_grid(
     api: Api,
     dag_id: str,
@@ -67,7 +67,7 @@ def get_grid(
     }
 
 
-@router.get("/dags/{dag_id}/graph", response_model=models.Graph)
+@router.get("/dags/{dag_id}/graph", VIEWER_OF_DAG, response_model=models.Graph)
 def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> dict[str, Any]:
     """Tasks, groups and edges of a version of a DAG, by default the newest one."""
     version = _version(api, dag_id, version_number)
@@ -91,7 +91,7 @@ def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> di
     }
 
 
-@router.get(f"{RUN}/timeline", response_model=models.Timeline)
+@router.get(f"{RUN}/timeline", VIEWER_OF_DAG, response_model=models.Timeline)
 def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """When each task of a run waited, was queued and ran, with the critical path."""
     run = api.read(runs.run, dag_id, dag_run_id)
@@ -103,7 +103,7 @@ def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     return run | {"run": run, "now": api.read(clock.now), "bars": bars, "critical_path": path}
 
 
-@router.get(f"{TI}/view", response_model=models.TaskInstanceView)
+@router.get(f"{TI}/view", VIEWER_OF_DAG, response_model=models.TaskInstanceView)
 def get_task_instance_view(
     api: Api,
     place: TaskPlace,
@@ -128,7 +128,7 @@ def get_task_instance_view(
     return page | {"log_try_number": chosen, "log": log}
 
 
-@router.get(f"{TI}/progress", response_model=models.Progress)
+@router.get(f"{TI}/progress", VIEWER_OF_DAG, response_model=models.Progress)
 def get_progress(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Stages and rows of a running Spark task, and its applications with links to their pages."""
     ti = api.read(instances.instance, *place)

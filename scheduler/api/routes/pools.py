@@ -2,6 +2,7 @@
 
 from paceline.exceptions import ConflictError
 from scheduler.api import params
+from scheduler.api.access import OPERATOR, VIEWER
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, exists, one, routes
@@ -34,6 +35,8 @@ POOLS = Kind(
     parameter="pool_name",
     field="name",
     field_of_change="pool",
+    viewer=VIEWER,
+    editor=OPERATOR,
     column="name",
     shown=models.Pool,
     page=models.PoolPage,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Path
 
 from paceline.exceptions import UsageError
-from scheduler.api.access import TI
+from scheduler.api.access import OPERATOR, OPERATOR_OF_DAG, TI, VIEWER, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import ForbiddenError
 from scheduler.api.models import states as models
@@ -20,19 +20,19 @@ TASK, ASSET = f"{TI}/state-store", "/assets/{asset_id}/state-store"
 Key = Annotated[str, Path(min_length=1, max_length=512)]
 
 
-@router.get(TASK, response_model=models.TaskStates, tags=["Task State Store"])
+@router.get(TASK, VIEWER_OF_DAG, response_model=models.TaskStates, tags=["Task State Store"])
 def list_task_state_store(api: Api, place: TaskPlace, page: Page) -> dict[str, Any]:
     """List the values that a task instance keeps."""
     return api.page("task_state_store", states.TASKS, states.task_filters(*place), page)
 
 
-@router.get(f"{TASK}/{{key:path}}", response_model=models.TaskState, tags=["Task State Store"])
+@router.get(f"{TASK}/{{key:path}}", VIEWER_OF_DAG, response_model=models.TaskState, tags=["Task State Store"])
 def get_task_state_store(api: Api, place: TaskPlace, key: Key) -> dict[str, Any]:
     """Show a value that a task instance keeps."""
     return api.read(states.one_of_task, states.task_filters(*place), key)
 
 
-@router.put(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
+@router.put(f"{TASK}/{{key:path}}", OPERATOR_OF_DAG, status_code=204, tags=["Task State Store"])
 def set_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.TaskStateBody) -> None:
     """Store a value for a task instance."""
     _refuse_reserved(key)
@@ -43,7 +43,7 @@ def set_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.Task
     api.write(states.set_of_task, ti["id"], key, _encoded(api, key, body.value), at=at, days=days)
 
 
-@router.patch(f"{TASK}/{{key:path}}", tags=["Task State Store"])
+@router.patch(f"{TASK}/{{key:path}}", OPERATOR_OF_DAG, tags=["Task State Store"])
 def patch_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.ValueBody) -> None:
     """Replace a value of a task instance. The time at which it expires stays the same."""
     _refuse_reserved(key)
@@ -51,7 +51,7 @@ def patch_task_state_store(api: Api, place: TaskPlace, key: Key, body: models.Va
     api.write(states.replace_of_task, ti["id"], key, _encoded(api, key, body.value))
 
 
-@router.delete(f"{TASK}/{{key:path}}", status_code=204, tags=["Task State Store"])
+@router.delete(f"{TASK}/{{key:path}}", OPERATOR_OF_DAG, status_code=204, tags=["Task State Store"])
 def delete_task_state_store(api: Api, place: TaskPlace, key: Key) -> None:
     """Delete a value of a task instance, if there is one."""
     _refuse_reserved(key)
@@ -59,7 +59,7 @@ def delete_task_state_store(api: Api, place: TaskPlace, key: Key) -> None:
     api.write(states.delete_of_task, *place, key=key)
 
 
-@router.delete(TASK, status_code=204, tags=["Task State Store"])
+@router.delete(TASK, OPERATOR_OF_DAG, status_code=204, tags=["Task State Store"])
 def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = False) -> None:
     """Delete all values of a task instance or, with all_map_indices, of all instances of the task. Requests to people and their
     answers remain.
@@ -71,31 +71,31 @@ def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = F
         api.write(states.delete_of_task, *place, key=None)
 
 
-@router.get(ASSET, response_model=models.AssetStates, tags=["Asset State Store"])
+@router.get(ASSET, VIEWER, response_model=models.AssetStates, tags=["Asset State Store"])
 def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, Any]:
     """List the values that tasks keep for an asset."""
     return api.page("asset_state_store", states.ASSETS, states.asset_filters(known(api, asset_id)["uri"]), page)
 
 
-@router.get(f"{ASSET}/{{key:path}}", response_model=models.AssetState, tags=["Asset State Store"])
+@router.get(f"{ASSET}/{{key:path}}", VIEWER, response_model=models.AssetState, tags=["Asset State Store"])
 def get_asset_state_store(api: Api, asset_id: Number, key: Key) -> dict[str, Any]:
     """Show a value that tasks keep for an asset."""
     return api.read(states.one_of_asset, states.asset_filters(known(api, asset_id)["uri"]), key)
 
 
-@router.put(f"{ASSET}/{{key:path}}", status_code=204, tags=["Asset State Store"])
+@router.put(f"{ASSET}/{{key:path}}", OPERATOR, status_code=204, tags=["Asset State Store"])
 def set_asset_state_store(api: Api, asset_id: Number, key: Key, body: models.ValueBody) -> None:
     """Store a value for an asset."""
     api.write(states.set_of_asset, known(api, asset_id)["uri"], key, _encoded(api, key, body.value))
 
 
-@router.delete(f"{ASSET}/{{key:path}}", status_code=204, tags=["Asset State Store"])
+@router.delete(f"{ASSET}/{{key:path}}", OPERATOR, status_code=204, tags=["Asset State Store"])
 def delete_asset_state_store(api: Api, asset_id: Number, key: Key) -> None:
     """Delete a value of an asset, if there is one."""
     api.write(states.delete_of_asset, known(api, asset_id)["uri"], key)
 
 
-@router.delete(ASSET, status_code=204, tags=["Asset State Store"])
+@router.delete(ASSET, OPERATOR, status_code=204, tags=["Asset State Store"])
 def clear_asset_state_store(api: Api, asset_id: Number) -> None:
     """Delete all values of an asset."""
     api.write(states.delete_of_asset, known(api, asset_id)["uri"], None)

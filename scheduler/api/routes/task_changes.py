@@ -10,7 +10,7 @@ from paceline import states
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from paceline.states import TaskState
 from scheduler.api import bulk, params
-from scheduler.api.access import GROUP, RUN, TI
+from scheduler.api.access import GROUP, OPERATOR_OF_DAG, RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.models.base import BulkResponse
@@ -41,7 +41,7 @@ async def _instance(dag_id: str, dag_run_id: str, task_id: str, map_index: int) 
     return Chosen(dag_id, dag_run_id, [task_id], map_index)
 
 
-@router.patch(f"{RUN}/taskInstances", response_model=BulkResponse)
+@router.patch(f"{RUN}/taskInstances", OPERATOR_OF_DAG, response_model=BulkResponse)
 def bulk_task_instances(
     api: Api, dag_id: str, dag_run_id: str, body: bulk.Actions[models.TaskInstanceRef, str | models.TaskInstanceRef]
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def bulk_task_instances(
     return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
 
 
-@router.post("/dags/{dag_id}/clearTaskInstances", response_model=models.ClearedTaskInstances)
+@router.post("/dags/{dag_id}/clearTaskInstances", OPERATOR_OF_DAG, only_reads="dry_run", response_model=models.ClearedTaskInstances)
 def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInstances) -> dict[str, Any]:
     """Clear task instances, so that they run again. A dry run, which is the default, only lists them."""
     api.read(dags.dag, dag_id)
@@ -94,13 +94,13 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     return {"task_instances": with_operators(api, rows), "total_entries": len(rows), "passed_over": changes.passed_over}
 
 
-@router.delete(TI)
+@router.delete(TI, OPERATOR_OF_DAG)
 def delete_task_instance(api: Api, place: TaskPlace) -> None:
     """Delete a task instance whose task is no longer in its DAG."""
     _delete(api, place)
 
 
-@router.patch(f"{TI}/dry_run", response_model=models.MarkedTaskInstances)
+@router.patch(f"{TI}/dry_run", OPERATOR_OF_DAG, only_reads=True, response_model=models.MarkedTaskInstances)
 def patch_task_instance_dry_run(
     api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def patch_task_instance_dry_run(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(TI, response_model=models.MarkedTaskInstances)
+@router.patch(TI, OPERATOR_OF_DAG, response_model=models.MarkedTaskInstances)
 def patch_task_instance(
     api: Api, chosen: Annotated[Chosen, Depends(_task)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def patch_task_instance(
     return _patch(api, chosen, body, update_mask)
 
 
-@router.patch(f"{GROUP}/dry_run", response_model=models.MarkedTaskInstances)
+@router.patch(f"{GROUP}/dry_run", OPERATOR_OF_DAG, only_reads=True, response_model=models.MarkedTaskInstances)
 def patch_task_group_instances_dry_run(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def patch_task_group_instances_dry_run(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(GROUP, response_model=models.MarkedTaskInstances)
+@router.patch(GROUP, OPERATOR_OF_DAG, response_model=models.MarkedTaskInstances)
 def patch_task_group_instances(
     api: Api, dag_id: str, dag_run_id: str, group_id: str, body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def patch_task_group_instances(
     return _patch(api, chosen, body, update_mask)
 
 
-@router.patch(f"{TI}/{{map_index}}/dry_run", response_model=models.MarkedTaskInstances)
+@router.patch(f"{TI}/{{map_index}}/dry_run", OPERATOR_OF_DAG, only_reads=True, response_model=models.MarkedTaskInstances)
 def patch_task_instance_dry_run_by_map_index(
     api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def patch_task_instance_dry_run_by_map_index(
     return _patch(api, chosen, body, update_mask, dry_run=True)
 
 
-@router.patch(f"{TI}/{{map_index}}", response_model=models.MarkedTaskInstances)
+@router.patch(f"{TI}/{{map_index}}", OPERATOR_OF_DAG, response_model=models.MarkedTaskInstances)
 def patch_task_instance_by_map_index(
     api: Api, chosen: Annotated[Chosen, Depends(_instance)], body: models.TaskInstancePatch, update_mask: UpdateMask = None
 ) -> dict[str, Any]:

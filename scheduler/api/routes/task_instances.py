@@ -7,7 +7,7 @@ from fastapi import Depends, Query
 
 from paceline.exceptions import NotFoundError, UnreadableVersionError, UsageError
 from scheduler.api import logs, params
-from scheduler.api.access import RUN, TI
+from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, patterns, ranges
@@ -48,7 +48,7 @@ async def _filters(
 Chosen = Annotated[Filters, Depends(_filters)]
 
 
-@router.get(f"{RUN}/taskInstances", response_model=models.TaskInstancePage)
+@router.get(f"{RUN}/taskInstances", VIEWER_OF_DAG, response_model=models.TaskInstancePage)
 def get_task_instances(
     api: Api,
     dag_id: str,
@@ -69,7 +69,7 @@ def get_task_instances(
     return _page(api, filters, page)
 
 
-@router.post(f"{RUN}/taskInstances/list", response_model=models.TaskInstancePage)
+@router.post(f"{RUN}/taskInstances/list", VIEWER_OF_DAG, only_reads=True, response_model=models.TaskInstancePage)
 def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: models.TaskInstancesFilter) -> dict[str, Any]:
     """List task instances by filters in the body. DAG and run in the path are ~."""
     filters = instances.INSTANCES.filters()
@@ -82,13 +82,13 @@ def get_task_instances_batch(api: Api, dag_id: str, dag_run_id: str, body: model
     return _page(api, filters, params.page(body.page_limit, body.page_offset, [body.order_by] if body.order_by else None))
 
 
-@router.get(TI, response_model=models.TaskInstance)
+@router.get(TI, VIEWER_OF_DAG, response_model=models.TaskInstance)
 def get_task_instance(api: Api, dag_id: str, dag_run_id: str, task_id: str) -> dict[str, Any]:
     """Show a task instance that is not mapped."""
     return shown(api, Place(dag_id, dag_run_id, task_id))
 
 
-@router.get(f"{TI}/listMapped", response_model=models.TaskInstancePage)
+@router.get(f"{TI}/listMapped", VIEWER_OF_DAG, response_model=models.TaskInstancePage)
 def get_mapped_task_instances(
     api: Api, dag_id: str, dag_run_id: str, task_id: str, filters: Chosen, page: params.Page
 ) -> dict[str, Any]:
@@ -100,25 +100,25 @@ def get_mapped_task_instances(
     return _page(api, filters, page)
 
 
-@router.get(f"{TI}/tries", response_model=models.TaskInstanceTries)
+@router.get(f"{TI}/tries", VIEWER_OF_DAG, response_model=models.TaskInstanceTries)
 def get_task_instance_tries(api: Api, place: TaskPlace) -> dict[str, Any]:
     """List all tries of a task instance."""
     return _tries(api, place)
 
 
-@router.get(f"{TI}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
+@router.get(f"{TI}/tries/{{task_try_number}}", VIEWER_OF_DAG, response_model=models.TaskInstanceTry)
 def get_task_instance_try_details(api: Api, place: TaskPlace, task_try_number: Number) -> dict[str, Any]:
     """Show a try of a task instance."""
     return of_try(api, place, task_try_number)
 
 
-@router.get(f"{TI}/dependencies", response_model=models.Dependencies)
+@router.get(f"{TI}/dependencies", VIEWER_OF_DAG, response_model=models.Dependencies)
 def get_task_instance_dependencies(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Explain why a task instance is in its state and has not moved on."""
     return _dependencies(api, place)
 
 
-@router.get(f"{TI}/links", response_model=models.ExtraLinks, tags=["Extra Links"])
+@router.get(f"{TI}/links", VIEWER_OF_DAG, response_model=models.ExtraLinks, tags=["Extra Links"])
 def get_extra_links(api: Api, place: TaskPlace, try_number: int | None = None) -> dict[str, Any]:
     """Always empty: Paceline has no extra links."""
     api.read(instances.instance, *place)
@@ -128,25 +128,25 @@ def get_extra_links(api: Api, place: TaskPlace, try_number: int | None = None) -
 # The same for one instance of a mapped task. These come last: their path also fits those above. -----------------------------
 
 
-@router.get(f"{TI}/{{map_index}}/tries", response_model=models.TaskInstanceTries)
+@router.get(f"{TI}/{{map_index}}/tries", VIEWER_OF_DAG, response_model=models.TaskInstanceTries)
 def get_mapped_task_instance_tries(api: Api, place: MappedPlace) -> dict[str, Any]:
     """List all tries of one instance of a mapped task."""
     return _tries(api, place)
 
 
-@router.get(f"{TI}/{{map_index}}/tries/{{task_try_number}}", response_model=models.TaskInstanceTry)
+@router.get(f"{TI}/{{map_index}}/tries/{{task_try_number}}", VIEWER_OF_DAG, response_model=models.TaskInstanceTry)
 def get_mapped_task_instance_try_details(api: Api, place: MappedPlace, task_try_number: Number) -> dict[str, Any]:
     """Show a try of one instance of a mapped task."""
     return of_try(api, place, task_try_number)
 
 
-@router.get(f"{TI}/{{map_index}}/dependencies", response_model=models.Dependencies)
+@router.get(f"{TI}/{{map_index}}/dependencies", VIEWER_OF_DAG, response_model=models.Dependencies)
 def get_task_instance_dependencies_by_map_index(api: Api, place: MappedPlace) -> dict[str, Any]:
     """Explain why one instance of a mapped task is in its state and has not moved on."""
     return _dependencies(api, place)
 
 
-@router.get(f"{TI}/{{map_index}}", response_model=models.TaskInstance)
+@router.get(f"{TI}/{{map_index}}", VIEWER_OF_DAG, response_model=models.TaskInstance)
 def get_mapped_task_instance(api: Api, place: MappedPlace) -> dict[str, Any]:
     """Show one instance of a mapped task."""
     return shown(api, place)

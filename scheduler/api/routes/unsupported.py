@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from scheduler.api.access import ADMIN, OPERATOR_OF_DAG
 from scheduler.api.call import Api, new_router
 from scheduler.api.errors import UnsupportedError
 
@@ -27,4 +28,4 @@ def _refuses(reason: str) -> Callable[[Api], None]:
 
 for _place, _reason in REASONS.items():
     _method, _, _path = _place.partition(" ")
-    router.add_api_route(_path, _refuses(_reason), methods=[_method], name="unsupported")
+    router.declare(_method, _path, OPERATOR_OF_DAG if "{dag_id}" in _path else ADMIN, name="unsupported")(_refuses(_reason))

@@ -5,6 +5,7 @@ from typing import Any
 from paceline import secrets_masker
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.api import params
+from scheduler.api.access import ADMIN, OPERATOR
 from scheduler.api.call import Call
 from scheduler.api.models import records as models
 from scheduler.api.routes.named import Kind, routes
@@ -44,6 +45,8 @@ VARIABLES = Kind(
     parameter="variable_key",
     field="key",
     field_of_change="key",
+    viewer=OPERATOR,
+    editor=ADMIN,
     column="key",
     shown=models.Variable,
     page=models.VariablePage,

@@ -1,7 +1,7 @@
 """Backfills, as people use them: create, dry run, list, show, pause, resume and cancel."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from paceline.authoring.timetables.base import RunTimes
 from paceline.exceptions import BackfillError, ConflictError, NotFoundError, no_dag
 from paceline.states import BACKFILL_MAX_ACTIVE_RUNS, REPROCESS, RUN_UNFINISHED, RunState
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.settings import Core
 from scheduler.store.actions import mark
 from scheduler.store.db import rows, sqlstates
 from scheduler.store.runs import selection
@@ -54,10 +55,7 @@ class BackfillRequest:
     #: With None, new runs get no conf, and runs that run again keep theirs.
     conf: dict[str, Any] | None = None
     created_by: str = "cli"
-    #: core.dag_run_conf_overrides_params
-    conf_overrides_params: bool = True
-    #: core.max_conf_bytes
-    max_conf_bytes: int | None = None
+    core: Core = field(default_factory=Core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +219,9 @@ def _check(dag: SerializedDag, wanted: BackfillRequest, now: datetime) -> None:
         raise BackfillError(f"--from {wanted.first.isoformat()} is later than --to {wanted.last.isoformat()}: swap them.")
     if wanted.first > now:
         raise BackfillError(f"--from {wanted.first.isoformat()} is in the future: a backfill creates runs of past dates.")
-    params.check_size(wanted.conf or {}, wanted.max_conf_bytes, dag_id=dag.dag_id)
+    params.check_size(wanted.conf or {}, wanted.core.max_conf_bytes, dag_id=dag.dag_id)
     params.check_names(dag.params, wanted.conf or {}, dag_id=dag.dag_id)
-    params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.conf_overrides_params)
+    params.check(dag.params, wanted.conf or {}, dag_id=dag.dag_id, conf_overrides=wanted.core.dag_run_conf_overrides_params)
     past = next((task.task_id for task in dag.tasks if task.depends_on_past), None)
     if past is not None and wanted.reverse:
         raise BackfillError(f"{name} cannot be backfilled in reverse: its task {past!r} depends on the previous run.")

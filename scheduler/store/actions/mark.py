@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, Engine
 
 from paceline.exceptions import PacelineError, UnreadableVersionError
-from paceline.states import FAILURES, MARKABLE, NOT_CLEARABLE, NOT_GOOD, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
+from paceline.states import FAILURES, MARKABLE, NOT_CLEARABLE, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
 from paceline.states import TaskState as S
 from scheduler.deciding.teardowns import still_to_run
 from scheduler.serialized.dag import SerializedDag
@@ -85,7 +85,7 @@ def end_run(connection: Connection, run: Run, state: RunState, *, stopped: S | N
     becomes = {
         one: S.SUCCESS if state is RunState.SUCCESS else (stopped or S.FAILED) if one.state in STARTED | SUSPENDED else S.SKIPPED
         for one in instances
-        if one.state in (NOT_GOOD if state is RunState.SUCCESS else UNFINISHED)
+        if one.state in (UNFINISHED | FAILURES if state is RunState.SUCCESS else UNFINISHED)  # a skipped one stays skipped
     }
     left = set() if run.state in RUN_FINISHED else teardowns_left(connection, run, instances, becomes)
     changes = Changes()

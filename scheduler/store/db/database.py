@@ -167,35 +167,36 @@ def translate(error: DBAPIError) -> PacelineError:
     text = sqlstates.first_line(error)
     code = getattr(error.orig, "pgcode", None)
     if code in sqlstates.TOO_SLOW:
-        return UnreachableError(f"PostgreSQL canceled a statement: {text}. Try again when the server is less busy.")
+        return UnreachableError(f"PostgreSQL canceled a statement: {text}.", fix="Try again when the server is less busy.")
     if _is_read_only(error):
         return ReadOnlyError(
-            f"PostgreSQL accepts no writes now: {text}. Promote a standby, or name all servers in PACELINE_DATABASE_URL "
-            "(docs/how-to/failover.md)."
+            f"PostgreSQL accepts no writes now: {text}.",
+            fix="Promote a standby, or name all servers in PACELINE_DATABASE_URL (docs/how-to/failover.md).",
         )
     refused = _refused(text, code)
     start = START_EMBEDDED.format("DATABASE") if "socket" in text else "Start it, or correct PACELINE_DATABASE_URL."
-    return refused or UnreachableError(f"PostgreSQL does not answer: {text}. {start}")
+    return refused or UnreachableError(f"PostgreSQL does not answer: {text}.", fix=start)
 
 
 def _refused(text: str, code: str | None) -> CredentialsError | None:
     """The error if the server rejects the connection or the statement for lack of rights; None for any other text."""
     if code == sqlstates.NO_RIGHT:
         return CredentialsError(
-            f"The database role lacks a right: {text}. Run `paceline db migrate` as the owner of the tables to grant the roles of"
-            " PACELINE_DATABASE_URL and PACELINE_WORKER_DATABASE_URL what they need."
+            f"The database role lacks a right: {text}.",
+            fix="Run `paceline db migrate` as the owner of the tables to grant the roles of PACELINE_DATABASE_URL and"
+            " PACELINE_WORKER_DATABASE_URL what they need.",
         )
     if any(phrase in text for phrase in UNTRUSTED):
         return CredentialsError(
-            f"The connection to PostgreSQL is not secure: {text}. Correct sslmode and sslrootcert in PACELINE_DATABASE_URL."
+            f"The connection to PostgreSQL is not secure: {text}.", fix="Correct sslmode and sslrootcert in PACELINE_DATABASE_URL."
         )
     if 'role "' in text and text.endswith("does not exist"):
         return CredentialsError(
-            f"PostgreSQL rejects the connection: {text}. Correct PACELINE_DATABASE_URL, or create the role with"
-            " `paceline db migrate`."
+            f"PostgreSQL rejects the connection: {text}.",
+            fix="Correct PACELINE_DATABASE_URL, or create the role with `paceline db migrate`.",
         )
     if any(phrase in text for phrase in REFUSED):
-        return CredentialsError(f"PostgreSQL rejects the connection: {text}. Correct PACELINE_DATABASE_URL.")
+        return CredentialsError(f"PostgreSQL rejects the connection: {text}.", fix="Correct PACELINE_DATABASE_URL.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Fencing of the writes of a try beside its report: a statement of a try that is not the current one changes nothing.
+"""Fences every write of a try except its report: a stale try changes nothing.
 
 Each dispatch has its own ID, so a task instance with that ID, in a state in which a worker has it, still belongs to the writer.
 The row is locked for share: a process that ends this try or starts the next one waits for the statement, or the statement sees

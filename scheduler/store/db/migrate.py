@@ -180,7 +180,7 @@ def check(engine: Engine) -> None:
             return
     if revision != head():
         has = f"schema is at {revision}" if revision else "has no Paceline tables"
-        raise SchemaError(f"The database {has}, this version needs {head()}: run `paceline db migrate`.")
+        raise SchemaError(f"The database {has}, this version needs {head()}:", fix="run `paceline db migrate`.")
 
 
 def current(connection: Connection) -> str | None:
@@ -234,7 +234,7 @@ def _refuse_incompatible(connection: Connection, revision: str) -> None:
     serves = connection.exec_driver_sql("select to_jsonb(s)->>'compatible_from' from paceline_schema s").scalar_one()
     if serves not in known():
         raise SchemaError(
-            f"The database schema {revision} was made by a newer Paceline: upgrade Paceline on this machine to match it."
+            f"The database schema {revision} was made by a newer Paceline:", fix="upgrade Paceline on this machine to match it."
         )
 
 

@@ -33,8 +33,8 @@ WAITING_SLOTS = _slots(WAITS)
 DEFERRED_SLOTS = _slots(DEFERRED)
 #: The number of task instances that wait for slots of the pool `p`.
 WAITING_INSTANCES = f"(select count(*) from task_instance t where t.pool = p.name and {WAITS})"
-#: The runs of the DAG `d` that count towards its max_active_runs: those that run, and with those that are queued. The runs of the
-#: backfill `b` count towards its own.
+#: RUNNING_RUNS counts the running runs of the DAG `d`; OPEN_RUNS adds its queued ones. Runs of the backfill `b` count only
+#: towards the max_active_runs of the backfill.
 _OF_DAG = "select count(*) from dag_run o where o.dag_id = d.dag_id and o.backfill_id is null and o.state"
 _OF_BACKFILL = "select count(*) from dag_run o where o.backfill_id = b.id and o.state"
 RUNNING_RUNS = f"({_OF_DAG} = 'running')"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from paceline.states import GAUGED, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
+from paceline.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import TIMEOUT_OF_KIND, alive
 from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
@@ -19,11 +19,13 @@ class Gauge:
     value: float
 
 
+#: Partial indexes have the task instances in these, so that finished ones cost nothing.
+COUNTED_LIVE = States(ACTIVE | {TaskState.SCHEDULED})
 READ = f"""
 with open as materialized (
     select t.dag_run_id, t.task_id, t.queue, t.pool, case t.state when 'shutdown' then 'running' else t.state end as state,
            count(*) as instances, sum(t.pool_slots) as slots, min(coalesce(t.scheduled_at, t.queued_at)) as since
-      from task_instance t where t.state in {GAUGED.sql} group by 1, 2, 3, 4, 5
+      from task_instance t where t.state in {COUNTED_LIVE.sql} group by 1, 2, 3, 4, 5
 ), by_pool as (
     select *, slots - used as free
       from (select p.name, p.slots,

@@ -329,3 +329,8 @@ def _bad_cursor() -> UsageError:
 
 def _no_order(column: str, orders: Collection[str]) -> UsageError:
     return UsageError(f"order_by {column[:100]!r} is not possible here: choose {', '.join(sorted(orders))}.")
+
+
+def key(column: str) -> str:
+    """SQL: a number for a text that identifies a row, as JSON clients can read it (53 bits)."""
+    return f"(hashtextextended({column}, 0) & 9007199254740991)"

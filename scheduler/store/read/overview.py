@@ -5,11 +5,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import HOLDS_SLOTS, LOADS_QUEUE, NEEDS_POOL, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER
+from paceline.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.liveness import LIVE_WORKER, SILENT
 
 Row = dict[str, Any]
+#: A task instance in one of these uses its queue, now or soon.
+LOADS_QUEUE = States(WAITS_FOR_WORKER | {TaskState.RUNNING})
+#: A task instance in one of these or in NONE needs slots of its pool, or has them.
+NEEDS_POOL = States(OPEN - {TaskState.DEFERRED})
 #: Whether the report of queues may change: task instances wait or run, or a worker is new; see store/upkeep/pending_work.
 PENDING = f"""
     exists (select from task_instance where state in {HOLDS_SLOTS.sql})

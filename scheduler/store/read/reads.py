@@ -12,13 +12,15 @@ from sqlalchemy import Connection
 
 from paceline.authoring import timetable
 from paceline.exceptions import NotFoundError, no_dag
-from paceline.states import FINISHED, SHOWN_ACTIVE
+from paceline.states import DELAYED, FINISHED, HOLDS_SLOTS, States
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.db import rows
 
 Row = dict[str, Any]
 
+#: A task instance in one of these is shown as active: with a worker, or waiting for one again.
+SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)
 RUN_COLUMNS = """
     r.dag_id, r.run_id, r.run_type, r.logical_date, r.data_interval_start, r.data_interval_end, r.state, r.conf,
     r.queued_at, r.started_at, r.ended_at, r.run_after, r.triggered_by, r.id, v.number as dag_version, r.requested_state,

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.store.read.records import key
+from scheduler.store.read.listing import key
 
 #: A table, a condition over the names in the path of a request, and the column that gives the order of locks.
 Rows = tuple[str, str, str]

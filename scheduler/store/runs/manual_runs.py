@@ -14,11 +14,13 @@ from paceline.authoring.asset_events import check_partition_key
 from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.settings import Core
 from scheduler.store.db import clock, fencing, sqlstates
 from scheduler.store.db.fencing import Writer
 from scheduler.store.runs import runs
 from scheduler.store.runs.runs import CreatedRun, NewRun
 
+DEFAULTS = Core()
 #: The key of the run that a task instance has triggered, in its state store.
 CHILD = "triggered_run"
 #: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
@@ -34,10 +36,8 @@ def trigger(
     dated: bool = True,
     conf: dict[str, Any] | None = None,
     triggered_by: str = "cli",
-    default_queue: str = "default",
-    conf_overrides_params: bool = True,
+    core: Core = DEFAULTS,
     writer: Writer | None = None,
-    max_conf_bytes: int | None = None,
     data_interval: tuple[datetime, datetime] | None = None,
     run_after: datetime | None = None,
     partition_key: str | None = None,
@@ -58,8 +58,8 @@ def trigger(
     if writer is None:
         params.check_names(dag.params, conf, dag_id=dag_id)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
-    params.check_size(conf, max_conf_bytes, dag_id=dag_id)
-    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=conf_overrides_params)
+    params.check_size(conf, core.max_conf_bytes, dag_id=dag_id)
+    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=core.dag_run_conf_overrides_params)
     now = clock.now(connection)
     logical_date = logical_date or now if dated else None
     run_id = run_id or manual_run_id(logical_date or run_after or now)
@@ -79,7 +79,7 @@ def trigger(
         partition=partition,
     )
     try:
-        created = runs.create(connection, dag, new, default_queue=default_queue)
+        created = runs.create(connection, dag, new, default_queue=core.default_queue)
     except DataError as error:
         raise PacelineError(sqlstates.unstorable("conf", error)) from None
     if created is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import REFRESHED
+from paceline.states import DELAYED, States, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.db.arrays import literal
@@ -30,6 +30,9 @@ COMMON_OF_TASK = """
     coalesce(n.queue, p.queue, %(default_queue)s), coalesce(c.name, n.pool), n.pool_slots, n.priority_weight,
     n.priority_weight + %(rank)s, string_to_array(n.notify, ' '), n.per_dag, n.per_dagrun
 """
+#: A task instance in one of these holds no slots yet, so a new DAG version may still change its queue, pool and limits. The same
+#: applies to NONE.
+REFRESHED = States(DELAYED | {TaskState.SCHEDULED})
 
 
 def insert(
@@ -47,7 +50,7 @@ def insert(
 
 
 def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_backfill: bool, default_queue: str) -> None:
-    """Update queues, pools, limits and retries of the task instances without slots."""
+    """Update queues, pools, limits and retries of the task instances that hold no slots yet."""
     connection.exec_driver_sql(
         f"""
         update task_instance t

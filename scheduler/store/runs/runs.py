@@ -159,7 +159,9 @@ def start_queued(connection: Connection) -> list[int]:
 
 
 def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:
-    """Running runs, unexamined for longest first, without `without`: `limit` runs in which nothing is open, and `limit` of all.
+    """Up to `limit` running runs with nothing open, plus up to `limit` of any kind, least recently examined first.
+
+    Excludes the runs `without`.
 
     Runs that wait for earlier runs have nothing open either, and must not displace the others.
     """

@@ -79,11 +79,12 @@ def _keys(settings: Settings, *, make: bool) -> list[str]:
         return [key]
     except FileNotFoundError:
         raise PacelineError(
-            f"There is no key to decrypt with: set PACELINE_CORE_FERNET_KEY to the key that encrypted it, or copy it to {path}."
+            "There is no key to decrypt with:",
+            fix=f"set PACELINE_CORE_FERNET_KEY to the key that encrypted it, or copy it to {path}.",
         ) from None
     except (OSError, ValueError) as error:
         raise PacelineError(
-            f"{path} cannot be read as a Fernet key: {error}. Correct it, or set PACELINE_CORE_FERNET_KEY."
+            f"{path} cannot be read as a Fernet key: {error}.", fix="Correct it, or set PACELINE_CORE_FERNET_KEY."
         ) from None
 
 

@@ -123,44 +123,49 @@ class HeartbeatConnection:
             timer.cancel()
 
 
-class Renewal(VitalThread):
-    """The thread that renews the heartbeat.
+class Listener:
+    """What a process tells the thread that renews its heartbeat, and what it does after each attempt; by default nothing."""
 
-    It calls `renewed(process_id, sent_at)` after each success, with the `boottime` before the renewal was sent; then `drain` if a
-    person asked this worker to drain; `refused` if this process was declared lost; and `failed` if PostgreSQL did not answer.
-    `running` returns the dispatches that a worker runs, and `doubted` receives those of them that the database does not have as
-    running on it. Once `draining` returns true, that is recorded.
-    """
+    def is_wanted(self) -> bool:
+        """Whether to renew. The entry of a process that hangs must expire."""
+        return True
+
+    def is_draining(self) -> bool:
+        """Whether this process drains, which is recorded once."""
+        return False
+
+    def claimed(self) -> Mapping[str, int]:
+        """The dispatches that this worker runs, with the IDs of their task instances."""
+        return {}
+
+    def renewed(self, process_id: str, sent_at: float) -> None:
+        """The heartbeat is renewed; `sent_at` is the `boottime` before the renewal was sent."""
+
+    def drain(self) -> None:
+        """A person asked this worker to drain."""
+
+    def doubted(self, dispatches: Mapping[str, int]) -> None:
+        """The database does not have these of `claimed` as running on this worker."""
+
+    def refused(self, process_id: str) -> None:
+        """This process was declared lost."""
+
+    def failed(self, error: BaseException | None) -> None:
+        """PostgreSQL did not answer."""
+
+
+class Renewal(VitalThread):
+    """The thread that renews the heartbeat of the process with `listener`."""
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        process_id: Callable[[], str],
-        interval_s: float,
-        timeout_s: float,
-        renewed: Callable[[str, float], object] = lambda *_: None,
-        refused: Callable[[str], object] = lambda _: None,
-        failed: Callable[[psycopg2.Error], object] = lambda _: None,
-        drain: Callable[[], object] = lambda: None,
-        draining: Callable[[], bool] = lambda: False,
-        wanted: Callable[[], bool] = lambda: True,
-        running: Callable[[], Mapping[str, int]] = dict,
-        doubted: Callable[[Mapping[str, int]], object] = lambda _: None,
+        self, settings: Settings, listener: Listener, *, process_id: Callable[[], str], interval_s: float, timeout_s: float,
         application: str = "paceline heartbeat",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(name="heartbeat", daemon=True)
         self._connection = HeartbeatConnection(settings, application, timeout_s * ATTEMPT)
         self._process_id = process_id
         self._interval_s = interval_s
-        self._renewed = renewed
-        self._refused = refused
-        self._failed = failed
-        self._drain = drain
-        self._draining = draining
-        self._wanted = wanted
-        self._running = running
-        self._doubted = doubted
+        self._listener = listener
         self._ended = threading.Event()
         self._refused_id: str | None = None
         self._draining_id: str | None = None
@@ -172,7 +177,7 @@ class Renewal(VitalThread):
     def work(self) -> None:
         while not self._ended.is_set():
             sent_at = boottime()
-            answered = not self._wanted() or self._attempt(sent_at)
+            answered = not self._listener.is_wanted() or self._attempt(sent_at)
             pause_s = self._interval_s if answered else min(PAUSE_S, self._interval_s)
             self._ended.wait(max(pause_s - (boottime() - sent_at), 0.0))
         self._connection.close()
@@ -182,30 +187,30 @@ class Renewal(VitalThread):
         self._ended.set()
 
     def _attempt(self, sent_at: float) -> bool:
-        process_id, running = self._process_id(), self._running()
+        process_id, running = self._process_id(), self._listener.claimed()
         try:
             drains = self._connection.renew(process_id)
             if drains is not None:
-                self._renewed(process_id, sent_at)
+                self._listener.renewed(process_id, sent_at)
                 if drains:
-                    self._drain()
+                    self._listener.drain()
                 self._record_draining(process_id)
                 if doubted := self._connection.doubted(process_id, running):
-                    self._doubted(doubted)
+                    self._listener.doubted(doubted)
         except psycopg2.Error as error:
-            self._failed(error)
+            self._listener.failed(error)
             return False
         except Exception:
             log.exception("a heartbeat failed; it will be repeated soon")
             return False
         if drains is None:
             self._refused_id = process_id
-            self._refused(process_id)
+            self._listener.refused(process_id)
         return True
 
     def _record_draining(self, process_id: str) -> None:
         """Only what other processes display depends on it, so an error does not count as a failed heartbeat."""
-        if self._draining() and self._draining_id != process_id:
+        if self._listener.is_draining() and self._draining_id != process_id:
             self._draining_id = process_id
             try:
                 self._connection.draining(process_id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import DUE, ENDS_WITH_RUN, RUN_UNFINISHED, STARTED
+from paceline.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.store.db import rows
 from scheduler.store.db.database import patiently
@@ -66,6 +66,8 @@ def _over(limit: Limit, what: str) -> str:
     """
 
 
+#: A task instance in one of these or in NONE ends with its run. A shutdown ends when its worker has stopped the task.
+ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 STATEMENTS: Mapping[str, str] = {
     "dead worker": _instances(
         "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",

@@ -3,8 +3,8 @@
 A service declares an SQL condition, which is next to the first statement of the service. All conditions use indexes over open
 rows, or small tables. A condition may use two parameters:
 
-- `$1`: seconds until the next check. A service may request a pass for the time at which its next row is due, so a row that is
-  due before the next check is already pending work.
+- `$1`: seconds until the next check. A row due before the next check already counts as pending, so its service can schedule a
+  pass for that moment.
 - `$2`: seconds without a heartbeat after which a process may be lost.
 
 INVARIANT: a condition is true whenever the first statement of its service would find a row, now or before the next check. A service

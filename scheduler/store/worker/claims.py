@@ -136,7 +136,7 @@ class Reported:
     slots_passed_to: Moved | None = None
     #: The claim of the task instance that continues in place.
     continues: Claim | None = None
-    #: Those of Plan.asked that wait for a task which no worker has.
+    #: The tasks in Plan.asked with an upstream task that no worker has claimed.
     waiting: frozenset[int] = frozenset()
     #: Whether each of Plan.settled moved something, and the run still has the version of the plan.
     all_moved: bool = True
@@ -145,7 +145,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Nothing was stored: one of the joins of the plan is not among these, which wait for a task that no worker has."""
+    """Nothing was stored: a join missing from `waiting` may be ready and must be decided under locks."""
 
     waiting: frozenset[int]
     continues: ClassVar[None] = None

@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from psycopg2.extras import Json
+from sqlalchemy import Engine
 
-from paceline.states import AHEAD_OF_A_TRY, FINISHED
+from paceline.states import FINISHED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import fencing
 from scheduler.store.db.fencing import Writer
 
@@ -53,7 +54,7 @@ NAMES = "select 1 from external_job where id = %s and (driver_id = %s or applica
 _UNFOLLOWED = f"""
 j.ended_at is null
 and ({FINISHED.or_none("t.state")}
-     or (t.max_tries <> j.max_tries and t.state in {AHEAD_OF_A_TRY.sql}))
+     or (t.max_tries <> j.max_tries and t.state in {States(WAITS_FOR_WORKER | {TaskState.UP_FOR_RETRY}).sql}))
 """
 #: Abandoned applications of some queues.
 ABANDONED = f"""
@@ -69,6 +70,16 @@ with abandoned as (
 update external_job j set dispatch_id = %s, at = clock_timestamp() from abandoned
  where j.id = abandoned.id and j.dispatch_id = %s and j.ended_at is null returning {_OF_JOB}
 """
+
+
+def by_engine(engine: Engine) -> Ask:
+    """Sends each statement in a transaction of its own."""
+
+    def ask(statement: str, parameters: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        with engine.begin() as connection:
+            return [dict(row) for row in connection.exec_driver_sql(statement, tuple(parameters)).mappings()]
+
+    return ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

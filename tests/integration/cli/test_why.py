@@ -10,7 +10,7 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
-from paceline.states import LOOP_STOP, TaskState
+from paceline.states import Branched, TaskState
 from scheduler.store.worker.claims import Ending
 
 from .conftest import Cli
@@ -346,5 +346,5 @@ def test_a_task_in_a_loop_waits_for_the_iteration_before(ask: Ask) -> None:
     (waits,) = ask("work", "--map-index", "1", dag_id="looping")
     assert re.fullmatch(r"It is in iteration 2 of its loop and waits for gate\[0\] \(\w+\), which ends iteration 1\.", waits)
 
-    ask.scenario.run_to_end(outcome=lambda claim: Ending(TaskState.SUCCESS, skip=(LOOP_STOP,)))
+    ask.scenario.run_to_end(outcome=lambda claim: Ending(TaskState.SUCCESS, skip=(Branched.LOOP_STOP,)))
     assert ask("work", "--map-index", "1", dag_id="looping") == ["It is removed: the loop ended with iteration 1."]

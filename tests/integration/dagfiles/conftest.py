@@ -48,7 +48,7 @@ class Files:
         settings = self.settings.model_copy(
             update={"scheduler": self.settings.scheduler.model_copy(update=scheduler)},
         )
-        manager = DagFileManager(self.engine, settings, name)
+        manager = DagFileManager(self.engine, settings, lambda: name)
         self.managers.append(manager)
         return manager
 

@@ -86,7 +86,7 @@ def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
 
 def test_managers_in_threads_notice_a_change_at_once_and_wake_a_scheduler(files: Files) -> None:
     wakeups = Wakeups(files.settings)
-    managers = [DagFileManager(files.engine, files.settings, name, wakeups) for name in "ab"]
+    managers = [DagFileManager(files.engine, files.settings, lambda name=name: name, wakeups) for name in "ab"]
     files.managers += managers
     for manager in managers:
         manager.start()

@@ -133,7 +133,7 @@ def test_500_dags_in_one_file_are_stored_in_a_few_statements(files: Files) -> No
     engine = create_engine("postgresql+psycopg2://", creator=files.engine.pool._creator)
 
     event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
-    manager = DagFileManager(engine, files.settings, "a")
+    manager = DagFileManager(engine, files.settings, lambda: "a")
     files.managers.append(manager)
 
     turns = files.read_all(manager)
@@ -152,7 +152,7 @@ def test_a_new_dag_starts_paused_by_its_argument_or_the_setting_and_keeps_a_chan
 ) -> None:
     files.write("d.py", source(paused=own))
     core = files.settings.core.model_copy(update={"dags_are_paused_at_creation": setting})
-    manager = DagFileManager(files.engine, files.settings.model_copy(update={"core": core}), "a")
+    manager = DagFileManager(files.engine, files.settings.model_copy(update={"core": core}), lambda: "a")
     files.managers.append(manager)
     files.read_all(manager)
     assert files.rows("select is_paused from dag_schedule") == [(expected,)]

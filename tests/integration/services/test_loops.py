@@ -3,7 +3,7 @@
 import pytest
 from support.scenario import Scenario, dag
 
-from paceline.states import LOOP_STOP, TaskState
+from paceline.states import Branched, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Ending
 
@@ -28,7 +28,7 @@ def test_iterations_run_one_after_the_other_until_the_gate_stops(scenario: Scena
 
     def outcome(claim: Claim) -> Ending:
         order.append((claim.task_id, claim.map_index))
-        skip = ((LOOP_STOP,) if claim.map_index == stop_at else ()) if claim.task_id == "gate" else None
+        skip = ((Branched.LOOP_STOP,) if claim.map_index == stop_at else ()) if claim.task_id == "gate" else None
         return Ending(TaskState.SUCCESS, skip=skip)
 
     scenario.run_to_end(outcome=outcome)

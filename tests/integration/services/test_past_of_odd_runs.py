@@ -8,7 +8,7 @@ from support.scenario import Scenario, dag
 
 from paceline.authoring import timetable
 from paceline.authoring.asset import Asset
-from paceline.states import LOOP_STOP, TaskState
+from paceline.states import Branched, TaskState
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.versions import Versions
@@ -86,7 +86,7 @@ def test_a_loop_that_ends_early_does_not_block_the_next_run(scenario: Scenario) 
         run = scenario.trigger("d", run_id=f"r{number}", logical_date=day(number))
 
         def outcome(claim: Claim) -> Ending:
-            skip = ((LOOP_STOP,) if claim.map_index == 1 else ()) if claim.task_id == "gate" else None
+            skip = ((Branched.LOOP_STOP,) if claim.map_index == 1 else ()) if claim.task_id == "gate" else None
             return Ending(TaskState.SUCCESS, skip=skip)
 
         for _ in range(20):

@@ -127,14 +127,15 @@ def test_a_scheduler_that_was_stopped_changes_nothing_from_stale_data(make_scena
 def test_a_scheduler_that_was_declared_lost_claims_its_files_again(make_scenario: MakeScenario) -> None:
     scenario = make_scenario()
     (scenario.settings.dags_folder / "one.py").write_text(ONE_DAG)
-    manager = DagFileManager(scenario.engine, scenario.settings, "s#1")
+    scheduler_id = "s#1"
+    manager = DagFileManager(scenario.engine, scenario.settings, lambda: scheduler_id)
     claimed_by = "select claimed_by from dag_file"
     try:
         manager.run_once()
         assert scenario.rows(claimed_by) == [("s#1",)]
         with scenario.engine.begin() as connection:
             files.release_dead(connection, ["s#1"])
-        manager.work_as("s#2")
+        scheduler_id = "s#2"
         manager.run_once()
         assert scenario.rows(claimed_by) == [("s#2",)]
 

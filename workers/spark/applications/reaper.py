@@ -3,8 +3,7 @@
 import functools
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -42,7 +41,7 @@ class Reaper(VitalThread):
 
     def __init__(self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool]) -> None:
         super().__init__(name="reaper", daemon=True)
-        self._engine = engine
+        self._ask = external_jobs.by_engine(engine)
         self._queues = queues
         self._settings = settings.spark
         self._password = functools.partial(secrets_backend.password, settings, self._ask)
@@ -79,7 +78,3 @@ class Reaper(VitalThread):
             return False
         worker_log.info("ended the abandoned Spark application %s of task instance %d", followed.ids, job.ti_id)
         return True
-
-    def _ask(self, statement: str, parameters: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-        with self._engine.begin() as connection:
-            return [dict(row) for row in connection.exec_driver_sql(statement, tuple(parameters)).mappings()]

@@ -9,7 +9,7 @@ from support.scenario import Scenario, dag, of, product
 
 from paceline.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.read import records
+from scheduler.store.read.xcoms import delete_xcom, put_xcom
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending
@@ -128,9 +128,9 @@ def test_a_deleted_or_added_xcom_changes_the_entries_at_once(scenario: Scenario)
         return xcoms.entry(scenario.hot, run, task_no, "return_value", place, is_mapped=True, over=over)
 
     assert [entry(place) for place in range(3)] == [[0], [2], []]
-    transact(scenario.engine, records.put_xcom, ids[1], "return_value", 1, new=True)
+    transact(scenario.engine, put_xcom, ids[1], "return_value", 1, new=True)
     assert [entry(place) for place in range(3)] == [[0], [1], [2]]
-    transact(scenario.engine, records.delete_xcom, ids[0], "return_value")
+    transact(scenario.engine, delete_xcom, ids[0], "return_value")
     assert [entry(place) for place in range(3)] == [[1], [2], []]
-    transact(scenario.engine, records.put_xcom, ids[1], "return_value", "new", new=False)
+    transact(scenario.engine, put_xcom, ids[1], "return_value", "new", new=False)
     assert entry(0) == ["new"]

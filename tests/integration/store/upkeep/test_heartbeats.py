@@ -14,18 +14,39 @@ from support.waiting import eventually
 
 from paceline.states import TaskState
 from scheduler.settings import Settings
-from scheduler.store.upkeep.heartbeats import Renewal
+from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.worker.claims import Ending
 from workers.supervision.heartbeat import lease_s
 
 
-class Results:
-    """The results of renewals."""
+class Results(Listener):
+    """The results of renewals, of a process that runs these dispatches."""
 
-    def __init__(self) -> None:
+    def __init__(self, running: Mapping[str, int] | None = None) -> None:
+        self.running = running or {}
+        self.drains = threading.Event()
         self.sent: list[float] = []
-        self.refused: list[str] = []
-        self.failed: list[BaseException] = []
+        self.refusals: list[str] = []
+        self.failures: list[BaseException | None] = []
+        self.doubts: list[Mapping[str, int]] = []
+
+    def claimed(self) -> Mapping[str, int]:
+        return self.running
+
+    def is_draining(self) -> bool:
+        return self.drains.is_set()
+
+    def renewed(self, process_id: str, sent_at: float) -> None:
+        self.sent.append(sent_at)
+
+    def refused(self, process_id: str) -> None:
+        self.refusals.append(process_id)
+
+    def failed(self, error: BaseException | None) -> None:
+        self.failures.append(error)
+
+    def doubted(self, dispatches: Mapping[str, int]) -> None:
+        self.doubts.append(dispatches)
 
 
 @pytest.fixture
@@ -42,12 +63,11 @@ def through(settings: Settings, link: Link) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
 
 
-def renewing(settings: Settings, process_id: str, *, timeout_s: float = 2.0) -> tuple[Renewal, Results]:
-    results = Results()
-    renewal = Renewal(
-        settings, process_id=lambda: process_id, interval_s=0.05, timeout_s=timeout_s,
-        renewed=lambda _, sent_at: results.sent.append(sent_at), refused=results.refused.append, failed=results.failed.append,
-    )  # fmt: skip
+def renewing(
+    settings: Settings, process_id: str, *, timeout_s: float = 2.0, running: Mapping[str, int] | None = None
+) -> tuple[Renewal, Results]:
+    results = Results(running)
+    renewal = Renewal(settings, results, process_id=lambda: process_id, interval_s=0.05, timeout_s=timeout_s)
     renewal.start()
     return renewal, results
 
@@ -61,7 +81,7 @@ def test_a_half_open_connection_is_replaced(
     eventually(lambda: results.sent)
 
     proxy.do(lambda: wire.cut(requests=requests))
-    eventually(lambda: results.failed, timeout=20)
+    eventually(lambda: results.failures, timeout=20)
     before = len(results.sent)
     proxy.do(lambda: wire.restore(reset=False))
 
@@ -76,7 +96,7 @@ def test_a_lock_on_its_row_delays_a_heartbeat_and_nothing_else(scenario: Scenari
     eventually(lambda: results.sent)
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
-        eventually(lambda: results.failed)
+        eventually(lambda: results.failures)
         before = len(results.sent)
 
     eventually(lambda: len(results.sent) > before)
@@ -89,7 +109,7 @@ def test_an_attempt_that_was_given_up_ends_no_lease(scenario: Scenario, settings
     eventually(lambda: results.sent)
     with scenario.engine.begin() as stalled:
         stalled.exec_driver_sql("select 1 from process where id = %s for update", (scenario.worker_id,))
-        eventually(lambda: results.failed)
+        eventually(lambda: results.failures)
     before = len(results.sent)
 
     eventually(lambda: len(results.sent) > before)
@@ -107,7 +127,7 @@ def test_a_process_that_was_declared_lost_learns_it_from_its_heartbeat(scenario:
 
     eventually(lambda: renewal.is_refused(scenario.worker_id))
     renewal.end()
-    assert set(results.refused) == {scenario.worker_id}
+    assert set(results.refusals) == {scenario.worker_id}
 
 
 def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scenario: Scenario, settings: Settings) -> None:
@@ -120,36 +140,26 @@ def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scena
     scenario.sql("update task_instance set worker = 'another' where id = %s", elsewhere.id)
     scenario.sql("update task_instance set state = 'queued', worker = null, started_at = null where id = %s", undone.id)
     assert scenario.follower.report(ended, Ending(TaskState.SUCCESS))
-    doubted: list[Mapping[str, int]] = []
 
-    renewal = Renewal(
-        settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
-        running=lambda: {claim.dispatch_id: claim.id for claim in (held, elsewhere, undone, ended)},
-    )  # fmt: skip
-    renewal.start()
-    eventually(lambda: doubted)
+    running = {claim.dispatch_id: claim.id for claim in (held, elsewhere, undone, ended)}
+    renewal, results = renewing(settings, scenario.worker_id, running=running)
+    eventually(lambda: results.doubts)
     renewal.end()
     renewal.join(20)
 
-    assert doubted[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
+    assert results.doubts[0] == {claim.dispatch_id: claim.id for claim in (elsewhere, undone, ended)}
 
 
 def test_a_process_that_drains_records_it_and_keeps_its_heartbeat(scenario: Scenario, settings: Settings) -> None:
-    drains = threading.Event()
-    sent: list[float] = []
-    renewal = Renewal(
-        settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, draining=drains.is_set,
-        renewed=lambda _, sent_at: sent.append(sent_at),
-    )  # fmt: skip
-    renewal.start()
-    eventually(lambda: sent)
+    renewal, results = renewing(settings, scenario.worker_id)
+    eventually(lambda: results.sent)
     assert scenario.rows("select 1 from worker_drain") == []
 
-    drains.set()
+    results.drains.set()
 
     eventually(lambda: scenario.rows("select process_id, asked_by from worker_drain") == [(scenario.worker_id, "a signal")])
-    before = len(sent)
-    eventually(lambda: len(sent) > before + 1)
+    before = len(results.sent)
+    eventually(lambda: len(results.sent) > before + 1)
     renewal.end()
     renewal.join(20)
 
@@ -160,19 +170,11 @@ def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario
     scenario.turn()
     (claim,) = (scenario.claim(message) for message in scenario.messages())
     assert claim is not None
-    doubted: list[Mapping[str, int]] = []
-    sent: list[float] = []
-    failed: list[BaseException] = []
     with scenario.engine.begin() as elsewhere:
         elsewhere.exec_driver_sql("lock table task_instance in access exclusive mode")
-        renewal = Renewal(
-            settings, process_id=lambda: scenario.worker_id, interval_s=0.05, timeout_s=2.0, doubted=doubted.append,
-            renewed=lambda _, sent_at: sent.append(sent_at), failed=failed.append,
-            running=lambda: {claim.dispatch_id: claim.id},
-        )  # fmt: skip
-        renewal.start()
-        eventually(lambda: len(sent) > 10)
+        renewal, results = renewing(settings, scenario.worker_id, running={claim.dispatch_id: claim.id})
+        eventually(lambda: len(results.sent) > 10)
 
     renewal.end()
     renewal.join(20)
-    assert not doubted and not failed
+    assert not results.doubts and not results.failures
