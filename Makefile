@@ -64,7 +64,7 @@ test-airflow: setup ## Compare Paceline with Apache Airflow, installed beside it
 test-metrics: setup ## Check metrics, traces, lineage and log copies with a real Prometheus, StatsD, collector and S3 server
 	@.make/metrics $(ARGS)
 
-test-upgrade: setup ## Upgrade from the previous release under load, process by process, and go back; UPGRADE_FROM=v1.2.3
+test-upgrade: setup ## Upgrade from the previous release under load, process by process, and go back; UPGRADE_FROM=commit
 	@$(BIN)/python -m pytest -m "on_demand or not on_demand" tests/acceptance/test_upgrade.py tests/acceptance/test_migration_locks.py $(ARGS)
 
 test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects

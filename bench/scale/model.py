@@ -20,8 +20,8 @@ SLICE_S = 0.001
 IDLE_S = 1.0
 #: Seconds by which a sweep looks back beyond the last one, see services/sweep.py.
 LATE_S = 5.0
-#: `queue_headroom`, `max_tis_per_query`, and the most runs that one transaction of promote examines.
-HEADROOM, BATCH, RUNS = 32, 256, 20
+#: `prefetch_window`, `max_tis_per_query`, and the most runs that one transaction of promote examines.
+PREFETCH_WINDOW, BATCH, RUNS = 32, 256, 20
 #: The shares of the steps of a task in the CPU of a child and of PostgreSQL. Only hops depend on them, not makespans.
 CHILD_CLAIM, CHILD_WORK, CHILD_REPORT, CHILD_PUBLISH = 0.3, 0.3, 0.25, 0.15
 POSTGRES_CLAIM, POSTGRES_REPORT = 0.35, 0.65
@@ -302,7 +302,7 @@ class Model:
     def _places(self) -> int:
         """The number of task instances of a pool that may be queued or running, besides the standing ones."""
         config = self.deployment
-        places = config.workers * config.children // config.pools + HEADROOM
+        places = config.workers * config.children // config.pools + PREFETCH_WINDOW
         return places if config.slots is None else min(places, config.slots - config.standing // config.pools)
 
     def _send(self, task: Task) -> Step:

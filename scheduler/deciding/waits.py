@@ -68,13 +68,13 @@ class QueueFacts:
     running: int
     queued: int
     #: Messages a queue may hold beyond the places of its workers.
-    headroom: int
+    prefetch_window: int
     #: Queued task instances whose message was sent before this one's.
     ahead: int = 0
 
     @property
     def is_full(self) -> bool:
-        return self.queued + self.running >= self.places + self.headroom
+        return self.queued + self.running >= self.places + self.prefetch_window
 
     @property
     def is_busy(self) -> bool:

@@ -83,7 +83,7 @@ class Situation(Contention):
     worker: str | None = None
     worker_alive: bool = True
     #: The state that follows a shutdown.
-    asked: str | None = None
+    requested_state: str | None = None
     schedulers: int = 1
     trigger_rule: str = "all_success"
     #: Direct upstream tasks; of a task in a mapped group, the instance of the same index.
@@ -161,7 +161,7 @@ def _running(facts: Situation) -> list[str]:
 
 
 def _stopping(facts: Situation) -> list[str]:
-    return [f"A stop was requested, and its state will be {facts.asked}; {_with_worker(facts)}"]
+    return [f"A stop was requested, and its state will be {facts.requested_state}; {_with_worker(facts)}"]
 
 
 def _with_worker(facts: Situation) -> str:

@@ -25,14 +25,13 @@ from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.broker")
 
-#: The name is that of earlier releases, which use the same Redis during an upgrade; see docs/adr/0041.
-KEY = "paceline:doorbell"
+KEY = "paceline:wakeups"
 #: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are those of PostgreSQL.
 TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
 LARGEST_ID = 2**63 - 1
 #: Seconds between two warnings about dropped members.
 WARN_S = 60.0
-QUEUE, QUEUE_KEY = "queue", "paceline:doorbell:queue"
+QUEUE, QUEUE_KEY = "queue", "paceline:wakeups:queue"
 PLAN = "plan"
 #: What people change by command or by REST API.
 Action = Literal[

@@ -66,7 +66,7 @@ class Queue(Service):
         super().__init__(engine, settings)
         self._publisher = publisher
         self._scheduler_id = scheduler_id
-        self._prefetch_window = PrefetchWindow(settings.scheduler.queue_headroom)
+        self._prefetch_window = PrefetchWindow(settings.scheduler.prefetch_window)
         #: Runs that had reached max_active_tasks. The next pass counts them first, to exclude those that still have.
         self._full_runs: Collection[int] = ()
         self._queued_at = 0.0
@@ -246,12 +246,12 @@ def _allow_passing_on(
     with_slots = {name for name, slots in free.pools.items() if slots > 0}
     if with_slots and len(pools) > 1:
         with_slots = capacity.without_shared_limit(connection, with_slots, full, unserved)
-    may = may_pass_slots_on(free.pools, free.parallelism, with_slots)
-    if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.may_pass_slots_on}:
+    may = passes_slots_on(free.pools, free.parallelism, with_slots)
+    if changed := {name: may[name] for name, pool in pools.items() if may[name] is not pool.passes_slots_on}:
         capacity.set_passing_on(connection, changed)
 
 
-def may_pass_slots_on(free: Mapping[str, int], parallelism: int, with_slots: Collection[str] | None = None) -> dict[str, bool]:
+def passes_slots_on(free: Mapping[str, int], parallelism: int, with_slots: Collection[str] | None = None) -> dict[str, bool]:
     """For each pool with waiting task instances, given its free slots: whether workers may pass slots on without this service.
 
     They may not if more slots are taken than there are. Nor may they while another pool, one of `with_slots`, has free slots and
@@ -312,7 +312,7 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
         pool.name: settings.core.parallelism if pool.slots < 0 else pool.slots - counts.deferred.get(pool.name, 0)
         for pool in pools.values()
     }
-    queues: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.queue_headroom)
+    queues: defaultdict[str, int] = defaultdict(lambda: settings.scheduler.prefetch_window)
     for name in {*counts.places, *in_queues(counts)}:
         queues[name] = counts.places.get(name, 0) + window.of(name)
     for use in counts.used:

@@ -30,7 +30,7 @@ SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", 
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
 MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
-    "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "queue_headroom",
+    "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "prefetch_window",
     "task_queued_timeout", "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
 )))  # fmt: skip
 #: The first must be longer than the second; otherwise every healthy process would be declared lost.
@@ -127,7 +127,7 @@ class Scheduler(Probed):
     """Reserve slots for a task that needs more than its pool has free, so that lower-priority tasks cannot overtake it forever."""
     priority_aging: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """Seconds of waiting that raise a task's rank by a priority_weight of 1. 0 turns aging off."""
-    queue_headroom: Annotated[int, Field(ge=1)] = 32
+    prefetch_window: Annotated[int, Field(ge=1)] = 32
     """Prefetch window: messages a Celery queue may hold beyond its workers' free slots; more if workers drain them within 0.2 s."""
     orphaned_tasks_check_interval: Seconds = 1
     """Seconds between two sweeps for lost messages and lost workers."""

@@ -64,7 +64,7 @@ class Interleaving:
         scenario.turn()
         self.messages = {scenario.rows("select task_id from task_instance where id = %s", one[0])[0][0]: one
                          for one in scenario.messages()}  # fmt: skip
-        scenario.sql("update pool set hands_on = true")
+        scenario.sql("update pool set passes_slots_on = true")
 
     def close(self) -> None:
         self.hot.close()
@@ -137,9 +137,9 @@ class Interleaving:
                 assert scenario.rows("select 1 from process where id = %s and stopped_at is null", worker), f"{name} is lost"
         if self.claimed is not None:
             assert self.claimed.dispatch_id == self.messages["a"][1], "claimed under a dispatch that another process sent"
-        assert not scenario.rows("select 1 from task_instance where asked is not null and state is distinct from 'shutdown'"), (
-            states
-        )
+        assert not scenario.rows(
+            "select 1 from task_instance where requested_state is not null and state is distinct from 'shutdown'"
+        ), states
         written = {state for (state,) in scenario.rows("select t.state from xcom join task_instance t on t.id = task_instance_id")}
         assert self.has_written or written <= {"queued", "running", "shutdown", "success"}, f"a stale try wrote: {states}"
         left = scenario.rows(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tarfile
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 from scheduler.embedded.stack import PACELINE
 
 ROOT = Path(__file__).parents[2]
-#: The release before as long as no version is tagged: the last commit with the schema 0018.
-BEFORE_THE_FIRST_TAG = "b430c6aec0a180e9e60c2921f2a869f37798f80b"
+PYPROJECT = ROOT / "pyproject.toml"
+#: Releases without it have schemas that no migration leads to this one.
+BASELINE = "scheduler/store/db/migrations/versions/0001_baseline.sql"
 COMMAND_S = 120.0
 
 
@@ -48,21 +50,39 @@ def this() -> Release:
     return Release("the checkout", ROOT)
 
 
-def previous(folder: Path) -> Release:
-    """The code of the last tagged version before the checkout's commit, extracted to `folder`."""
-    tag = _git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
-    name = os.environ.get("UPGRADE_FROM") or (tag.stdout.decode().strip() if tag.returncode == 0 else BEFORE_THE_FIRST_TAG)
+def previous(folder: Path) -> Release | None:
+    """The code of the former release, extracted to `folder`; None if there is none with this schema.
+
+    UPGRADE_FROM names its commit. Otherwise it is the newest commit that set another version than that of the checkout, so a clone
+    needs no tags, but the whole history.
+    """
+    name = os.environ.get("UPGRADE_FROM") or _former()
+    if name is None:
+        return None
     folder.mkdir()
-    archive = _git("archive", name, "paceline", "scheduler", "workers", "config")
-    assert archive.returncode == 0, (
-        f"The code of {name} is missing: fetch the whole history (git fetch --unshallow --tags). {archive.stderr.decode()}"
-    )
     packed = folder / "release.tar"
-    packed.write_bytes(archive.stdout)
+    packed.write_bytes(_git("archive", name, "paceline", "scheduler", "workers", "config"))
     with tarfile.open(packed) as files:
         files.extractall(folder, filter="data")
     return Release(name, folder)
 
 
-def _git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+def _former() -> str | None:
+    """The newest commit that set another version in pyproject.toml, if its schema begins with the same baseline."""
+    assert _git("rev-parse", "--is-shallow-repository").strip() == b"false", "Fetch the whole history: git fetch --unshallow"
+    version = _version(PYPROJECT.read_bytes())
+    for commit in _git("log", "--format=%H", "-G^version = ", "--", PYPROJECT.name).decode().split():
+        set_version = _version(_git("show", f"{commit}:{PYPROJECT.name}"))
+        if set_version != version:
+            return commit if _git("ls-tree", "--name-only", commit, BASELINE) else None
+    return None
+
+
+def _version(pyproject: bytes) -> str:
+    return str(tomllib.loads(pyproject.decode())["project"]["version"])
+
+
+def _git(*arguments: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+    assert done.returncode == 0, f"git {' '.join(arguments)}: {done.stderr.decode()}"
+    return done.stdout

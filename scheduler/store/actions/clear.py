@@ -207,7 +207,7 @@ def planned(run: Run, instances: Sequence[Instance], picked: Collection[Instance
 
 def _split(picked: Collection[Instance]) -> tuple[list[Instance], list[Instance]]:
     """The changes that clear at once, and the ones whose worker stops the task first."""
-    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.asked != "none")]
+    stopped = [one for one in picked if one.state is S.RUNNING or (one.state is S.SHUTDOWN and one.requested_state != "none")]
     return [one for one in picked if one.state is not S.NONE and one.state not in NOT_CLEARABLE], stopped
 
 
@@ -288,7 +288,7 @@ def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instan
         connection.exec_driver_sql(
             f"""
             update task_instance t
-               set state = 'shutdown', asked = 'none', reason = 'cleared', max_tries = t.try_number + n.retries
+               set state = 'shutdown', requested_state = 'none', reason = 'cleared', max_tries = t.try_number + n.retries
               from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
              where t.id = n.id and t.state in {STARTED.sql}
             """,

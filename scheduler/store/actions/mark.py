@@ -178,7 +178,7 @@ def _move(
 ) -> list[Change]:
     """Move `instances`, all of which are locked, to `state`, except those that have it or are removed."""
     moved = [one for one in instances if one.state not in {state, S.REMOVED}]
-    moved = [one for one in moved if one.state is not S.SHUTDOWN or one.asked != state]
+    moved = [one for one in moved if one.state is not S.SHUTDOWN or one.requested_state != state]
     if not dry_run:
         why = reason or f"marked {state}"
         _set(connection, [one.id for one in moved if one.state not in STARTED], state, why)
@@ -210,7 +210,7 @@ def _stop(connection: Connection, ids: Sequence[int], state: S, reason: str) -> 
     if ids:
         connection.exec_driver_sql(
             f"""
-            update task_instance set state = 'shutdown', asked = %(state)s, reason = %(reason)s
+            update task_instance set state = 'shutdown', requested_state = %(state)s, reason = %(reason)s
              where id = any(%(ids)s) and state in {STARTED.sql}
             """,
             {"ids": list(ids), "state": state.value, "reason": reason},

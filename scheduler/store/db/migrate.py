@@ -143,7 +143,9 @@ def _downgrade(engine: Engine) -> str:
     with engine.begin() as connection:
         _lock(connection)
         revision = current(connection)
-        if revision != newest or not older:
+        if revision == newest and not older:
+            raise SchemaError(f"The schema {newest} is the first: there is no migration to undo.")
+        if revision != newest:
             raise SchemaError(f"The schema is at {revision}, and this version undoes only {newest}: nothing is changed.")
         if names := _alive_except(connection, older):
             raise SchemaError(
@@ -184,10 +186,22 @@ def check(engine: Engine) -> None:
 
 
 def current(connection: Connection) -> str | None:
-    """The revision of the database; None without Paceline tables."""
+    """The revision of the database; None without Paceline tables. SchemaError for one that an earlier checkout made.
+
+    The schemas before the baseline have the same numbers as the migrations since, but no column `baseline`.
+    """
     if connection.exec_driver_sql("select to_regclass('paceline_schema')").scalar_one() is None:
         return None
-    return connection.exec_driver_sql("select version_num from paceline_schema").scalar()
+    marker = connection.exec_driver_sql(
+        "select version_num as revision, to_jsonb(s)->>'baseline' as baseline from paceline_schema s"
+    ).first()
+    if marker is not None and marker.baseline is None:
+        raise SchemaError(
+            f"The database has the schema {marker.revision} of a Paceline before 0.2.0, which cannot be upgraded:",
+            fix="back up what you need with that version, then run `paceline db migrate` on an empty database (for the embedded"
+            " PostgreSQL: remove the folder PACELINE_HOME, or set PACELINE_HOME to another one).",
+        )
+    return marker.revision if marker is not None else None
 
 
 def head() -> str:

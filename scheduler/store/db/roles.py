@@ -36,8 +36,8 @@ Statement = tuple[str, dict[str, sql.Composable]]
 
 #: The columns that a dispatch changes in its own task instance, and in those that follow.
 MOVED = (
-    "state", "worker", "reason", "started_at", "ended_at", "due_at", "resume", "decision", "asked", "try_number", "scheduled_at",
-    "queued_at", "queued_by", "dispatch_id", "dispatched_at", "map_label",
+    "state", "worker", "reason", "started_at", "ended_at", "due_at", "resume", "decision", "requested_state", "try_number",
+    "scheduled_at", "queued_at", "queued_by", "dispatch_id", "dispatched_at", "map_label",
 )  # fmt: skip
 #: The columns of a new task instance, which has no state yet.
 NEW_INSTANCE = (

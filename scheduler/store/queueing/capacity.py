@@ -64,12 +64,12 @@ NOT_FULL = " and ".join(outside(limit) for limit in OWN)
 class Pool:
     """A pool that this transaction has locked; `slots` -1 is no limit.
 
-    `may_pass_slots_on`, the column hands_on, is whether workers may pass its slots to the next task.
+    `passes_slots_on` is whether workers may pass its slots to the next task.
     """
 
     name: str
     slots: int
-    may_pass_slots_on: bool
+    passes_slots_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def lock_waiting_pools(connection: Connection, also: Collection[str] = ()) -> Po
             select p.name from pool p
              where p.name = any(%s::text[]) or exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
         ), held as (
-            select p.name, p.slots, p.hands_on from pool p
+            select p.name, p.slots, p.passes_slots_on from pool p
              where p.name in (select name from wanted) order by p.name for no key update of p skip locked
         )
         select held.*, null as wanted, null as paused from held
@@ -133,7 +133,7 @@ def lock_waiting_pools(connection: Connection, also: Collection[str] = ()) -> Po
         """,
         (list(also),),
     ).all()
-    held = {row.name: Pool(row.name, row.slots, row.hands_on) for row in found if row.name is not None}
+    held = {row.name: Pool(row.name, row.slots, row.passes_slots_on) for row in found if row.name is not None}
     others = next(row for row in found if row.name is None)
     return Pools(held, len(held) < others.wanted, others.paused)
 
@@ -163,7 +163,7 @@ def park(connection: Connection, dag_ids: Collection[str]) -> None:
 def set_passing_on(connection: Connection, may: Mapping[str, bool]) -> None:
     """Store for these pools, which the caller has locked, whether workers may pass their slots on."""
     connection.exec_driver_sql(
-        "update pool p set hands_on = n.may from unnest(%s::text[], %s::boolean[]) n (name, may) where p.name = n.name",
+        "update pool p set passes_slots_on = n.may from unnest(%s::text[], %s::boolean[]) n (name, may) where p.name = n.name",
         (list(may), list(may.values())),
     )
 

@@ -57,7 +57,7 @@ def set_pool(
         values (%(name)s, %(slots)s, coalesce(%(description)s, ''), coalesce(%(include_deferred)s, false),
                 nullif(%(queue)s, ''))
         on conflict (name) do update set slots = excluded.slots,
-            hands_on = pool.hands_on and pool.slots = excluded.slots,  -- until the queue service has counted
+            passes_slots_on = pool.passes_slots_on and pool.slots = excluded.slots,  -- until the queue service has counted
             description = coalesce(%(description)s, pool.description),
             include_deferred = coalesce(%(include_deferred)s, pool.include_deferred),
             queue = case when %(queue)s::text is null then pool.queue else nullif(%(queue)s, '') end

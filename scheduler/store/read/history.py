@@ -256,7 +256,7 @@ def _contention(connection: Connection, settings: Settings, own: Row, at: dateti
             name=own["queue"],
             workers=workers.workers,
             places=workers.places,
-            headroom=settings.scheduler.queue_headroom,
+            prefetch_window=settings.scheduler.prefetch_window,
             queued=of_queue.count(TaskState.QUEUED),
             running=sum(state in STARTED for state in of_queue),
         ),

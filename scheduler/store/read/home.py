@@ -126,7 +126,7 @@ def waiting(connection: Connection, filters: Filters, settings: Settings) -> lis
             places=row["concurrency"],
             running=row["running"],
             queued=row["queued"],
-            headroom=settings.scheduler.queue_headroom,
+            prefetch_window=settings.scheduler.prefetch_window,
         )
         for row in overview.queues(connection, silent_after_s=settings.worker.heartbeat_timeout)
     }

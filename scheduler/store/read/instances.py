@@ -36,8 +36,8 @@ DURATION = "extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.start
 #: By default in the order of their creation.
 INSTANCES = Listing(
     columns=f"""
-        {OF_TASK}, t.state, t.try_number, t.asked, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at,
-        t.due_at, t.reason, p.host, p.pid,
+        {OF_TASK}, t.state, t.try_number, t.requested_state, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at,
+        t.ended_at, t.due_at, t.reason, p.host, p.pid,
         extract(epoch from coalesce(t.ended_at, case when t.state in {STARTED.sql} then clock_timestamp() end)
             - t.started_at)::float as duration,
         (select n.note from instance_note n where n.task_instance_id = t.id) as note,

@@ -326,7 +326,7 @@ def _queue(connection: Connection, settings: Settings, ti: Row) -> QueueFacts:
         """,
         {"queue": ti["queue"], "queued_at": ti["queued_at"], "id": ti["id"], "silent": settings.worker.heartbeat_timeout},
     )
-    return QueueFacts(name=ti["queue"], headroom=settings.scheduler.queue_headroom, **row)
+    return QueueFacts(name=ti["queue"], prefetch_window=settings.scheduler.prefetch_window, **row)
 
 
 def _deferral(connection: Connection, ti: Row, silent_s: float) -> DeferralFacts | None:

@@ -176,13 +176,13 @@ def end_rest(connection: Connection, dag_run_id: int, *, running_becomes: str, r
         )
         update task_instance t
            set state = case when t.state in {STARTED.sql} then 'shutdown' else 'skipped' end,
-               asked = case when t.state in {STARTED.sql} then %(asked)s end,
+               requested_state = case when t.state in {STARTED.sql} then %(requested_state)s end,
                ended_at = case when t.state in {STARTED.sql} then t.ended_at else clock_timestamp() end,
                due_at = null, reason = %(reason)s,
                resume = case when t.state in {STARTED.sql} then t.resume end
           from rest where t.id = rest.id
         """,
-        {"run": dag_run_id, "keep": list(keep), "asked": running_becomes, "reason": reason},
+        {"run": dag_run_id, "keep": list(keep), "requested_state": running_becomes, "reason": reason},
     )
     return ended.rowcount
 

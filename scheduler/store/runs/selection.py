@@ -113,7 +113,7 @@ class Instance:
     task_id: str
     map_index: int
     state: TaskState
-    asked: str | None
+    requested_state: str | None
 
     def change(self, run: Run, becomes: str) -> Change:
         return run.change(self.task_id, self.map_index, None if self.state is TaskState.NONE else self.state.value, becomes)
@@ -180,7 +180,7 @@ def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None 
     if lock:
         connection.exec_driver_sql(f"select 1 from task_instance where {which} order by id for no key update", place)
     held = connection.exec_driver_sql(
-        "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, asked"
+        "select id, task_no, task_id, map_index, coalesce(state, 'none') as state, requested_state"
         f" from task_instance where {which} order by task_no, map_index",
         place,
     )

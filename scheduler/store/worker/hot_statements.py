@@ -168,9 +168,9 @@ with probe as materialized (
     select done.dag_run_id, done.pool, done.pool_slots, done.queue, s.is_paused,
            r.state = 'running' and r.version_id = $version_id as run_goes_on,
            next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
-           other.waits is not null as others_wait, p.hands_on,
+           other.waits is not null as others_wait, p.passes_slots_on,
            -- As for a claim: work of a worker that was declared lost would never be recovered.
-           $in_place_id is not null and coalesce(p.hands_on, false)
+           $in_place_id is not null and coalesce(p.passes_slots_on, false)
            and exists (select from process w where w.id = $worker and w.stopped_at is null) as in_place
       from done
       join dag_run r on r.id = done.dag_run_id
@@ -224,7 +224,7 @@ with probe as materialized (
             order by w.rank desc, w.id limit {LINE}) w
      where w.rank > {LOWEST_RANK}
        and $next_dispatch_id is not null and not $aging and a.first_is_ours and a.run_goes_on and not a.is_paused
-       and a.hands_on
+       and a.passes_slots_on
        -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
        and not exists (select from moved m
                         where m.dispatch_id is not null

@@ -17,23 +17,23 @@ STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
 END_AS_REQUESTED = f"""
 with stopped as (
     -- With what is requested now that the row is locked: "t" below may be as it was before a mark or clear in the meantime.
-    select id, asked from task_instance where state = 'shutdown' and {{which}} order by id for no key update
+    select id, requested_state from task_instance where state = 'shutdown' and {{which}} order by id for no key update
 ), kept as (
-    {STOPPED_TRY} join stopped s using (id) where s.asked = 'none'
+    {STOPPED_TRY} join stopped s using (id) where s.requested_state = 'none'
 ), forgotten as (
-    delete from xcom x using stopped s where s.asked = 'none' and x.task_instance_id = s.id
+    delete from xcom x using stopped s where s.requested_state = 'none' and x.task_instance_id = s.id
 )
 update task_instance t
-   set state = nullif(t.asked, 'none'), asked = null, resume = null, decision = null, due_at = null,
-       ended_at = case when t.asked <> 'none' then clock_timestamp() end,
-       reason = coalesce(t.reason, case when t.asked = 'none' then 'cleared' else 'marked' end),
-       dispatch_id = case when t.asked <> 'none' then t.dispatch_id end,
+   set state = nullif(t.requested_state, 'none'), requested_state = null, resume = null, decision = null, due_at = null,
+       ended_at = case when t.requested_state <> 'none' then clock_timestamp() end,
+       reason = coalesce(t.reason, case when t.requested_state = 'none' then 'cleared' else 'marked' end),
+       dispatch_id = case when t.requested_state <> 'none' then t.dispatch_id end,
        dispatched_at = null,
-       queued_by = case when t.asked <> 'none' then t.queued_by end,
-       worker = case when t.asked <> 'none' then t.worker end,
-       scheduled_at = case when t.asked <> 'none' then t.scheduled_at end,
-       queued_at = case when t.asked <> 'none' then t.queued_at end,
-       started_at = case when t.asked <> 'none' then t.started_at end
+       queued_by = case when t.requested_state <> 'none' then t.queued_by end,
+       worker = case when t.requested_state <> 'none' then t.worker end,
+       scheduled_at = case when t.requested_state <> 'none' then t.scheduled_at end,
+       queued_at = case when t.requested_state <> 'none' then t.queued_at end,
+       started_at = case when t.requested_state <> 'none' then t.started_at end
   from stopped s where t.id = s.id and t.state = 'shutdown'
 returning t.dag_run_id
 """

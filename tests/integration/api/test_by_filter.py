@@ -63,13 +63,13 @@ def test_delete_by_filter_leaves_running_runs(http: httpx.Client, world: World) 
 def test_a_run_that_cannot_be_changed_stops_no_other(http: httpx.Client, world: World) -> None:
     world.scenario.sql("insert into dag_version (dag_id, number, content_hash, data) values ('etl', 99, 'x', '{}')")
     world.scenario.sql("update dag_run set version_id = (select id from dag_version where number = 99) where run_id = 'good'")
-    world.scenario.broker.delete("paceline:doorbell")
+    world.scenario.broker.delete("paceline:wakeups")
 
     done = post(http, "mark", filter={"task_ids": ["load"], "dag_run_ids": ["good", "bad"]}, new_state="skipped", dry_run=False)
 
     assert (done["count"], len(done["errors"])) == (1, 1)
     assert (world.states("good")["load"], world.states("bad")["load"]) == ("success", "skipped")
-    assert world.scenario.broker.zcard("paceline:doorbell") > 0, "a scheduler is woken"
+    assert world.scenario.broker.zcard("paceline:wakeups") > 0, "a scheduler is woken"
 
 
 def test_an_empty_filter_is_refused_and_tags_limit_it(web: Web, http: httpx.Client, world: World) -> None:

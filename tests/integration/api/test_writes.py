@@ -39,7 +39,7 @@ def test_trigger(client: airflow.ApiClient, world: World) -> None:
     assert refused(api.trigger_dag_run, "etl", airflow.TriggerDAGRunPostBody(dag_run_id="mine"))[0] == 409
     assert refused(api.trigger_dag_run, "etl", airflow.TriggerDAGRunPostBody(conf={"rows": "many"}))[0] == 400
     assert refused(api.trigger_dag_run, "nothing", airflow.TriggerDAGRunPostBody())[0] == 404
-    assert world.scenario.broker.zcard("paceline:doorbell") > 0, "a scheduler is woken"
+    assert world.scenario.broker.zcard("paceline:wakeups") > 0, "a scheduler is woken"
 
 
 def test_a_run_without_a_logical_date_is_triggered_with_null(client: airflow.ApiClient, world: World, web: Web) -> None:

@@ -26,7 +26,7 @@ EARLIER_QUEUED = f"update event set queued_at = queued_at - {WAIT} where task_in
 #: Default values of columns that states need.
 COLUMNS = {
     "scheduled_at": "now()", "queued_at": "now()", "started_at": "now()", "ended_at": "now()", "queued_by": "'s#1'",
-    "dispatch_id": "gen_random_uuid()", "due_at": "now() + interval '1 hour'", "asked": "'none'", "resume": "'{}'",
+    "dispatch_id": "gen_random_uuid()", "due_at": "now() + interval '1 hour'", "requested_state": "'none'", "resume": "'{}'",
 }  # fmt: skip
 #: The steps of a dispatch, each at its own time.
 STEPS = (

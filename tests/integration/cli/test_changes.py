@@ -192,6 +192,16 @@ def test_a_newer_schema_is_refused_by_every_command(cli: Cli, scenario: Scenario
         assert "newer Paceline: upgrade" in done.stderr
 
 
+def test_the_schema_of_an_earlier_checkout_is_refused_by_every_command(cli: Cli, scenario: Scenario) -> None:
+    scenario.sql("alter table paceline_schema drop column baseline")
+    scenario.sql("update paceline_schema set version_num = '0028'")
+
+    for arguments in (["dags", "list"], ["db", "check"], ["db", "migrate"], ["db", "downgrade", "--yes"]):
+        done = cli(*arguments)
+        assert done.exit_code == 4
+        assert "schema 0028 of a Paceline before 0.2.0, which cannot be upgraded: back up what you need" in done.stderr
+
+
 def test_wrong_credentials_are_exit_code_4_and_are_named(cli: Cli, scenario: Scenario) -> None:
     url = database_of_nobody(cli.env["PACELINE_DATABASE_URL"])
 

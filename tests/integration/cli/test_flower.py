@@ -238,12 +238,15 @@ def test_the_broker_page_lists_every_queue_with_all_that_waits(
         flower.send_signal(signal.SIGTERM)
         output, _ = flower.communicate(timeout=20)
 
-    headroom = scenario.settings.scheduler.queue_headroom
+    prefetch_window = scenario.settings.scheduler.prefetch_window
     nobody, idle = found["nobody"], found["idle"]
-    assert (nobody["redis"], nobody["postgresql"], nobody["workers"]) == (headroom, 60 - headroom, []), output
+    assert (nobody["redis"], nobody["postgresql"], nobody["workers"]) == (prefetch_window, 60 - prefetch_window, []), output
     assert (idle["messages"], idle["workers"]) == (0, ["idler"])
     assert "In PostgreSQL" in shown and all(f'<tr id="{name}">' in shown for name in ("idle", "nobody"))
     listed = {row["queue"]: row for row in cli.json("queues", "list")}
-    assert (listed["nobody"]["waiting_in_redis"], listed["nobody"]["waiting_in_postgresql"]) == (headroom, 60 - headroom)
+    assert (listed["nobody"]["waiting_in_redis"], listed["nobody"]["waiting_in_postgresql"]) == (
+        prefetch_window,
+        60 - prefetch_window,
+    )
     assert listed["nobody"]["oldest_waiting_at"] is not None and listed["nobody"]["workers"] == []
     assert listed["idle"]["workers"] == ["idler"]

@@ -1,10 +1,12 @@
-"""A database role without rights, and a Redis that requires a password: every command ends with one sentence."""
+"""Databases and a Redis that no process can work with: every command ends with one sentence."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg2
 import pytest
 import redis
 from support.servers import PostgresServer, RedisServer, running_redis
@@ -40,6 +42,20 @@ def test_missing_grants_are_one_sentence(
     assert "The database role lacks a right: permission denied for table paceline_schema" in text
     assert "Run `paceline db migrate` as the owner of the tables to grant" in text
     assert "Traceback" not in text and "psycopg2.errors" not in text
+
+
+@pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["web"], ["standalone"]], ids=" ".join)
+def test_the_database_of_an_earlier_checkout_is_one_sentence(
+    command: list[str], database_url: str, environment: dict[str, str]
+) -> None:
+    with contextlib.closing(psycopg2.connect(database_url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("alter table paceline_schema drop column baseline; update paceline_schema set version_num = '0028'")
+
+    code, text = output_of(environment, command)
+
+    assert code == 4, text
+    assert "The database has the schema 0028 of a Paceline before 0.2.0, which cannot be upgraded: back up" in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)

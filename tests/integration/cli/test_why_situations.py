@@ -116,7 +116,7 @@ SITUATIONS: dict[str, Situation] = {
         live=("It has been running since …, try 0 of 1; "
               "its worker worker-lost#… sends no heartbeats, so a scheduler will recover it.",)),
     "it is being stopped": Situation(
-        build=of.in_state("shutdown", asked="none"), solve=ended(state=None, reason="cleared"), after="Cleared by ",
+        build=of.in_state("shutdown", requested_state="none"), solve=ended(state=None, reason="cleared"), after="Cleared by ",
         live=("A stop was requested, and its state will be none; it is with worker w#….",)),
     "its retry is due later": Situation(
         build=of.in_state("up_for_retry", try_number=1, max_tries=1, reason="exit code 1"), solve=through(),

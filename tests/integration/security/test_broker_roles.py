@@ -52,11 +52,11 @@ OTHERS = {
         "PSUBSCRIBE /0.celeryev/*", "INFO",
     ],
     "paceline_web": [
-        "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZPOPMIN paceline:doorbell", "GET paceline:queues",
+        "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZPOPMIN paceline:wakeups", "GET paceline:queues",
         "DEL paceline:epoch", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celery.pidbox x", "INFO",
     ],
     "paceline_flower": [
-        "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZADD paceline:doorbell 1 x", "ZPOPMIN paceline:doorbell",
+        "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZADD paceline:wakeups 1 x", "ZPOPMIN paceline:wakeups",
         "DEL default", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celeryev/x y",
     ],
 }  # fmt: skip

@@ -125,7 +125,7 @@ def test_max_active_tis_per_dagrun_counts_within_each_run(scenario: Scenario) ->
 
 
 def test_a_task_at_its_own_limit_hides_no_other_task(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "queue_headroom": 100})
+    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "prefetch_window": 100})
     spec = {"expand": {"kind": "product", "inputs": [{"literal": 500}]}, "max_active_tis_per_dag": 1, "priority_weight": 9}
     scenario.add(dag("limited", {"a": []}, options={"a": spec}))
     scenario.add(wide("free", 40))

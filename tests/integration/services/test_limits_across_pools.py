@@ -107,7 +107,7 @@ def test_a_pass_leaves_other_passes_their_share_and_no_more(
     make_scenario: Callable[..., Scenario], parallelism: int, took: list[int]
 ) -> None:
     """Pools that nothing waits for, and how much a pass might have found, do not matter."""
-    scenario = make_scenario(schedulers=3, core={"parallelism": parallelism}, scheduler={"queue_headroom": 1000})
+    scenario = make_scenario(schedulers=3, core={"parallelism": parallelism}, scheduler={"prefetch_window": 1000})
     for number in range(30):
         scenario.pool(f"p{number}", 1000)
     for number in range(3):
@@ -122,7 +122,7 @@ def test_a_pass_leaves_other_passes_their_share_and_no_more(
 def test_two_schedulers_with_different_pools_stay_within_the_places_of_a_queue(
     make_scenario: Callable[..., Scenario],
 ) -> None:
-    scenario = make_scenario(schedulers=2, scheduler={"max_tis_per_query": MOST, "queue_headroom": MOST})
+    scenario = make_scenario(schedulers=2, scheduler={"max_tis_per_query": MOST, "prefetch_window": MOST})
     two_pools(scenario, ("same", "same"))
     meanwhile = queue_in_the_middle_of(scenario)
 
@@ -137,7 +137,7 @@ def test_schedulers_with_different_pools_do_not_wait_for_each_other_while_much_i
     make_scenario: Callable[..., Scenario],
 ) -> None:
     scenario = make_scenario(
-        schedulers=2, core={"parallelism": 1000}, scheduler={"max_tis_per_query": MOST, "queue_headroom": 1000}
+        schedulers=2, core={"parallelism": 1000}, scheduler={"max_tis_per_query": MOST, "prefetch_window": 1000}
     )
     two_pools(scenario, ("same", "same"))
     meanwhile = queue_in_the_middle_of(scenario)

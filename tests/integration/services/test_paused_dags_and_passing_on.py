@@ -86,7 +86,7 @@ def test_a_task_that_waits_for_its_own_does_not_forbid_other_pools_to_pass_slots
         scenario.turn()
 
     assert scenario.rows("select 1 from task_instance where state = 'scheduled' and pool = 'wide' limit 1") == [(1,)]
-    assert scenario.rows("select hands_on from pool where name = 'narrow'") == [(True,)]
+    assert scenario.rows("select passes_slots_on from pool where name = 'narrow'") == [(True,)]
 
 
 def test_a_process_continues_in_place_beside_a_paused_dag(scenario: Scenario) -> None:
@@ -176,7 +176,7 @@ def test_a_free_limit_of_a_task_wins_over_a_chain_of_lower_rank_in_a_full_pool(s
     scenario.turn()
 
     assert claim is not None and scenario.rows(PARKED) == [(4,)]
-    assert scenario.rows("select hands_on from pool where name = 'narrow'") == [(True,)]
+    assert scenario.rows("select passes_slots_on from pool where name = 'narrow'") == [(True,)]
     claim = scenario.claim(other)
     assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS))
     scenario.turn()

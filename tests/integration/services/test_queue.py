@@ -15,7 +15,7 @@ def queued(scenario: Scenario, dag_id: str) -> int:
 
 
 def test_a_nearly_full_pool_does_not_starve_another(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "queue_headroom": 100})
+    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "prefetch_window": 100})
     scenario.pool("a", 20)
     scenario.pool("b", 20)
     scenario.add(wide("blocker", 19, task={"pool": "a"}))
@@ -32,7 +32,7 @@ def test_a_nearly_full_pool_does_not_starve_another(make_scenario: Callable[...,
 
 
 def test_a_run_at_its_limit_does_not_hide_another(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 64, "queue_headroom": 200})
+    scenario = make_scenario(scheduler={"max_tis_per_query": 64, "prefetch_window": 200})
     scenario.add(wide("narrow", 200, max_active_tasks=1, task={"priority_weight": 9}))
     scenario.add(wide("broad", 200))
     scenario.trigger("narrow")
@@ -121,7 +121,7 @@ def test_a_task_goes_to_its_own_queue_else_its_pools_else_the_default(scenario: 
 
 
 def test_a_queue_holds_no_more_than_its_workers_can_take_soon(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"queue_headroom": 3})
+    scenario = make_scenario(scheduler={"prefetch_window": 3})
     scenario.add(wide("w", 50, task={"queue": "nobody"}))
     scenario.add(wide("v", 100))
     scenario.trigger("w")

@@ -37,7 +37,7 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
 
 
 def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"queue_headroom": 8})
+    scenario = make_scenario(scheduler={"prefetch_window": 8})
     scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.trigger("w")
     scenario.schedulers[0].service(Promote).examiner.examine()
@@ -66,7 +66,7 @@ def test_a_count_includes_only_the_requested_runs(scenario: Scenario) -> None:
 
 
 def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 4, "queue_headroom": 4})
+    scenario = make_scenario(scheduler={"max_tis_per_query": 4, "prefetch_window": 4})
     scenario.pool("p", 8)
     scenario.add(
         dag("full", {f"t{number}": [] for number in range(9)}, max_active_tasks=1, task={"pool": "p", "priority_weight": 2})

@@ -72,7 +72,7 @@ def test_an_old_run_goes_with_all_of_its_rows(scenario: Scenario) -> None:
         "update dag_run set state = 'running', ended_at = null where run_id = 'old'",
         "update dag_run set run_type = 'scheduled' where run_id = 'old'",
         "insert into notice (kind, dag_run_id) select 'dag_success', id from dag_run where run_id = 'old'",
-        "update task_instance set state = 'shutdown', asked = 'failed'",
+        "update task_instance set state = 'shutdown', requested_state = 'failed'",
         "with b as (insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
         " select dag_id, version_id, now(), now(), 1, 'none' from dag_run returning id)"
         " update dag_run set backfill_id = b.id from b",

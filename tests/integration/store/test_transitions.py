@@ -31,16 +31,16 @@ FILLED = {
     "started_at": "2026-01-01T00:00:00Z",
     "ended_at": "2026-01-01T00:00:00Z",
     "due_at": "2026-01-01T00:00:00Z",
-    "asked": "failed",
+    "requested_state": "failed",
     "resume": "{}",
 }
 
-#: Columns of task_instance that must not be NULL in a state (task_instance_complete of migration 0023 checks them).
+#: Columns of task_instance that must not be NULL in a state (the function task_instance_complete checks them).
 REQUIRES: dict[TaskState, tuple[str, ...]] = {
     S.SCHEDULED: ("scheduled_at",),
     S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),
     S.RUNNING: ("started_at", "dispatch_id", "worker"),
-    S.SHUTDOWN: ("started_at", "dispatch_id", "worker", "asked"),
+    S.SHUTDOWN: ("started_at", "dispatch_id", "worker", "requested_state"),
     S.UP_FOR_RETRY: ("due_at",),
     S.UP_FOR_RESCHEDULE: ("due_at",),
     S.DEFERRED: ("dispatch_id", "resume"),
@@ -95,7 +95,7 @@ def follow(successor: bool, state: S, *, passes_slots_on: bool = False, in_place
             in_place=in_place,
             line_in_place=in_place,
         )
-        scenario.sql("update pool set hands_on = %s", passes_slots_on or in_place)
+        scenario.sql("update pool set passes_slots_on = %s", passes_slots_on or in_place)
         scenario.hot.report(finished, Ending(S.SUCCESS), plan, Continuation(str(uuid4())))
 
     return move
@@ -105,7 +105,7 @@ def asked_for(asked: str, move: Move) -> Move:
     """`move` on a task instance that was stopped to become `asked`."""
 
     def asked_move(scenario: Scenario, claim: Claim) -> None:
-        scenario.sql("update task_instance set asked = %s where state = 'shutdown'", asked)
+        scenario.sql("update task_instance set requested_state = %s where state = 'shutdown'", asked)
         move(scenario, claim)
 
     return asked_move
@@ -203,7 +203,7 @@ def test_the_database_has_the_same_states(scenario: Scenario) -> None:
     assert set(_required_by_the_database(scenario)) == set(S) - {S.NONE}
 
 
-@pytest.mark.parametrize("change", ["state = 'unknown'", "pool_slots = 0", "asked = 'unknown'"])
+@pytest.mark.parametrize("change", ["state = 'unknown'", "pool_slots = 0", "requested_state = 'unknown'"])
 def test_an_impossible_value_is_refused_by_the_database(scenario: Scenario, change: str) -> None:
     scenario.add(chain("d", 1))
     scenario.trigger("d")

@@ -69,7 +69,7 @@ def test_a_bad_dag_argument_is_refused(arguments: dict[str, Any], words: str) ->
         ({"pool": ""}, "pool must be a non-empty str"),
         ({"queue": 3}, "queue must be a non-empty str"),
         ({"pool": "x" * 251}, "pool has 251 characters; 250 are allowed"),
-        ({"queue": "paceline:doorbell"}, "is a key that Paceline or Celery keeps in Redis"),
+        ({"queue": "paceline:wakeups"}, "is a key that Paceline or Celery keeps in Redis"),
         ({"queue": "_kombu.binding.celery.pidbox"}, "is a key that Paceline or Celery keeps in Redis"),
         ({"queue": "w@h.celery.pidbox"}, "is a key that Paceline or Celery keeps in Redis"),
         ({"queue": "default:6"}, "is a key that Paceline or Celery keeps in Redis"),

@@ -98,7 +98,7 @@ def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
 
 
 def test_distributions_with_similar_names_are_allowed(tmp_path: Path) -> None:
-    for name in ("paceline-0.1.0.dist-info", "scheduler_other-1.dist-info", "apscheduler-3.dist-info"):
+    for name in ("paceline-0.2.0.dist-info", "scheduler_other-1.dist-info", "apscheduler-3.dist-info"):
         (tmp_path / name).mkdir()
     clash.check(tmp_path)
 

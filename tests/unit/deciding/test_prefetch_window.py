@@ -13,42 +13,42 @@ def test_a_queue_without_a_measurement_has_the_window_of_the_setting() -> None:
 
 
 def test_slow_tasks_leave_it_at_the_setting() -> None:
-    headroom = PrefetchWindow(LEAST)
-    headroom.leave({"default": 36}, 100.0)
-    headroom.look({"default": 20}, 110.0)
+    window = PrefetchWindow(LEAST)
+    window.leave({"default": 36}, 100.0)
+    window.look({"default": 20}, 110.0)
 
-    assert headroom.of("default") == LEAST
+    assert window.of("default") == LEAST
 
 
 def test_quick_tasks_may_queue_as_much_as_workers_take_soon_and_it_doubles_at_most() -> None:
-    headroom = PrefetchWindow(LEAST)
+    window = PrefetchWindow(LEAST)
     seen = []
     for turn in range(4):
-        headroom.leave({"default": 100}, turn * 0.1)
-        headroom.look({"default": 50}, (turn + 1) * 0.1)  # 500 a second
-        seen.append(headroom.of("default"))
+        window.leave({"default": 100}, turn * 0.1)
+        window.look({"default": 50}, (turn + 1) * 0.1)  # 500 a second
+        seen.append(window.of("default"))
 
     assert seen[0] == 2 * LEAST
     assert all(abs(count - 500 * AHEAD_S) <= 1 for count in seen[1:])
 
 
 def test_a_pass_that_is_done_again_counts_once() -> None:
-    headroom = PrefetchWindow(LEAST)
-    headroom.leave({"default": 100}, 1.0)
-    headroom.look({"default": 0}, 1.1)
-    before = headroom.of("default")
-    headroom.leave({"default": 100}, 1.1)
-    headroom.look({"default": 0}, 1.1)
+    window = PrefetchWindow(LEAST)
+    window.leave({"default": 100}, 1.0)
+    window.look({"default": 0}, 1.1)
+    before = window.of("default")
+    window.leave({"default": 100}, 1.1)
+    window.look({"default": 0}, 1.1)
 
-    assert headroom.of("default") == before == 2 * LEAST
+    assert window.of("default") == before == 2 * LEAST
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2000), st.floats(0, 10)), max_size=30))
 def test_it_keeps_its_bounds(steps: list[tuple[int, int, float]]) -> None:
-    headroom, at_s = PrefetchWindow(LEAST), 0.0
+    window, at_s = PrefetchWindow(LEAST), 0.0
     for left, held, passed_s in steps:
-        headroom.leave({"default": left}, at_s)
+        window.leave({"default": left}, at_s)
         at_s += passed_s
-        headroom.look({"default": held}, at_s)
+        window.look({"default": held}, at_s)
 
-        assert LEAST <= headroom.of("default") <= MOST * LEAST
+        assert LEAST <= window.of("default") <= MOST * LEAST

@@ -16,7 +16,7 @@ def step(to: str | None, seconds: float = 0, *, before: str | None = None, **opt
 
 
 def contention(**options: Any) -> Contention:
-    queue: dict[str, Any] = {"name": "q", "workers": 1, "places": 4, "headroom": 2, "queued": 0, "running": 0}
+    queue: dict[str, Any] = {"name": "q", "workers": 1, "places": 4, "prefetch_window": 2, "queued": 0, "running": 0}
     queue |= {name: options.pop(name) for name in queue.keys() & options.keys()}
     facts: dict[str, Any] = {"pool_name": "x", "pool": PoolFacts(name="x", slots=10, used=0), "queue": QueueFacts(**queue)}
     return Contention(**(facts | options))

@@ -44,7 +44,7 @@ def pool(**values: Any) -> PoolFacts:
 
 
 def queue(**values: Any) -> QueueFacts:
-    return QueueFacts(**({"name": "default", "workers": 1, "places": 4, "running": 0, "queued": 0, "headroom": 32} | values))
+    return QueueFacts(**({"name": "default", "workers": 1, "places": 4, "running": 0, "queued": 0, "prefetch_window": 32} | values))
 
 
 def task(name: str, state: S = S.RUNNING) -> Counted:
@@ -260,7 +260,10 @@ WITH_A_WORKER = [
         id="worker-dead",
     ),
     pytest.param(
-        S.SHUTDOWN, {"asked": "none"}, ["A stop was requested, and its state will be none; it is with worker w1."], id="shutdown"
+        S.SHUTDOWN,
+        {"requested_state": "none"},
+        ["A stop was requested, and its state will be none; it is with worker w1."],
+        id="shutdown",
     ),
 ]  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> 
 
     assert brief(clear_(scenario)) == [("t000", -1, "running", "shutdown")]
 
-    assert scenario.rows("select state, asked, max_tries from task_instance") == [("shutdown", "none", 3)]
+    assert scenario.rows("select state, requested_state, max_tries from task_instance") == [("shutdown", "none", 3)]
     assert not scenario.follower.report(claim, Ending(state=S.SUCCESS)), "its own end does not count any more"
     assert scenario.follower.end_as_requested(claim)
     assert scenario.states(run) == {"t000": "none"}
@@ -100,7 +100,7 @@ def test_clearing_a_task_that_is_being_stopped_replaces_the_earlier_request(scen
     scenario.add(chain("d", 1))
     scenario.trigger("d", run_id="r")
     claim = running(scenario)
-    scenario.sql("update task_instance set state = 'shutdown', asked = 'failed'")
+    scenario.sql("update task_instance set state = 'shutdown', requested_state = 'failed'")
 
     assert brief(clear_(scenario)) == [("t000", -1, "shutdown", "shutdown")]
     assert clear_(scenario) == [], "it was asked for already"

@@ -145,7 +145,7 @@ def test_open_task_instances_of_a_finished_run_are_ended(scenario: Scenario, too
 
 def test_a_task_that_is_being_stopped_in_a_finished_run_is_no_fault(scenario: Scenario, tools: Tools) -> None:
     claimed(scenario)
-    scenario.sql("update task_instance set state = 'shutdown', asked = 'failed' where state = 'running'")
+    scenario.sql("update task_instance set state = 'shutdown', requested_state = 'failed' where state = 'running'")
     scenario.sql("update task_instance set state = 'skipped', ended_at = now() where state is null")
     scenario.sql("update dag_run set state = 'failed', ended_at = now()")
     age(scenario)

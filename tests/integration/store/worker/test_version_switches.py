@@ -64,7 +64,7 @@ def test_a_report_does_not_follow_the_edges_of_the_former_version(scenario: Scen
     scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
-    scenario.sql("update pool set hands_on = true")
+    scenario.sql("update pool set passes_slots_on = true")
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, **FREE))
     continuation = Continuation(str(uuid.uuid4())) if in_place else None
     scenario.broker.delete(wakeups.KEY)
@@ -79,7 +79,7 @@ def test_a_report_whose_answer_was_lost_continues_with_the_number_of_the_present
     scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
-    scenario.sql("update pool set hands_on = true")
+    scenario.sql("update pool set passes_slots_on = true")
     continuation = Continuation(str(uuid.uuid4()))
     assert scenario.follower.report(claim, Ending(S.SUCCESS), continuation) and continuation.claim is not None
     newer = scenario.add(dag("d", {"new": [], "a": [], "c": ["a"]}, **FREE))

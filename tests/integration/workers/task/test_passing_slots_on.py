@@ -165,7 +165,7 @@ def test_an_older_waiting_task_instance_goes_before_the_successor(scenario: Scen
         pytest.param("update dag_schedule set is_paused = true", id="paused"),
         pytest.param("update dag_run set state = 'failed', ended_at = now()", id="run over"),
         pytest.param("delete from pool where name = 'p'", id="no pool"),
-        pytest.param("update pool set hands_on = false where name = 'p'", id="not allowed by the queue service"),
+        pytest.param("update pool set passes_slots_on = false where name = 'p'", id="not allowed by the queue service"),
     ],
 )
 def test_no_slots_are_passed_on_where_the_queue_service_would_give_nothing(scenario: Scenario, change: str) -> None:
@@ -223,7 +223,7 @@ def test_a_pool_made_smaller_gives_its_slots_back(scenario: Scenario) -> None:
 
 def test_a_task_of_another_pool_that_waits_for_a_place_in_the_queue_gets_it(make_scenario: Callable[..., Scenario]) -> None:
     """One slot out, one in would keep the queue full for as long as the wide run lasts."""
-    scenario = make_scenario(scheduler={"queue_headroom": 1})
+    scenario = make_scenario(scheduler={"prefetch_window": 1})
     scenario.sql("update process set concurrency = 3 where kind = 'worker'")
     held = start(scenario, wide(width=40), slots=8)
     assert len(held) == 4

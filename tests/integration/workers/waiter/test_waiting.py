@@ -322,7 +322,7 @@ def test_a_running_task_with_a_stop_request_ends_once_as_requested(shared_bench:
     )
     eventually(lambda: (shared_bench.folder / "starts").exists())
 
-    shared_bench.scenario.sql("update task_instance set state = 'shutdown', asked = %s where state = 'running'", asked)
+    shared_bench.scenario.sql("update task_instance set state = 'shutdown', requested_state = %s where state = 'running'", asked)
     shared_bench.wait(run)
 
     assert shared_bench.scenario.states(run) == {"t": "success" if asked == "none" else asked}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.services.queue import may_pass_slots_on
+from scheduler.services.queue import passes_slots_on
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from scheduler.services.queue import may_pass_slots_on
 def test_slots_are_passed_on_only_where_no_other_task_could_use_them(
     free: dict[str, int], parallelism: int, expected: dict[str, bool]
 ) -> None:
-    assert may_pass_slots_on(free, parallelism) == expected
+    assert passes_slots_on(free, parallelism) == expected
