@@ -332,7 +332,7 @@ def _commands(group: click.Command, path: list[str]) -> Any:
         return
     context = click.Context(group)
     for name in group.list_commands(context) if path else COMMANDS:
-        if name not in ENDLESS and name != "watch":
+        if name not in ENDLESS and name not in {"watch", "downgrade"}:  # the last one would end all areas that follow
             found = group.get_command(context, name)
             assert found is not None
             yield from _commands(found, [*path, name])
