@@ -5,7 +5,7 @@ from statistics import median
 
 from bench.options import Options, Piece
 from bench.stack import START_S, Stack
-from scheduler.store.db.arrays import literal
+from scheduler.store.db.rows import array_literal
 
 SIZE = 10_000
 FILE = """\
@@ -71,7 +71,7 @@ def _insert(stack: Stack, size: int, run_id: str = "goes") -> float:
         " select 'x', %s, 'manual', 'success', min(id), now(), now(), now() from dag_version returning id",
         (run_id,),
     )[0][0]
-    columns = (literal(range(size)), literal(f"t{number:05}" for number in range(size)), literal([0] * size))
+    columns = (array_literal(range(size)), array_literal(f"t{number:05}" for number in range(size)), array_literal([0] * size))
     with stack.connect() as connection, connection.cursor() as cursor:
         start = time.perf_counter()
         cursor.execute(INSERT, (run, *columns))

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.measure import calibrate, quantile, quantiles
 from bench.options import Options, Piece
 from bench.stack import POLL_S, Stack
-from scheduler.dagfiles import parse as parsing
+from scheduler.dagfiles import fork_server as parsing
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
 

@@ -21,7 +21,7 @@ from bench.report import machine, say
 from bench.stack import Stack
 from bench.web_data import DEEP, MAPPED, SMALL, WIDE, Size
 from scheduler.embedded import stack as stacks
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 
 API = "/api/v2"
@@ -101,7 +101,7 @@ def _filled(stack: Stack, address: str, token: str, size: Size, parts: Sequence[
 def _web(stack: Stack) -> Iterator[tuple[str, str]]:
     """A web process, and the token of an administrator."""
     account = transact(stack.engine, accounts.create, "bench", PASSWORD, role="admin")
-    token, _ = transact(stack.engine, keys.issue, account.id, "token", lasts_s=86_400.0)
+    token, _ = transact(stack.engine, logins.issue, account.id, "token", lasts_s=86_400.0)
     port = stacks.free_port("127.0.0.1", 0)
     environment = stacks.environment_for(stack.settings) | {"PACELINE_WEB_PORT": str(port)}
     environment["PACELINE_CONFIG"] = str(stack.folder / "settings.toml")

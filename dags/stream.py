@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from paceline import Param, dag, task
-from paceline.operators.streaming import run_until_stopped
+from paceline.operators.spark import run_until_stopped
 
 
 @task.pyspark(retries=1_000, retry_delay=timedelta(seconds=1))

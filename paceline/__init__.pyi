@@ -1,31 +1,29 @@
 # The public names, with the modules that define them: `__init__.py` loads each at first use.
+from .authoring.abstract_operator import BaseOperatorLink
 from .authoring.airflow_conf import conf
-from .authoring.airflow_sdk import DagRunState, Metadata, TaskInstanceState, WeightRule, get_parsing_context, macros
-from .authoring.asset import Asset, AssetAlias, AssetAll, AssetAny, AssetWatcher
-from .authoring.connection import Connection
-from .authoring.context import TaskInstance
+from .authoring.asset import Asset, AssetAlias, AssetAll, AssetAny, AssetWatcher, Metadata
+from .authoring.connection import BaseHook, Connection
+from .authoring.context import TaskInstance, macros
 from .authoring.dag import DAG, dag
 from .authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
 from .authoring.edges import Label, chain, chain_linear, cross_downstream
-from .authoring.hook import BaseHook
 from .authoring.loops import LoopDecision
-from .authoring.notifier import BaseNotifier
 from .authoring.object_storage import ObjectStoragePath
 from .authoring.operator import BaseOperator
-from .authoring.operator_link import BaseOperatorLink
 from .authoring.params import Param, ParamsDict
 from .authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryPolicy, RetryRule
 from .authoring.running import get_current_context
+from .authoring.scope import get_parsing_context
 from .authoring.state_store import NEVER_EXPIRE
+from .authoring.task_arguments import TriggerRule
 from .authoring.task_group import TaskGroup, task_group
-from .authoring.templates import literal
-from .authoring.trigger_rule import TriggerRule
-from .authoring.typed_context import Context
+from .authoring.task_instance import Context, DagRunState, TaskInstanceState
+from .authoring.templates import BaseNotifier, literal
 from .authoring.variable import Variable
 from .authoring.version import __version__
+from .authoring.weights import WeightRule
 from .authoring.xcom_arg import XComArg
-from .decorators.setup_teardown import setup, teardown
-from .decorators.task_decorator import task
+from .decorators.task_decorator import setup, task, teardown
 from .operators.asset import asset
 from .operators.branch import BaseBranchOperator, BranchMixIn, SkipMixin
 from .operators.python import BaseAsyncOperator

@@ -6,21 +6,18 @@ from typing import Any
 
 from paceline.authoring import asset, zones
 from paceline.authoring.timetable import checked
-from paceline.authoring.timetables import mapper_specs
+from paceline.authoring.timetables import partitioned
 from paceline.authoring.timetables.base import Timetable
 from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.mappers import (
     AllowedKeyMapper,
     ChainMapper,
+    FanOutMapper,
     FixedKeyMapper,
     IdentityMapper,
     PartitionMapper,
     ProductMapper,
     RollupMapper,
-)
-from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned
-from paceline.authoring.timetables.temporal_mappers import (
-    FanOutMapper,
     StartOfDayMapper,
     StartOfHourMapper,
     StartOfMonthMapper,
@@ -28,6 +25,7 @@ from paceline.authoring.timetables.temporal_mappers import (
     StartOfWeekMapper,
     StartOfYearMapper,
 )
+from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned
 from paceline.authoring.timetables.ticks import fields_of
 from paceline.authoring.timetables.triggers import Cron, Delta, Events
 from paceline.authoring.timetables.trivial import Never, UpdatedOrTime
@@ -171,7 +169,7 @@ def PartitionedAssetTimetable(
     for mapper in (default_partition_mapper, *config.values()):
         if not isinstance(mapper, PartitionMapper):
             raise refusal(f"PartitionedAssetTimetable needs mappers such as StartOfDayMapper(), not {mapper!r}.")
-        mapper_specs.to_spec(mapper)
+        partitioned.to_spec(mapper)
     if other := [one for one in config if not isinstance(one, asset.Asset | asset.AssetRef) or one.uri not in condition.uris]:
         raise refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
     return WhenPartitioned(condition, default_partition_mapper, {one.uri: mapper for one, mapper in config.items()})

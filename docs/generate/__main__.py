@@ -13,7 +13,7 @@ from docs.generate import api_page, authoring_page
 from paceline import states
 from paceline.airflow import names, table
 from scheduler.cli import paceline
-from scheduler.messaging import broker_roles
+from scheduler.messaging import broker_keys
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.settings.model import allowed, environment_names, keys, section_type
@@ -200,7 +200,7 @@ def redis_file() -> str:
         "# Redis configuration for docker-compose.yml, which fills in the passwords. There is one user for each role.",
         f"# {NOTE}",
         "user default off",
-        *(broker_roles.user_line(name, f"${{{broker_roles.password_variable(name)}}}") for name in broker_roles.ROLES),
+        *(broker_keys.user_line(name, f"${{{broker_keys.password_variable(name)}}}") for name in broker_keys.ROLES),
         "# Redis keeps nothing on disk. Schedulers publish lost messages again from PostgreSQL.",
         'save ""',
         "appendonly no",

@@ -12,6 +12,8 @@ from paceline.airflow import timezone
 from paceline.authoring import dag as dags
 from paceline.authoring.arguments import NO_EFFECT, RENAMED
 from paceline.operators import python
+from paceline.sensors.base import DeferrableSensor
+from paceline.sensors.times import DateTimeSensor, TimeDeltaSensor, TimeSensor
 from paceline.states import TaskState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,3 +117,22 @@ def days_ago(n: int, hour: int = 0, minute: int = 0, second: int = 0, microsecon
 
 
 parse_execution_date = timezone.parse
+
+
+class _Deferred(DeferrableSensor):
+    """A sensor with deferrable=True."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"deferrable": True, **kwargs})
+
+
+class DateTimeSensorAsync(_Deferred, DateTimeSensor):
+    """DateTimeSensor with deferrable=True."""
+
+
+class TimeSensorAsync(_Deferred, TimeSensor):
+    """TimeSensor with deferrable=True."""
+
+
+class TimeDeltaSensorAsync(_Deferred, TimeDeltaSensor):
+    """TimeDeltaSensor with deferrable=True."""

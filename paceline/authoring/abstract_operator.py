@@ -15,7 +15,6 @@ from paceline.authoring.arguments import REFUSED_FOR_TASKS, Arguments, is_identi
 from paceline.authoring.asset import Asset, AssetRef
 from paceline.authoring.fields import checked
 from paceline.authoring.graph import Graph, Node, link, owner_of
-from paceline.authoring.operator_link import BaseOperatorLink
 from paceline.authoring.retry_policy import RetryPolicy
 from paceline.authoring.setup_teardown import Block, Markable
 from paceline.authoring.signatures import completed, construct, is_authored, parameters, required, with_defaults
@@ -25,7 +24,26 @@ from paceline.authoring.xcom_arg import XComArg, results_in
 from paceline.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
 
 if TYPE_CHECKING:
-    from paceline.authoring.typed_context import Context
+    from paceline.authoring.task_instance import Context
+
+
+class BaseOperatorLink:
+    """A link that `operator_extra_links` of an operator lists. Subclasses set `name` and implement `get_link`.
+
+    After each try, the link is a line of its log and the XCom `xcom_key`.
+    """
+
+    #: The text of the link.
+    name: str = ""
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which the address is stored."""
+        return f"_link_{type(self).__name__}"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The address. `ti_key` is the task instance, with dag_id, task_id, run_id, try_number and map_index."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_link().")
 
 
 class OperatorMeta(type):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
+import pkgutil
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from paceline import secrets_masker
 from paceline.authoring import running
-from paceline.authoring.nesting import MAX_DEPTH, is_too_deep
-from paceline.authoring.providers import hook_of
+from paceline.authoring.values import MAX_DEPTH, is_too_deep
 from paceline.exceptions import NotFoundError, PacelineError
 
 #: As in Airflow: the query key of a URI for an extra that is not a flat dict of strings.
@@ -138,7 +142,7 @@ class Connection:
         return f"{uri}?{urlencode(extra if flat else {EXTRA_KEY: self.extra})}"
 
     def get_hook(self, *, hook_params: dict[str, Any] | None = None) -> Any:
-        """A hook for this connection, see paceline/authoring/providers. NotFoundError if no installed package has one."""
+        """A hook for this connection, see paceline/authoring/connection. NotFoundError if no installed package has one."""
         return hook_of(self, hook_params)
 
     def get_extra_dejson(self, nested: bool = False) -> dict[str, Any]:
@@ -202,3 +206,106 @@ def _host(netloc: str) -> str:
 
 def _unquoted(part: str | None) -> str | None:
     return unquote(part) if part else None
+
+
+#: The entry points of packages for Airflow. Each is a function that returns the description of the package.
+PROVIDERS = "apache_airflow_provider"
+
+
+def hook_of(connection: Any, hook_params: dict[str, Any] | None = None) -> Any:
+    """A hook for a connection, of the class that an installed package for Airflow names for its type.
+
+    `hook_params` are further arguments of the class. NotFoundError if no package names one.
+    """
+    hook_class = _hook_classes().get(connection.conn_type)
+    if hook_class is None:
+        raise NotFoundError(
+            f"No installed package has a hook for connections of the type {connection.conn_type!r} (connection "
+            f"{connection.conn_id!r}); install one on the workers, or create the client yourself from Connection.get()."
+        )
+    path, argument = hook_class
+    hook = pkgutil.resolve_name(path)
+    # Only this hook is imported: others may need packages that are not installed.
+    return hook(**{argument or _argument_of(path): connection.conn_id, **(hook_params or {})})
+
+
+def task_decorator(name: str) -> Any:
+    """The function of an installed package for `@task.<name>`; None if no package has one, or `airflow` cannot be imported."""
+    for point in entry_points(group=PROVIDERS):
+        try:
+            about: dict[str, Any] = point.load()()
+        except ImportError:
+            continue
+        for decorator in about.get("task-decorators", ()):
+            if decorator["name"] == name:
+                module, _, function = decorator["class-name"].rpartition(".")
+                return getattr(importlib.import_module(module), function)
+    return None
+
+
+@cache
+def _hook_classes() -> dict[str, tuple[str, str]]:
+    """The import path of the hook and the name of its argument for the connection, by the type of connections."""
+    classes = {}
+    for point in entry_points(group=PROVIDERS):
+        about: dict[str, Any] = point.load()()
+        for kind in about.get("connection-types", ()):
+            classes[kind["connection-type"]] = (kind["hook-class-name"], kind.get("conn-id-argument") or "")
+    return classes
+
+
+def _argument_of(path: str) -> str:
+    """The name of the argument that takes the connection: an attribute of the class, as in Airflow."""
+    try:
+        return str(pkgutil.resolve_name(path).conn_name_attr)
+    except (ImportError, AttributeError):
+        return "conn_id"
+
+
+class BaseHook:
+    """Base class of hooks. Subclasses implement `get_conn`, and read their connection with `get_connection`.
+
+    `logger_name` is the name of `log`, by default that of the class.
+    """
+
+    def __init__(self, logger_name: str | None = None) -> None:
+        self._logger_name = logger_name
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger, whose lines are in the log of the task."""
+        kind = type(self)
+        return logging.getLogger(getattr(self, "_logger_name", None) or f"{kind.__module__}.{kind.__qualname__}")
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """The connection with that ID; NotFoundError if there is none. PacelineError outside a running task."""
+        return Connection.get(conn_id)
+
+    @classmethod
+    async def aget_connection(cls, conn_id: str) -> Connection:
+        """`get_connection` for a coroutine: it does not block the event loop."""
+        import asyncio
+
+        return await asyncio.to_thread(cls.get_connection, conn_id)
+
+    @classmethod
+    def get_hook(cls, conn_id: str, hook_params: dict[str, Any] | None = None) -> Any:
+        """The hook for the type of a connection, see `hook_of`."""
+        return hook_of(cls.get_connection(conn_id), hook_params)
+
+    @classmethod
+    async def aget_hook(cls, conn_id: str, hook_params: dict[str, Any] | None = None) -> Any:
+        """`get_hook` for a coroutine: it does not block the event loop."""
+        return hook_of(await cls.aget_connection(conn_id), hook_params)
+
+    def get_conn(self) -> Any:
+        """The client of the other system. Subclasses implement it."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_conn().")
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Fields and labels for forms, as in Airflow; not used."""
+        return {}
+
+    get_ui_field_behaviour = get_connection_form_widgets

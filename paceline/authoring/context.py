@@ -1,15 +1,15 @@
 """The task context: the names that templates, `execute(context)` and parameters of @task functions can use."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from paceline.authoring import macros, old_dates, params, running, typed_context
+from paceline.authoring import macros as macros  # noqa: PLC0414 - DAG files import it
+from paceline.authoring import params, running, task_instance
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.arguments import ACCEPTED
-from paceline.authoring.asset import AssetRef
-from paceline.authoring.asset_events import NO_EVENTS, AssetEvents, EventReads, OutletEvents
+from paceline.authoring.asset import NO_EVENTS, AssetEvents, AssetRef, EventReads, OutletEvents
 from paceline.authoring.connection import Connection, ConnectionBackend, Connections
 from paceline.authoring.graph import Graph
 from paceline.authoring.state_store import AssetStateStores, NoStates, StateBackend, TaskStateStore
@@ -20,6 +20,7 @@ from paceline.exceptions import PacelineError
 
 if TYPE_CHECKING:
     from pendulum import DateTime
+
 
 __all__ = ["Context", "DagRun", "SecretsBackend", "TaskInstance", "build", "dates", "in_utc"]
 
@@ -35,7 +36,7 @@ PREVIOUS_KEYS = (
     "prev_end_date_success",
 )
 #: The keys that a task of any operator can rely on.
-KEYS = frozenset(typed_context.Context.__annotations__) - {"exception", "reason", "sc", "spark", "start_date"}
+KEYS = frozenset(task_instance.Context.__annotations__) - {"exception", "reason", "sc", "spark", "start_date"}
 
 
 class SecretsBackend(VariableBackend, ConnectionBackend, Protocol):
@@ -114,7 +115,7 @@ def build(
         "macros": macros,
     }
     # With the import hook for unchanged Airflow files.
-    return built | old_dates.of(built) if ACCEPTED else built
+    return built | old_dates(built) if ACCEPTED else built
 
 
 @lru_cache(maxsize=64)  # the tasks of a run share their date
@@ -147,3 +148,34 @@ def _pendulum() -> tuple[Any, tzinfo]:
     import pendulum
 
     return pendulum.DateTime, pendulum.UTC
+
+
+#: Each is the day of a moment, with dashes and without.
+_OLD_DAYS = ("prev_ds", "next_ds", "yesterday_ds", "tomorrow_ds")
+OLD_DATES = (
+    "execution_date", "prev_execution_date", "next_execution_date", "prev_execution_date_success",
+    *_OLD_DAYS, *(f"{name}_nodash" for name in _OLD_DAYS),
+)  # fmt: skip
+
+
+def old_dates(context: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of NAMES; empty for a run without a logical date.
+
+    The previous and next dates are those of neighboring data intervals. For a run by hand, both are its own date, as in Airflow.
+    """
+    date = context.get("logical_date")
+    if date is None:
+        return {}
+    start, end = context["data_interval_start"], context["data_interval_end"]
+    is_scheduled = context["dag_run"].run_type != "manual" and start is not None and end is not None
+    before, after = (date - (end - start), date + (end - start)) if is_scheduled else (date, date)
+    day = timedelta(days=1)
+    moments = dict(zip(_OLD_DAYS, (before, after, date - day, date + day), strict=True))
+    return {
+        "execution_date": date,
+        "prev_execution_date": before,
+        "next_execution_date": after,
+        "prev_execution_date_success": context["prev_data_interval_start_success"],
+        **{name: moment.strftime("%Y-%m-%d") for name, moment in moments.items()},
+        **{f"{name}_nodash": moment.strftime("%Y%m%d") for name, moment in moments.items()},
+    }

@@ -42,7 +42,7 @@ class BaseTrigger:
     event continues the task.
     """
 
-    #: Set by the waiter: reads the states of other runs, see paceline/authoring/external, and the clock.
+    #: Set by the waiter: reads the states of other runs, see paceline/authoring/triggers, and the clock.
     other_runs: Any = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

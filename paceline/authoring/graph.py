@@ -268,7 +268,7 @@ class Graph(TaskLists, Generic[NodeT]):
     task_group_dict: dict[str, Group]
     #: Labels of edges, by the IDs of the two tasks.
     edge_labels: dict[tuple[str, str], str]
-    #: Each partial() that can still become a task, see authoring/mapping.
+    #: Each partial() that can still become a task, see authoring/operator.
     partials: list[Any]
     #: The numbers of the last suffixes, see `unique_id`.
     suffixes: dict[str, int]

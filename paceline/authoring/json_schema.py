@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any
 
-from paceline.authoring.nesting import MAX_DEPTH, is_too_deep
+from paceline.authoring.values import MAX_DEPTH, is_too_deep
 
 #: Objects of a schema after each $ref is replaced by its target, patterns among them, and bytes of one compiled pattern.
 MOST_OBJECTS, MOST_PATTERNS, PATTERN_BYTES = 10_000, 100, 4 << 20

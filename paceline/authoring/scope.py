@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.authoring import source
 from paceline.authoring.graph import Graph, Group, Node
@@ -117,3 +117,15 @@ def collect(*, defer_errors: bool = False) -> Iterator[Collected]:
         yield _collectors[-1]
     finally:
         _collectors.pop()
+
+
+class ParsingContext(NamedTuple):
+    """The DAG and task for which a file is read; None if it is read for all of them."""
+
+    dag_id: str | None
+    task_id: str | None
+
+
+def get_parsing_context() -> ParsingContext:
+    """The DAG and the task for which the file is read. Both are None: a worker reads a file once for all of its DAGs."""
+    return ParsingContext(None, None)

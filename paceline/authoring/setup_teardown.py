@@ -10,7 +10,7 @@ from typing import Any, Self
 from paceline.authoring import scope
 from paceline.authoring.edges import cross_downstream
 from paceline.authoring.graph import Graph, Linkable, Node, flat, link
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, TypedDict
 
 from paceline.authoring import fields
@@ -9,8 +10,26 @@ from paceline.authoring.arguments import ID_MAX_LENGTH, Arguments
 from paceline.authoring.fields import Field, anything, boolean, callbacks, choice, duration, integer, limit, moment, optional, text
 from paceline.authoring.graph import Graph, Group
 from paceline.authoring.retry_policy import RetryPolicy
-from paceline.authoring.trigger_rule import TriggerRule
 from paceline.authoring.weights import RULES
+
+
+class TriggerRule(StrEnum):
+    """The condition on the states of the direct upstream tasks under which a task runs."""
+
+    ALL_SUCCESS = "all_success"
+    ALL_FAILED = "all_failed"
+    ALL_DONE = "all_done"
+    ALL_DONE_MIN_ONE_SUCCESS = "all_done_min_one_success"
+    ALL_DONE_SETUP_SUCCESS = "all_done_setup_success"
+    ALL_SKIPPED = "all_skipped"
+    ONE_SUCCESS = "one_success"
+    ONE_FAILED = "one_failed"
+    ONE_DONE = "one_done"
+    NONE_FAILED = "none_failed"
+    NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
+    NONE_SKIPPED = "none_skipped"
+    ALWAYS = "always"
+
 
 DEFAULT_POOL = "default_pool"
 Callbacks = Callable[..., Any] | Sequence[Callable[..., Any]] | None

@@ -13,7 +13,7 @@ from paceline.authoring import loops, scope, source
 from paceline.authoring.arguments import Arguments
 from paceline.authoring.expansion import Entries, Expansion, MappedArgument, Product, refuse_repeated, refuse_unnamed
 from paceline.authoring.graph import Graph, Group, Node, link
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 from paceline.exceptions import DagError
 
 P = ParamSpec("P")

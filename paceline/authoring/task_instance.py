@@ -1,11 +1,28 @@
-"""The task instance and the run as user code sees them, in the context as `ti` and `dag_run`."""
+"""What user code sees of a running task: the type of the context, and the task instance and run in it (`ti`, `dag_run`)."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Protocol, TypedDict
 
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.triggers import Counts, Target
+from paceline.states import RunState, TaskState
+
+if TYPE_CHECKING:
+    from pendulum import DateTime
+
+    from paceline.authoring.asset import Asset, AssetEvents, OutletEvents
+    from paceline.authoring.connection import Connections
+    from paceline.authoring.graph import Graph, Node
+    from paceline.authoring.params import Params
+    from paceline.authoring.state_store import AssetStateStores, TaskStateStore
+    from paceline.authoring.variable import Variables
+
+
+TaskInstanceState = TaskState
+DagRunState = RunState
 
 _OTHER_RUNS = "use ExternalTaskSensor, depends_on_past, or the REST API"
 #: Attributes of Airflow's task instances and runs that tasks do not have here, and what to use instead.
@@ -163,3 +180,59 @@ class DagRun:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise lacks("The run of a task, dag_run,", name)
+
+
+class Context(TypedDict):
+    """The values that a running task gets.
+
+    A run without a logical date has none of the keys `logical_date`, `ds`, `ts` and those that start with these two.
+    """
+
+    asset_state_store: AssetStateStores
+    conf: Mapping[str, Any]
+    conn: Connections
+    dag: Graph[Any]
+    dag_run: DagRun
+    data_interval_end: DateTime | None
+    data_interval_start: DateTime | None
+    ds: str
+    ds_nodash: str
+    #: In callbacks.
+    exception: NotRequired[BaseException | str | None]
+    expanded_ti_count: int | None
+    inlet_events: AssetEvents
+    inlets: list[Asset]
+    logical_date: DateTime
+    #: In a loop, its LoopContext.
+    loop: Any
+    macros: Any
+    map_index: int
+    map_index_template: str | None
+    outlet_events: OutletEvents
+    outlets: list[Asset]
+    params: Params
+    #: Of the run; None without partitions.
+    partition_date: DateTime | None
+    partition_key: str | None
+    prev_data_interval_end_success: DateTime | None
+    prev_data_interval_start_success: DateTime | None
+    prev_end_date_success: DateTime | None
+    prev_start_date_success: DateTime | None
+    reason: NotRequired[str | None]
+    run_id: str
+    start_date: datetime
+    #: The session and context of Spark, in PySpark tasks.
+    spark: NotRequired[Any]
+    sc: NotRequired[Any]
+    task: Node
+    task_instance: TaskInstance
+    task_instance_key_str: str
+    task_state_store: TaskStateStore
+    templates_dict: Mapping[str, Any] | None
+    test_mode: bool
+    ti: TaskInstance
+    triggering_asset_events: Mapping[Asset, Sequence[Any]]
+    ts: str
+    ts_nodash: str
+    ts_nodash_with_tz: str
+    var: Variables

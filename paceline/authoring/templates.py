@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from datetime import datetime
 from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from paceline.authoring.arguments import near
 from paceline.authoring.graph import Graph
@@ -20,6 +22,9 @@ from paceline.exceptions import PacelineError, TemplateError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from paceline.authoring.task_instance import Context
+
 
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
@@ -218,3 +223,36 @@ class Templated:
         if jinja_env is not None:
             renderer.environment = jinja_env
         return renderer
+
+
+class BaseNotifier(Templated):
+    """A callback for `on_failure_callback` and similar arguments. Subclasses implement `notify`.
+
+    `template_fields` are rendered before each call, on a copy of the object.
+    """
+
+    def __init__(self, context: Mapping[str, Any] | None = None) -> None:
+        self.context = dict(context or {})
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger with the name of the class."""
+        return logging.getLogger(f"{type(self).__module__}.{type(self).__qualname__}")
+
+    def notify(self, context: Context) -> None:
+        """Send the notification. `context` is that of the callback."""
+        raise NotImplementedError(f"{type(self).__name__} has no notify().")
+
+    async def async_notify(self, context: Mapping[str, Any]) -> None:
+        """Send the notification from a coroutine. Airflow's triggerer calls it; here `notify` is called."""
+        raise NotImplementedError(f"{type(self).__name__} has no async_notify().")
+
+    def __call__(self, *args: Any) -> None:
+        """Render the template fields and call `notify`. An sla_miss_callback gets several values in place of a context."""
+        names = ("dag", "task_list", "blocking_task_list", "slas", "blocking_tis")
+        context = dict(args[0]) if len(args) == 1 else dict(zip(names, args, strict=False))
+        sent = copy.copy(self)
+        sent.dag = context.get("dag")
+        context.update((field, getattr(self, field)) for field in self.template_fields)
+        sent.render_template_fields(context)
+        sent.notify(cast("Context", context))

@@ -2,15 +2,54 @@
 
 import asyncio
 import glob
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from paceline.authoring import running
 from paceline.authoring.deferral import BaseTrigger, TriggerEvent
-from paceline.authoring.external import ExternalResult, Target, judge
+from paceline.states import TaskState
+
+#: The number of task instances (or runs) by state; empty for a target that does not exist.
+Counts = Mapping[str, int]
+
+
+class ExternalResult(StrEnum):
+    """The result of a condition on all of its targets."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A run of a DAG, by logical date or by run ID, or one task or task group of it, as the version of that run has it."""
+
+    dag_id: str
+    logical_date: datetime | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    group_id: str | None = None
+
+
+def judge(
+    answers: Sequence[Counts], *, allowed: Collection[str], skipped: Collection[str] = (), failed: Collection[str] = ()
+) -> ExternalResult:
+    """FAILED or SKIPPED if an instance of any target is in such a state; DONE if all of them are in an allowed state.
+
+    A removed instance will never run, so nothing waits for it.
+    """
+    for states, verdict in ((failed, ExternalResult.FAILED), (skipped, ExternalResult.SKIPPED)):
+        if any(state in states for counts in answers for state in counts):
+            return verdict
+    done = all(counts and all(state in allowed or state == TaskState.REMOVED for state in counts) for counts in answers)
+    return ExternalResult.DONE if done else ExternalResult.WAITING
+
 
 #: The module in every class path. Rows of deferred tasks hold it, and a waiter of another release imports it.
 MODULE = "paceline.triggers"
@@ -109,7 +148,7 @@ class DirectoryFileDeleteTrigger(FileDeleteTrigger):
 class ExternalTrigger(BaseTrigger):
     """Fires once runs or tasks of other DAGs are in `allowed_states`, or one is in `skipped_states` or `failed_states`.
 
-    `targets` are the arguments of `Target` (paceline/authoring/external.py). The payload is a dict: `verdict` ("done",
+    `targets` are the arguments of `Target` (paceline/authoring/triggers.py). The payload is a dict: `verdict` ("done",
     "skipped" or "failed") and `states`, for each target the number of its task instances or runs by state. All triggers of a
     waiter share one query a second.
     """

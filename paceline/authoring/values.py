@@ -19,8 +19,28 @@ from pathlib import Path, PurePath
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from paceline.authoring.nesting import MAX_DEPTH
 from paceline.exceptions import XComError
+
+MAX_DEPTH = 100
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether lists and dicts are nested more than MAX_DEPTH deep, or one contains itself."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inside = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list | tuple)
+        ]
+        if not inside:
+            return False
+        # Each only once: a list that contains itself twice would double with each level.
+        level = list({id(item): item for item in inside}.values())
+    return True
+
 
 #: The key of a stored value whose type JSON does not have.
 TAG = "__type__"

@@ -1,6 +1,7 @@
 """The effective priority of every task of a DAG: its own weight, plus those of its downstream or upstream tasks."""
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -8,6 +9,14 @@ from paceline.authoring.graph import Graph
 
 DOWNSTREAM, UPSTREAM, ABSOLUTE = RULES = ("downstream", "upstream", "absolute")
 _LARGEST = 2**31 - 1
+
+
+class WeightRule(StrEnum):
+    """The weight rules of tasks."""
+
+    DOWNSTREAM = DOWNSTREAM
+    UPSTREAM = UPSTREAM
+    ABSOLUTE = ABSOLUTE
 
 
 def effective(dag: Graph[Any]) -> dict[str, int]:

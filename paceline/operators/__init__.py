@@ -2,12 +2,19 @@
 
 from paceline.authoring.operator import BaseOperator
 from paceline.operators.bash import BashOperator
-from paceline.operators.branch import BaseBranchOperator, BranchMixIn, BranchPythonOperator, ShortCircuitOperator, SkipMixin
-from paceline.operators.calendar import BranchDateTimeOperator, BranchDayOfWeekOperator, LatestOnlyOperator
-from paceline.operators.empty import EmptyOperator
+from paceline.operators.branch import (
+    BaseBranchOperator,
+    BranchDateTimeOperator,
+    BranchDayOfWeekOperator,
+    BranchMixIn,
+    BranchPythonOperator,
+    LatestOnlyOperator,
+    ShortCircuitOperator,
+    SkipMixin,
+)
 from paceline.operators.hitl import ApprovalOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator
-from paceline.operators.python import BaseAsyncOperator, PythonOperator
-from paceline.operators.spark_submit import SparkSqlOperator, SparkSubmitOperator
+from paceline.operators.python import BaseAsyncOperator, EmptyOperator, PythonOperator
+from paceline.operators.spark import SparkSqlOperator, SparkSubmitOperator
 from paceline.operators.trigger_dagrun import TriggerDagRunOperator
 from paceline.operators.virtualenv import (
     BranchExternalPythonOperator,

@@ -8,16 +8,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.authoring import context as task_context
-from paceline.authoring import old_dates
-from paceline.authoring.airflow_sdk import Metadata
 from paceline.authoring.arguments import ACCEPTED
+from paceline.authoring.asset import Metadata
+from paceline.authoring.context import OLD_DATES
 from paceline.authoring.operator import Operator
 from paceline.authoring.task_arguments import TaskArguments
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import XComError
 
 if TYPE_CHECKING:
-    from paceline.authoring.typed_context import Context
+    from paceline.authoring.task_instance import Context
 
 
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
@@ -132,7 +132,7 @@ class PythonOperator(Operator):
             return  # a function in C may have no signature
         placed = self._placed(list(signature.parameters.values()), {})
         # The worker passes these; with a default, the others can be checked without them.
-        injected = self.injected.union(old_dates.NAMES) if ACCEPTED else self.injected
+        injected = self.injected.union(OLD_DATES) if ACCEPTED else self.injected
         relaxed = [
             inspect.Parameter(p.name, p.KEYWORD_ONLY, default=None)
             if p.name in injected and p.kind is p.KEYWORD_ONLY
@@ -213,3 +213,12 @@ def _movable(parameters: list[inspect.Parameter], given: int) -> list[inspect.Pa
         else:
             fixed.append(p.replace(default=p.empty) if place < given and p.kind in _POSITIONAL else p)
     return [*fixed, *moved, *last]
+
+
+class EmptyOperator(Operator):
+    """Succeeds without doing anything. A worker does not need its DAG file."""
+
+    worker_runtime: ClassVar[str] = "empty"
+
+    def execute(self, context: Mapping[str, Any]) -> None:
+        return None

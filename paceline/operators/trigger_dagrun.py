@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Unpack
 
 from paceline.authoring import xcom, zones
-from paceline.authoring.external import ExternalResult, Target, judge
 from paceline.authoring.operator import Operator
 from paceline.authoring.params import DagParam
 from paceline.authoring.task_arguments import TaskArguments
-from paceline.authoring.triggers import ExternalTrigger
+from paceline.authoring.triggers import ExternalResult, ExternalTrigger, Target, judge
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import ConflictError, ExternalTaskFailedError, FailTask, SkipTask
 from paceline.states import RunState

@@ -24,7 +24,7 @@ from paceline.operators.branch import BranchPythonOperator
 from paceline.operators.python import PythonArguments, PythonOperator, PythonTaskArguments
 
 if TYPE_CHECKING:
-    from paceline.authoring.typed_context import Context
+    from paceline.authoring.task_instance import Context
 
 #: The program that calls the function. Its arguments come pickled, since they come from this worker; its result as JSON.
 _PROGRAM = """\

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.quality import report
-from paceline.quality.checks import Check
-from paceline.quality.report import Report, Result
+from paceline.quality.report import Check, Report, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,9 +1,8 @@
 """The sensors that DAG files import."""
 
 from paceline.sensors.base import BaseSensorOperator, PokeReturnValue, PythonSensor
-from paceline.sensors.bash import BashSensor
 from paceline.sensors.external import ExternalTaskMarker, ExternalTaskSensor
-from paceline.sensors.file import FileSensor
+from paceline.sensors.local import BashSensor, FileSensor
 from paceline.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
 __all__ = [

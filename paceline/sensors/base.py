@@ -16,7 +16,7 @@ from paceline.exceptions import FailTask, SensorTimeout, SkipTask, TaskDeferralT
 from paceline.operators.python import PythonArguments, PythonOperator
 
 if TYPE_CHECKING:
-    from paceline.authoring.typed_context import Context
+    from paceline.authoring.task_instance import Context
 
 
 #: Not below paceline, whose records a worker writes to its own log.

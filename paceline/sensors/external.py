@@ -5,17 +5,16 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.authoring.external import ExternalResult, Target, judge
 from paceline.authoring.task_arguments import TaskArguments
-from paceline.authoring.triggers import ExternalTrigger
+from paceline.authoring.triggers import ExternalResult, ExternalTrigger, Target, judge
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import ExternalTaskFailedError, FailTask, NotFoundError, SkipTask
-from paceline.operators.empty import EmptyOperator
+from paceline.operators.python import EmptyOperator
 from paceline.sensors.base import DeferrableArguments, DeferrableSensor
 from paceline.states import RunState, TaskState
 
 if TYPE_CHECKING:
-    from paceline.authoring.typed_context import Context
+    from paceline.authoring.task_instance import Context
 
 
 class ExternalTaskMarker(EmptyOperator):

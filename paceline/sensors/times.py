@@ -12,8 +12,7 @@ from paceline.authoring.params import DagParam
 from paceline.authoring.triggers import DateTimeTrigger
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import FailTask
-from paceline.operators.branch import zone_of
-from paceline.operators.calendar import moment_of, weekdays
+from paceline.operators.branch import moment_of, weekdays, zone_of
 from paceline.sensors.base import BaseSensorOperator, DeferrableArguments, DeferrableSensor, SensorArguments
 
 

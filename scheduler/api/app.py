@@ -1,10 +1,14 @@
 """The web application: its routes, its middleware, and what all requests share."""
 
 import contextlib
+import hashlib
+import html
 import logging
+import mimetypes
 import threading
 from collections.abc import AsyncIterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -12,9 +16,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from paceline.exceptions import PacelineError, UnreachableError
-from scheduler.api import asgi, errors, pages, routes
+from scheduler.api import asgi, errors, routes
 from scheduler.api.access import LOGIN
 from scheduler.api.call import Service, new_router, operation_id, service_of
 from scheduler.process import measures
@@ -65,7 +71,7 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     for router in (*routes.ROUTERS, api):
         # In one list. A request would be compared with the routes of an included router once for each level.
         app.router.routes.extend(router.routes)
-    pages.install(app)
+    install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.TimeLimit, late=_late)
     app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes, authenticate=_refusal)
@@ -137,3 +143,62 @@ async def _end(service: Service, entry: int, status: int) -> None:
         await anyio.to_thread.run_sync(transact, service.engine, audit.end, entry, status)
     except Exception:
         log.exception("The status %d of audit entry %d is not stored", status, entry)
+
+
+FOLDER = Path(__file__).parent / "static"
+#: Only files of this installation: no inline script or style, and no other address.
+POLICY = (
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+#: The names of assets contain the hash of their content.
+FOREVER = "public, max-age=31536000, immutable"
+ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+ASSETS = "/assets/"
+#: Paths that belong to no page.
+RESERVED = ("/api/", "/auth/", "/metrics", "/health")
+NOT_BUILT = "The web UI is not built: run `make setup` in the checkout. The REST API is at /api/v2."
+
+
+def install(app: FastAPI) -> None:
+    """Serve the pages at paths that no route has. A route keeps its answer to a wrong method."""
+    otherwise = app.router.default
+
+    async def pages(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        if not path or path.startswith(RESERVED) or scope["method"] not in {"GET", "HEAD"}:
+            await otherwise(scope, receive, send)
+            return
+        request = Request(scope)
+        response = _asset(request, path.removeprefix(ASSETS)) if path.startswith(ASSETS) else _page(request)
+        await response(scope, receive, send)
+
+    app.router.default = pages
+
+
+def _asset(request: Request, name: str) -> Response:
+    file = FOLDER / "assets" / name
+    if "/" in name or "\0" in name or name in {"", ".", ".."} or not file.is_file():
+        return PlainTextResponse("There is no such file.", 404)
+    headers = {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    accepted = {one.split(";")[0].strip() for one in request.headers.get("accept-encoding", "").split(",")}
+    for encoding, suffix in ENCODINGS:
+        packed = file.with_name(name + suffix)
+        if encoding in accepted and packed.is_file():
+            return FileResponse(packed, media_type=kind, headers=headers | {"Content-Encoding": encoding})
+    return FileResponse(file, media_type=kind, headers=headers)
+
+
+def _page(request: Request) -> Response:
+    try:
+        text = (FOLDER / "index.html").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return PlainTextResponse(NOT_BUILT, 503)
+    base = html.escape(f"{request.scope.get('root_path', '')}/", quote=True)
+    content = text.replace('<base href="/" />', f'<base href="{base}" />').encode()
+    tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="text/html; charset=utf-8", headers=headers)

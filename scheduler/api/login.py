@@ -10,11 +10,11 @@ from datetime import datetime
 from fastapi import Request
 from sqlalchemy import Engine
 
-from scheduler.api import database, signing
+from scheduler.api import database, oidc
 from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
 from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
-from scheduler.store.accounts import accounts, audit, keys, logins, passwords
+from scheduler.store.accounts import accounts, audit, logins
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import cipher
@@ -50,7 +50,7 @@ class Logins:
         with _hashing:
             # Concurrent attempts that failed are counted by now.
             self._refuse_too_many(name, address)
-            fits = passwords.fits(password, found.password_hash if found else None)
+            fits = accounts.fits(password, found.password_hash if found else None)
             if not fits:
                 transact(self._engine, logins.failed, name, address, window_s=self._web.login_window)
         if found is None or not fits:
@@ -67,7 +67,7 @@ class Logins:
 
     def log_in_by_link(self, key: str, address: str) -> Login:
         """Begin a session with a link that works once. UnauthenticatedError."""
-        account_id = transact(self._engine, keys.use_link, key)
+        account_id = transact(self._engine, logins.use_link, key)
         if account_id is None:
             raise UnauthenticatedError("This link was used already, or is too old: log in with a password.")
         return self.begin(account_id, address, "session")
@@ -75,8 +75,8 @@ class Logins:
     def begin(self, account_id: int, address: str, kind: str) -> Login:
         """Begin a session of an authenticated account. UnauthenticatedError if the account was deleted meanwhile."""
         lasts_s = self._web.session_timeout if kind == "session" else self._web.token_timeout
-        key, expires_at = transact(self._engine, keys.issue, account_id, kind, lasts_s=lasts_s, address=address)
-        account = transact(self._engine, keys.account, key, kind)
+        key, expires_at = transact(self._engine, logins.issue, account_id, kind, lasts_s=lasts_s, address=address)
+        account = transact(self._engine, logins.account, key, kind)
         if account is None:
             raise UnauthenticatedError("The account was deleted.")
         self._record("login", account.name, address, 200)
@@ -103,7 +103,7 @@ class Logins:
             "sid": login.key,
             "exp": int(login.expires_at.timestamp()),
         }
-        return signing.sign(claims, self._secret)
+        return oidc.sign(claims, self._secret)
 
     def csrf(self, session: str) -> str:
         """The text that a page must send with each change that its cookie authenticates."""
@@ -112,7 +112,7 @@ class Logins:
     def account(self, request: Request) -> Account:
         """The account of a request. UnauthenticatedError; ForbiddenError for a change without the CSRF token."""
         key, kind = self.key(request)
-        found = database.read(self._engine, keys.account, key, kind)
+        found = database.read(self._engine, logins.account, key, kind)
         if found is None:
             hint = "session has ended: log in again" if kind == "session" else "token has ended: get one from POST /auth/token"
             raise UnauthenticatedError(f"The {hint}.")
@@ -125,7 +125,7 @@ class Logins:
         scheme, _, credential = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             credential = credential.strip()
-            return (credential, "token") if credential.startswith(keys.PREFIX) else (self._session_of(credential), "jwt")
+            return (credential, "token") if credential.startswith(logins.PREFIX) else (self._session_of(credential), "jwt")
         session = request.cookies.get(SESSION_COOKIE)
         if not session:
             raise UnauthenticatedError
@@ -136,7 +136,7 @@ class Logins:
         return secrets.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), self.csrf(session).encode())
 
     def _session_of(self, token: str) -> str:
-        claims = signing.claims_of(token, self._secret, sid=None)
+        claims = oidc.claims_of(token, self._secret, sid=None)
         if claims is None:
             raise UnauthenticatedError("The token is not valid: get one from POST /auth/token.")
         return str(claims["sid"])

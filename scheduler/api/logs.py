@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from paceline.exceptions import NotFoundError, UsageError
 from paceline.states import FINISHED, NOT_BEGUN
-from scheduler.settings import Settings, log_copies, log_paths, regular_files
+from scheduler.settings import Settings, log_paths
 
 #: The beginning of the lines of log records, see workers/process/logs.
 STAMP = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?P<level>[A-Z]+) ")
@@ -24,7 +24,7 @@ def opened(file: Path) -> BinaryIO:
     No link is followed: a task could make its log, or a folder above, a link to what it may not read, but the web process may.
     """
     try:
-        return os.fdopen(regular_files.descriptor(file), "rb")
+        return os.fdopen(log_paths.regular_descriptor(file), "rb")
     except FileNotFoundError:
         raise NotFoundError("The log was deleted.") from None
     except OSError as error:
@@ -58,11 +58,11 @@ def _place(ti: Mapping[str, Any]) -> dict[str, Any]:
 
 def _local(settings: Settings, named: str) -> Path | None:
     """The file of this name, or its copy, if it is here."""
-    found = log_copies.local(settings, Path(named))
+    found = log_paths.local(settings, Path(named))
     if not found.is_file() or found.is_symlink():
         return None
-    folder = settings.logs_folder if found.is_relative_to(settings.logs_folder) else log_copies.cache(settings)
-    return regular_files.resolved(folder, found)
+    folder = settings.logs_folder if found.is_relative_to(settings.logs_folder) else log_paths.cache(settings)
+    return log_paths.resolved(folder, found)
 
 
 def rendered(settings: Settings, ti: Mapping[str, Any]) -> dict[str, str]:

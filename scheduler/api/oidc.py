@@ -14,14 +14,35 @@ from authlib.common.security import generate_token
 from authlib.integrations.requests_client import OAuth2Session
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import KeySet, OctKey
 from joserfc.jwt import JWTClaimsRegistry
 
 from paceline.exceptions import NotFoundError, UnreachableError
-from scheduler.api import signing
 from scheduler.api.errors import UnauthenticatedError
 from scheduler.settings import Settings
 from scheduler.store.accounts.accounts import ROLES
+
+ALGORITHM = "HS256"
+
+
+def sign(claims: Mapping[str, Any], secret: bytes) -> str:
+    """A token with these claims; `exp` is the Unix time at which it ends."""
+    return jwt.encode({"alg": ALGORITHM}, dict(claims), OctKey.import_key(secret))
+
+
+def claims_of(token: str, secret: bytes, **wanted: str | None) -> dict[str, Any] | None:
+    """The claims of a token that we signed and that has not ended; None for any other.
+
+    It must have each of the `wanted` claims, with this value unless that is None.
+    """
+    essential = {name: {"essential": True} | ({} if value is None else {"value": value}) for name, value in wanted.items()}
+    try:
+        claims = jwt.decode(token, OctKey.import_key(secret), algorithms=[ALGORITHM]).claims
+        JWTClaimsRegistry(**{"exp": {"essential": True}} | essential).validate(claims)  # type: ignore[arg-type]  # options
+    except JoseError:
+        return None
+    return dict(claims)
+
 
 #: Seconds for the provider to answer, for a person to log in there, and by which clocks may differ.
 PATIENCE_S, LOGIN_S, LEEWAY_S = 10, 600, 60
@@ -65,11 +86,11 @@ class Provider:
                 self._endpoint("authorization_endpoint"), state=state, nonce=nonce, code_verifier=verifier
             )
         claims = {"state": state, "nonce": nonce, "verifier": verifier, "exp": int(time.time()) + LOGIN_S, "aud": "oidc"}
-        return address, signing.sign(claims, self._secret)
+        return address, sign(claims, self._secret)
 
     def finish(self, address: str, cookie: str, redirect_uri: str) -> User:
         """The user whom the provider sent back to `address`. UnauthenticatedError, UnreachableError."""
-        kept = signing.claims_of(cookie, self._secret, aud="oidc")
+        kept = claims_of(cookie, self._secret, aud="oidc")
         if kept is None:
             raise UnauthenticatedError("This login took too long, or began in another browser: begin again.")
         try:

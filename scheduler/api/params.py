@@ -9,7 +9,7 @@ from pydantic import Field
 
 from paceline import secrets_masker
 from paceline.exceptions import UsageError
-from scheduler.api.models import known
+from scheduler.api.models import base
 from scheduler.api.models.base import SIGNS, Moment
 from scheduler.store.read import listing
 
@@ -115,9 +115,9 @@ def _with_parameters(function: T, kinds: Mapping[str, Any]) -> T:
 Page = Annotated[listing.Page, Depends(_page)]
 CursorPage = Annotated[listing.Page, Depends(_cursor_page)]
 Strings = Annotated[list[str] | None, Query()]
-TaskStates = Annotated[list[str] | None, Query(), known.TaskStates]
-RunStates = Annotated[list[str] | None, Query(), known.RunStates]
-RunTypes = Annotated[list[str] | None, Query(), known.RunTypes]
+TaskStates = Annotated[list[str] | None, Query(), base.TaskStates]
+RunStates = Annotated[list[str] | None, Query(), base.RunStates]
+RunTypes = Annotated[list[str] | None, Query(), base.RunTypes]
 UpdateMask = Annotated[list[str] | None, Query()]
 
 

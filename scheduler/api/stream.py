@@ -18,8 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from paceline.exceptions import UnreachableError
 from scheduler.api import database
-from scheduler.store.accounts import keys
 from scheduler.store.accounts.accounts import Account
+from scheduler.store.accounts.logins import accounts
 from scheduler.store.read.changes import Changes, Watch
 
 log = logging.getLogger("paceline.web")
@@ -203,7 +203,7 @@ def _read(
     In this order, no change reaches a login that ended before it became visible.
     """
     changes = watch.look(connection, with_instances=with_instances)
-    return changes, keys.accounts(connection, digests) if is_due or changes is not None else None
+    return changes, accounts(connection, digests) if is_due or changes is not None else None
 
 
 def event(name: str, data: dict[str, Any]) -> str:

@@ -54,7 +54,12 @@ SECTIONS = {
 #: Each command and its line.
 COMMANDS = {name: line for commands in SECTIONS.values() for name, line in commands.items()}
 #: The modules of this package that hold several commands. Each other command has the module of its name.
-MODULES = {**dict.fromkeys(("scheduler", "worker", "waiter", "web", "spark"), "processes"), "alive": "health", "notices": "queues"}
+MODULES = {
+    **dict.fromkeys(("scheduler", "worker", "waiter", "web", "spark", "flower"), "processes"),
+    **dict.fromkeys(("notices", "workers"), "queues"),
+    **dict.fromkeys(("alive", "doctor"), "health"),
+    "standalone": "demo",
+}
 #: The variable in which a completion script passes the incomplete words; click derives it from the name of the program.
 COMPLETION_VARIABLE = "_PACELINE_COMPLETE"
 #: Earlier names, which still work.

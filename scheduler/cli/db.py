@@ -36,7 +36,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
     run the same cleanup automatically.
     """
-    from scheduler.services import prune, run_files
+    from scheduler.services import prune
     from scheduler.store.upkeep import retention
 
     engine = options.engine()
@@ -52,7 +52,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     for kind, batch in prune.everything(engine, before, logs=logs):
         deleted[kind] += batch.deleted
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
-        run_files.delete(engine, options.settings(), batch.runs)
+        prune.delete(engine, options.settings(), batch.runs)
     _print_counts(deleted, before, done=True)
 
 

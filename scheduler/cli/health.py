@@ -1,18 +1,21 @@
-"""`paceline alive`, and `paceline doctor --role`: the health of the processes of a role on this machine."""
+"""`paceline alive` and `paceline doctor`: the health of the processes on this machine, and the checks of an installation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.exceptions import PacelineError
-from scheduler.cli import options, output
+from paceline.exceptions import PacelineError, SettingsError
+from scheduler.cli import lazy, options, output
 from scheduler.process import health_server, pidfile
 
 if TYPE_CHECKING:
+    from scheduler.services.checks import Finding
     from scheduler.settings import Settings
+
 
 ROLES = ("scheduler", "worker", "waiter")
 SILENT = f"It does not answer within {health_server.ANSWER_S:g} s."
@@ -79,3 +82,93 @@ def _reported(report: Health | None) -> Iterator[Health]:
         wrong = [part["message"] for part in report["parts"].values() if part["status"] == "unhealthy"]
         names = {name: report[name] for name in ("process", "status")}
         yield names | {"message": " ".join(wrong), "parts": report["parts"]}
+
+
+DEEP_COLUMNS = ["invariant", "dag_id", "run_id", "task_id", "map_index", "what", "since"]
+
+
+@click.command()
+@click.option("--role", type=click.Choice(ROLES), help="Check only the processes of this role on this machine.")
+@click.option("--deep", "deep_wanted", is_flag=True, help="Check the invariants of the database and the broker.")
+@options.as_json
+def doctor(role: str | None, deep_wanted: bool) -> None:
+    """Check servers, versions and configuration, and show how to fix each problem. Exit 1 if there is a problem.
+
+    With --role, the result is the same as GET /health of these processes; use it as the health check of a container. With --deep,
+    the command lists each row that violates an invariant for longer than schedulers need to repair it.
+    """
+    if role is not None and not deep_wanted:
+        # This is the health check of containers, every few seconds, so it does not import the modules of the other checks.
+        examine(role)
+        return
+    if deep_wanted:
+        click.get_current_context().exit(0 if _examine_rows() else 1)
+    from scheduler.services import checks
+
+    try:
+        settings = options.settings()
+        findings = [*checks.machine(settings), *_java(settings), *checks.servers(settings, lazy.as_paceline_error)]
+    except SettingsError as error:
+        findings = [checks.bad("settings", str(error), "Correct it; `paceline config check` validates all settings.")]
+    healthy = all(finding.ok for finding in findings)
+    if output.json_wanted():
+        output.print_json({"ok": healthy, "versions": checks.versions(), "checks": [asdict(finding) for finding in findings]})
+    else:
+        _print(findings, checks.versions(), healthy=healthy)
+    click.get_current_context().exit(0 if healthy else 1)
+
+
+def _examine_rows() -> bool:
+    """Print the rows of the database and the messages of the broker that violate an invariant; whether there is none."""
+    from scheduler.messaging import wakeups
+    from scheduler.services import invariants
+
+    settings = options.settings()
+    with wakeups.client(settings) as broker:
+        broken = invariants.find(invariants.Tools(options.engine(), settings, broker))
+    rows = [{"invariant": violation.name} | asdict(violation) for violation in broken]
+    if output.json_wanted():
+        output.print_json({"ok": not rows, "broken": [{name: row[name] for name in DEEP_COLUMNS} for row in rows]})
+        return not rows
+    output.table(rows, DEEP_COLUMNS, empty="Every invariant holds.")
+    if rows:
+        output.say(
+            f"{len(rows)} to look at. What exceeds a limit ends by itself. For any other row, clear or mark the task instance,"
+            " and report a bug."
+        )
+    return not rows
+
+
+def _java(settings: Settings) -> Iterator[Finding]:
+    """The Java that Spark would start, and whether it starts from a class archive."""
+    from scheduler.services import checks
+    from workers.spark import java
+    from workers.spark import java as runtime
+
+    path, install = runtime.find_java(), checks.sentence(runtime.INSTALL)
+    if path is None:
+        yield checks.bad("java", "No Java was found; PySpark tasks fail here.", install)
+        return
+    version = runtime.java_version(path)
+    if version is not None and version < runtime.OLDEST_JAVA:
+        yield checks.bad(
+            "java", f"{path} is version {version}; Spark needs {runtime.OLDEST_JAVA}.", checks.sentence(runtime.INSTALL)
+        )
+    else:
+        archived = java.archive_path(settings).is_file()
+        start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
+        yield checks.good("java", f"{path}, version {version or 'unknown'}; {start}")
+
+
+def _print(findings: list[Finding], versions: dict[str, str], *, healthy: bool) -> None:
+    from rich.text import Text
+
+    screen = output.console()
+    screen.print(Text(", ".join(f"{name} {version}" for name, version in versions.items()), style="dim"))
+    for finding in findings:
+        mark = Text("ok       ", style="green") if finding.ok else Text("PROBLEM  ", style="bold red")
+        screen.print(mark + Text(f"{finding.check}: {finding.message}"))
+        if not finding.ok:
+            screen.print(Text(f"         {finding.fix}", style="yellow"))
+    problems = sum(not finding.ok for finding in findings)
+    screen.print("Nothing to fix." if healthy else f"{problems} to fix.")

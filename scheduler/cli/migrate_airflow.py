@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as Session
 
     from scheduler.dagfiles.migrate.folder import FileReport
+    from scheduler.dagfiles.migrate.shadow import Airflow, Difference
+
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -59,9 +64,7 @@ def migrate_airflow(
     if folder is not None:
         _migrate(folder, diff=diff, write=write, compare=not no_compare)
     if shadow is not None:
-        from scheduler.cli import shadow as shadow_cli
-
-        shadow_cli.run(shadow, dags, since=since or datetime.now(UTC) - timedelta(days=1), every=every)
+        _compare_runs(shadow, dags, since=since or datetime.now(UTC) - timedelta(days=1), every=every)
 
 
 def _migrate(folder: Path, *, diff: bool, write: bool, compare: bool) -> None:
@@ -182,3 +185,51 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
     if new_pools:
         options.announce("pool set")
     output.say(f"{', '.join(written) or 'Nothing'} stored.")
+
+
+TOKEN, USER, PASSWORD = "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"
+
+
+def _compare_runs(url: str, dag_ids: Sequence[str], *, since: datetime, every: float | None) -> None:
+    """Compare all finished runs since then, again every so many seconds if `every` is given. Each run is reported once.
+
+    Ends the command with exit code 1 if a state differs.
+    """
+    from scheduler.dagfiles.migrate.shadow import compare
+    from scheduler.store.read import reads
+
+    airflow = _client(url)
+    done: set[tuple[str, str]] = set()
+    differences: list[Difference] = []
+    while True:
+        chosen = dag_ids or [row["dag_id"] for row in options.transact(reads.dags)]
+        new = [difference for dag_id in chosen for difference in compare(options.engine(), airflow, dag_id, since, done)]
+        differences += new
+        if every is None and output.json_wanted():
+            output.print_json({"runs": len(done), "differences": [asdict(difference) for difference in differences]})
+        else:
+            _print_shadow(new)
+            output.say(f"{output.count(len(done), 'run')} compared, {output.count(len(differences), 'difference')}.")
+        if every is None:
+            break
+        time.sleep(every)
+    if differences:
+        click.get_current_context().exit(1)
+
+
+def _client(url: str) -> Airflow:
+    from scheduler.dagfiles.migrate.shadow import Airflow
+
+    if token := os.environ.get(TOKEN):
+        return Airflow(url, token)
+    if USER not in os.environ or PASSWORD not in os.environ:
+        raise click.UsageError(f"Set {TOKEN}, or {USER} and {PASSWORD}, to a user who may read DAG runs in Airflow.")
+    return Airflow.log_in(url, os.environ[USER], os.environ[PASSWORD])
+
+
+def _print_shadow(differences: Sequence[Difference]) -> None:
+    from scheduler.dagfiles.migrate.shadow import MISSING
+
+    rows = [{**asdict(one), "airflow": one.airflow or MISSING, "paceline": one.paceline or MISSING} for one in differences]
+    if rows:
+        output.table(rows, ["dag_id", "logical_date", "task_id", "map_index", "airflow", "paceline"], empty="")

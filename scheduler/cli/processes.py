@@ -1,7 +1,8 @@
-"""`paceline scheduler`, `worker`, `waiter` and `web` each start a process; `paceline spark` prepares the machine of workers."""
+"""`paceline scheduler`, `worker`, `waiter`, `web` and `flower` start processes; `paceline spark` prepares a worker machine."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ import click
 from paceline.authoring.arguments import is_reserved_queue
 from scheduler.cli import lazy, options, output
 from scheduler.process import hardening
+from workers.flower import access
 
 if TYPE_CHECKING:
+    from scheduler.process.service_manager import ServiceManager
     from scheduler.settings import Settings
 
 
@@ -92,15 +95,15 @@ def archive() -> None:
     The archive takes half a minute to create and 200 MB of disk. All Spark workers of this Python environment use it. Run this
     command again after an upgrade of Java or PySpark; until then, JVMs start without the archive.
     """
-    from workers.spark import archive as archives
+    from workers.spark import java as archives
 
     settings = options.settings()
-    if not archives.path(settings).is_file():
+    if not archives.archive_path(settings).is_file():
         from workers.spark.sessions import archiving
 
         click.echo("Archiving Spark's classes, so that its JVMs start sooner; this takes half a minute.", err=True)
         archiving.make(settings)
-    click.echo(f"Spark's classes are archived in {archives.path(settings)}.")
+    click.echo(f"Spark's classes are archived in {archives.archive_path(settings)}.")
 
 
 def default_concurrency(settings: Settings, queues: Collection[str]) -> int:
@@ -117,3 +120,55 @@ def _queues(text: str) -> list[str]:
     if reserved := [name for name in names if is_reserved_queue(name)]:
         raise click.BadParameter(f"{reserved[0]!r} is a key that Paceline or Celery keeps in Redis.", param_hint="'-q'")
     return list(dict.fromkeys(names))
+
+
+#: The name of a task is dag.task (the shadow of its message), and its args are the run.
+TASK_COLUMNS = "name,args,state,worker,received,started,runtime,uuid"
+
+
+@click.command()
+def flower() -> None:
+    """Start Flower, the web page that shows Celery workers and tasks.
+
+    Flower listens on flower.address and flower.port. It accepts requests for IP addresses, localhost and flower.allowed_hosts, and
+    enables worker events while it runs. FLOWER_BASIC_AUTH (user:password) and the other FLOWER_ variables apply. The Flower API is
+    available only if FLOWER_BASIC_AUTH or FLOWER_UNAUTHENTICATED_API is set.
+    """
+    settings = options.settings()
+    address, port = settings.flower.address, settings.flower.port
+    options.refuse_taken_port("flower", address, port)
+    # Before the packages of Celery run in this process, which holds the password of the broker.
+    hardening.close()
+    from scheduler.messaging import publisher
+    from scheduler.process.service_manager import ServiceManager
+
+    app = publisher.celery_app(settings)
+    access.refuse_revoke()
+    # Tornado adds no handler of its own if the root logger has one.
+    output.sayer(settings, "flower")(f"Flower listens on http://{address}:{port}.")
+    arguments = {
+        "address": address,
+        "port": port,
+        "tasks_columns": TASK_COLUMNS,
+        "enable_events": True,
+        "purge_offline_workers": 600,
+    }
+    # In Flower, the environment overrides options: an exported FLOWER_PORT must not override Paceline's settings.
+    for name in arguments:
+        os.environ.pop(f"FLOWER_{name}".upper(), None)
+    from workers.flower import queues
+
+    queues.install(settings)
+    names = [name.strip().lower() for name in settings.flower.allowed_hosts.split(",") if name.strip()]
+    access.guard([*names, address.lower()])
+    _report_to(ServiceManager.take())
+    app.start(["--quiet", "flower", *(f"--{name}={value}" for name, value in arguments.items())])
+
+
+def _report_to(service_manager: ServiceManager) -> None:
+    """Let the event loop that serves requests report to the service manager."""
+    from tornado.ioloop import IOLoop, PeriodicCallback
+
+    IOLoop.current().add_callback(service_manager.ready)
+    if service_manager.interval_s:
+        PeriodicCallback(service_manager.alive, service_manager.interval_s * 1000).start()

@@ -205,14 +205,14 @@ def mark_task(
 @options.together(options.run, options.yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
-    from scheduler.services import run_files
+    from scheduler.services import prune
     from scheduler.store.actions import delete
     from scheduler.store.read import reads
 
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
     deleted = options.transact(delete.delete_run, dag_id, run_id)
-    run_files.delete(options.engine(), options.settings(), [deleted])
+    prune.delete(options.engine(), options.settings(), [deleted])
     options.announce("runs deleted")
     output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
@@ -221,14 +221,14 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 @options.together(options.dag, options.yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
-    from scheduler.services import run_files
+    from scheduler.services import prune
     from scheduler.store.actions import delete
     from scheduler.store.read import reads
 
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
     deleted = options.transact(delete.delete_dag, dag_id)
-    run_files.delete(options.engine(), options.settings(), deleted.runs)
+    prune.delete(options.engine(), options.settings(), deleted.runs)
     options.announce("runs deleted")
     answer = {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
     output.result(answer, f"DAG {dag_id} and {output.count(len(deleted.runs), 'run')} are deleted.")

@@ -124,13 +124,13 @@ def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
 
 
 def _print_callbacks(dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
-    from scheduler.settings import log_copies, log_paths
+    from scheduler.settings import log_paths
     from scheduler.store.read import reads
 
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
     settings = options.settings()
     named = log_paths.callbacks_path(settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
-    path = log_copies.local(settings, Path(named))
+    path = log_paths.local(settings, Path(named))
     if not path.is_file():
         raise NotFoundError(f"There is no output of callbacks at {path}: none has run yet, or it ran on another machine.")
     text = path.read_bytes().decode("utf-8", "replace")
@@ -148,10 +148,10 @@ class _TryLog:
 
     @property
     def path(self) -> Path:
-        from scheduler.settings import log_copies, log_paths
+        from scheduler.settings import log_paths
 
         settings = options.settings()
-        return log_copies.local(settings, Path(log_paths.try_path(settings.logs_folder, **self._key, try_number=self.number)))
+        return log_paths.local(settings, Path(log_paths.try_path(settings.logs_folder, **self._key, try_number=self.number)))
 
     def exists(self) -> bool:
         return self.path.is_file()

@@ -25,9 +25,9 @@ def users() -> None:
 @options.as_json
 def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
-    from scheduler.store.accounts import accounts, passwords
+    from scheduler.store.accounts import accounts
 
-    chosen = passwords.generated() if password is None else options.typed(password)
+    chosen = accounts.generated() if password is None else options.typed(password)
     generated = chosen if password is None else None
     by_tag = dict(map(_tag, tags))
     _change("users.create", name, lambda c: accounts.create(c, name, chosen, role=role, tags=by_tag))
@@ -52,9 +52,9 @@ def list_() -> None:
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 def password(name: str, password: str | None) -> None:
     """Change a password. All sessions of the account end."""
-    from scheduler.store.accounts import accounts, passwords
+    from scheduler.store.accounts import accounts
 
-    new = passwords.generated() if password is None else options.typed(password)
+    new = accounts.generated() if password is None else options.typed(password)
     _change("users.password", name, lambda c: accounts.set_password(c, name, new))
     click.echo(f"The password of {name} is changed." + (f" It is {new}" if password is None else ""))
 
@@ -70,15 +70,15 @@ def password(name: str, password: str | None) -> None:
 @options.as_json
 def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
-    from scheduler.store.accounts import accounts, keys
+    from scheduler.store.accounts import accounts, logins
 
     if revoke:
         options.confirm(f"Delete the tokens {label} of {name}?", yes)
-        _change("users.revoke_token", name, lambda c: keys.revoke(c, accounts.account_id(c, name), label))
+        _change("users.revoke_token", name, lambda c: logins.revoke(c, accounts.account_id(c, name), label))
         click.echo(f"The tokens {label} of {name} are deleted.")
         return
     issued, expires_at = _change(
-        "users.token", name, lambda c: keys.issue(c, accounts.account_id(c, name), "token", lasts_s=days * DAY_S, name=label)
+        "users.token", name, lambda c: logins.issue(c, accounts.account_id(c, name), "token", lasts_s=days * DAY_S, name=label)
     )
     output.result({"name": name, "label": label, "token": issued, "expires_at": expires_at}, issued)
 

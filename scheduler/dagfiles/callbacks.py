@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from paceline import secrets_masker
 from paceline.authoring import running
 from paceline.authoring.dag import DAG
-from scheduler.dagfiles import callback_context, keeper, limits, lines, load, pipes, problem, process_tree
+from scheduler.dagfiles import callback_context, fork_server, limits, lines, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
     MAX_CALL_ANSWER_BYTES,
@@ -34,7 +34,7 @@ from scheduler.dagfiles.answers import (
     Wanted,
     fault,
 )  # fmt: skip
-from scheduler.process import masked_output, parent_death
+from scheduler.process import hardening, masked_output
 from scheduler.settings import log_paths
 
 PRELOADED = ("paceline.operators", "croniter", "zoneinfo")
@@ -71,7 +71,7 @@ class Server(pipes.PipeServer):
                 continue  # for a child that has ended in the meantime, which was reported
             child = self._fork(request)
             ended = self._attend(child)
-            code = keeper.kill_group(child.pid)
+            code = fork_server.kill_group(child.pid)
             process_tree.kill_below()
             os.close(child.requests_fd)
             os.close(child.answers_fd)
@@ -157,7 +157,7 @@ def _child(request: dict[str, Any], parent: int, processes: int | None, input_fd
     """Run the child: load the file, then call the requested functions until the request to stop."""
     code = 1
     try:
-        parent_death.die_with_parent(parent)
+        hardening.die_with_parent(parent)
         _confine(request, processes)
         _serve_file(request, input_fd, output_fd)
         code = 0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.authoring.arguments import ID_MAX_LENGTH, is_reserved_queue
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 from scheduler.dagfiles.answers import DagRow, fault
 from scheduler.serialized.dag import SerializedDag, next_timetable
 

@@ -6,20 +6,181 @@ input, it kills them and exits.
 """
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
+import resource
+import select
 import selectors
 import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from scheduler.dagfiles import keeper, lines, load, parse, pipes, problem, process_tree
+from paceline.authoring import running, values
+from paceline.authoring.arguments import ID_MAX_LENGTH
+from paceline.authoring.dag import DAG
+from paceline.exceptions import DagError
+from scheduler.dagfiles import limits, lines, load, pipes, problem, process_tree, side_effects
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
+from scheduler.process import hardening
+from scheduler.serialized.authored import from_dag
+from scheduler.serialized.dag import MAX_DEFAULTED
 from scheduler.settings import Core, Scheduler
+
+#: Start of a result. Data before it in the pipe comes from faulthandler.
+RESULT_MARK = b"\n\x1e"
+#: Address space reserved for reporting that the rest is used up.
+RESERVE_MB = 64
+#: Maximum size of a file that user code writes while its DAG file is parsed.
+MAX_FILE_MB = 256
+RESULT_FD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The folder and settings with which a scheduler parses its files."""
+
+    folder: Path
+    core: Core
+    scheduler: Scheduler
+
+
+def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
+    """Run a newly forked child: parse `file`, write the result, and exit without cleaning up resources of the parent.
+
+    `processes` as in limits.confine.
+    """
+    code = 1
+    try:
+        hardening.die_with_parent(parent)
+        _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
+        with side_effects.recorded() as inputs:
+            reading = parse(file, work)
+        if "dags" in reading:
+            reading |= {"modules": load.modules_of(work.folder), "settled": not inputs}
+        result = json.dumps(reading).encode()
+        faulthandler.cancel_dump_traceback_later()
+        _write(RESULT_MARK + result)
+        code = 0
+    finally:
+        # Atexit handlers and threads of user code must not keep the child running.
+        os._exit(code)
+
+
+def parse(file: str, work: Work) -> dict[str, Any]:
+    """Return the DAGs of `file` as rows to store, or its problem: `{"dags": [...]}` or `{"problem": {...}}`.
+
+    A file is all or nothing: after an error anywhere in it, the stored versions of all its DAGs stay as they are.
+    """
+    try:
+        load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
+        running.defaulted.clear()
+        dags = load.load(work.folder, file, all_errors=True)
+        return {"dags": [_row(dag, file, work) for dag in dags.values()]}
+    except BaseException as error:
+        _release_reserve()
+        reason = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
+        return {"problem": reason.model_dump()}
+
+
+def warm_up(work: Work) -> None:
+    """Parse Paceline's own DAG file in this process, so that its children inherit the caches that Python fills."""
+    folder = Path(__file__).parent
+    parse("warm_up.py", replace(work, folder=folder))
+    load.forget(folder, "warm_up.py")
+
+
+def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
+    keys = sorted(key for key in running.defaulted if key.isprintable() and len(key) <= ID_MAX_LENGTH)[:MAX_DEFAULTED]
+    data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler, defaulted_variables=tuple(keys))
+    stored = data.to_json()
+    if values.is_too_deep(json.loads(stored)):
+        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {values.MAX_DEPTH} deep: flatten them.")
+    return {
+        "dag_id": data.dag_id,
+        "content_hash": data.content_hash,
+        "data": stored,
+        "is_paused_upon_creation": data.is_paused_upon_creation,
+    }
+
+
+def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output_fd: int) -> None:
+    """Leave the parent's process group, close its descriptors, and set the limits."""
+    os.setpgid(0, 0)
+    # Both may have a number that is about to be replaced.
+    result_fd, output_fd = (os.dup(fd) if fd <= RESULT_FD else fd for fd in (result_fd, output_fd))
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.dup2(result_fd, RESULT_FD, inheritable=False)
+    os.closerange(RESULT_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    memory_mb = config.dag_file_memory_limit_mb
+    limits.confine(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes)
+    faulthandler.enable(RESULT_FD)
+    # Reports where the file hangs at the time limit and exits. If that fails, the keeper kills it.
+    faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
+
+
+def _release_reserve() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+def _write(result: bytes) -> None:
+    pipes.flush()
+    pipes.write(RESULT_FD, result)
+
+
+def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -> NoReturn:
+    """Run a newly forked keeper: run the child for at most `limit_s` seconds, kill its descendants, and exit in the same way.
+
+    `run_child` receives the process ID of the keeper.
+    """
+    code = 1
+    me = os.getpid()
+    try:
+        hardening.die_with_parent(parent)
+        process_tree.become_reaper()
+        child = os.fork()
+        if child == 0:
+            run_child(me)
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)  # also done in the child: the first call creates the group
+        code = wait(child, limit_s)
+        process_tree.kill_below()
+        if code < 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with contextlib.suppress(OSError):
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(me, -code)
+    finally:
+        os._exit(code if code >= 0 else 1)
+
+
+def wait(child: int, limit_s: float) -> int:
+    """Wait for a child that leads a process group, then kill both. Returns its exit code, negative for a signal."""
+    fd = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(limit_s * 1000)
+    os.close(fd)
+    return kill_group(child)
+
+
+def kill_group(child: int) -> int:
+    """Kill a child and its group, and return its exit code."""
+    # The child is not reaped yet, so no other process can have its ID. It is also killed by ID, because it may have left its group.
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
 
 #: Modules that most files need, but that are imported lazily. They are imported once here instead of in each child.
 PRELOADED = ("paceline.operators", "croniter", "jsonschema_rs", "zoneinfo")
@@ -51,7 +212,7 @@ class ForkServer(pipes.PipeServer):
 
     def __init__(self) -> None:
         super().__init__(lines.LineReader(MAX_REQUEST_BYTES), PRELOADED)
-        self._work: parse.Work | None = None
+        self._work: Work | None = None
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._requests_fd, selectors.EVENT_READ, None)
@@ -82,7 +243,7 @@ class ForkServer(pipes.PipeServer):
             return None
         return max(0.0, min(child.started for child in self._children) + self._limit_s() + KEEPER_S - time.monotonic())
 
-    def _worked(self) -> parse.Work:
+    def _worked(self) -> Work:
         assert self._work is not None, "the first request sets it"
         return self._work
 
@@ -94,12 +255,12 @@ class ForkServer(pipes.PipeServer):
         for line in self._requests.feed(data):
             request = json.loads(line)
             if self._work is None:
-                self._work = parse.Work(
+                self._work = Work(
                     Path(request["folder"]),
                     Core.model_validate(request["core"]),
                     Scheduler.model_validate(request["scheduler"]),
                 )
-                parse.warm_up(self._work)
+                warm_up(self._work)
                 # Existing objects are excluded from garbage collection, so that children do not copy their pages by touching them.
                 gc.collect()
                 gc.freeze()
@@ -114,8 +275,8 @@ class ForkServer(pipes.PipeServer):
         pid = os.fork()
         if pid == 0:
             fds = {"result_fd": child_result_fd, "output_fd": child_output_fd}
-            keeper.keep(
-                lambda kept_by: parse.run_child(file, self._worked(), parent=kept_by, processes=processes, **fds),
+            keep(
+                lambda kept_by: run_child(file, self._worked(), parent=kept_by, processes=processes, **fds),
                 parent=fork_server,
                 limit_s=self._limit_s(),
             )
@@ -178,7 +339,7 @@ class ForkServer(pipes.PipeServer):
         return code
 
     def _reading(self, child: _Child, code: int) -> Reading:
-        report, mark, result = bytes(child.result).rpartition(parse.RESULT_MARK)
+        report, mark, result = bytes(child.result).rpartition(RESULT_MARK)
         if mark and code == 0:
             if len(child.result) >= MAX_RESULT_BYTES:
                 return Reading(problem=problem.of_flood(MAX_RESULT_BYTES))

@@ -164,7 +164,7 @@ def _watching(dags: list[DAG]) -> Iterable[DAG]:
     conditions = [dag.timetable.condition for dag in dags]
     if not any(asset.watchers for condition in conditions if condition is not None for asset in condition.assets()):
         return ()
-    from paceline.operators.asset_watcher import watching_dags
+    from paceline.operators.asset import watching_dags
 
     return watching_dags(dags).values()
 

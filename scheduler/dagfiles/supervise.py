@@ -14,20 +14,20 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
-from scheduler.dagfiles import parse_measures, problem, process_tree
+from scheduler.dagfiles import problem, process_tree
 from scheduler.dagfiles.answers import Answer, DagRow
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process.health import ServerHealth, StepHealth
-from scheduler.process.vital_thread import VitalThread
+from scheduler.process import measures
+from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags import files
 from scheduler.store.db import sqlstates
@@ -129,7 +129,7 @@ class DagFileManager:
         self._id = self._scheduler_id()
         self._answers.extend(self._parser.collect())
         listed, removed, started = self._sync()
-        parse_measures.of_iteration(listed)
+        measure_iteration(listed)
         recorded = self._store()
         if ask or self._ask_at == 0.0:
             started += self._start_due()
@@ -220,7 +220,7 @@ class DagFileManager:
                 self._ask_at = 0.0
             if result.accepted:
                 recorded[answer.file] = result
-                parse_measures.of_answer(answer, self._settings.scheduler.dag_file_processor_timeout)
+                measure_answer(answer, self._settings.scheduler.dag_file_processor_timeout)
                 self._log(answer.file, result.problem)
         return recorded
 
@@ -384,3 +384,19 @@ def _dag(row: DagRow, paused: bool) -> files.ParsedDag:
     return files.ParsedDag(
         dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own
     )
+
+
+def measure_iteration(listed: int | None) -> None:
+    """Count an iteration; `listed` is the number of files if the folder was listed."""
+    measures.count("dag_processor_heartbeat")
+    if listed is not None:
+        measures.count("dag_processing.file_path_queue_update_count")
+
+
+def measure_answer(answer: Answer, timeout_s: float) -> None:
+    """Count a parse and its duration."""
+    measures.observe("dag_processing.last_duration", answer.duration_s, dag_file=PurePath(answer.file).stem)
+    if answer.problem is not None:
+        measures.count("dag_file_refresh_error")
+        if answer.duration_s >= timeout_s:
+            measures.count("dag_processing.processor_timeouts")

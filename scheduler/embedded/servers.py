@@ -18,7 +18,7 @@ import redis
 from paceline.exceptions import PacelineError
 from scheduler.embedded import home as homes
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.messaging import broker_roles
+from scheduler.messaging import broker_keys
 from scheduler.settings import Settings
 
 DATABASE = "paceline"
@@ -155,7 +155,7 @@ class EmbeddedRedis:
 
     run_folder: Path
     supervisor: Supervisor
-    rules: Sequence[str] = broker_roles.EMBEDDED
+    rules: Sequence[str] = broker_keys.EMBEDDED
     name: str = "redis"
 
     @property

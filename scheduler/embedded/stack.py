@@ -5,17 +5,19 @@ Flower as supervised children.
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from paceline.exceptions import ConflictError, PacelineError
-from scheduler.embedded import flower_login, home
+from scheduler.embedded import home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
 from scheduler.services import checks
@@ -23,7 +25,7 @@ from scheduler.settings import Settings
 from scheduler.settings.environment import is_setting
 from scheduler.settings.model import environment_names
 from scheduler.settings.sections import Flower, Web
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.dags import files as dag_files
 from scheduler.store.db import database, migrate
 
@@ -100,7 +102,7 @@ def running_stack(
         undo.callback(lambda: supervisor.close(lowest_stage=FLOWER_STAGE))
         settings = _with_addresses(settings, web=web)
         environment = environment_for(settings)
-        login = flower_login.login(settings.home, environment)
+        login = flower_login(settings.home, environment)
         for command in stack_commands(
             environment,
             schedulers=2,
@@ -308,8 +310,25 @@ def _prepare_database(settings: Settings, say: Callable[[str], None], *, web: bo
             return None, None
         password = database.transact(engine, accounts.create_first)
         key, _ = database.transact(
-            engine, lambda connection: keys.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)
+            engine, lambda connection: logins.issue(connection, accounts.administrator(connection), "link", lasts_s=LINK_S)
         )
         return password, key
     finally:
         engine.dispose()
+
+
+FLOWER_USER = "paceline"
+#: Flower's own settings of access control. If one is set, Paceline adds no login.
+FLOWER_ACCESS = ("FLOWER_BASIC_AUTH", "FLOWER_AUTH", "FLOWER_CONF")
+
+
+def flower_login(home: Path, environ: Mapping[str, str]) -> str | None:
+    """Return user:password of this home's Flower, generated at its first start. None if the environment configures access."""
+    if any(environ.get(name) for name in FLOWER_ACCESS):
+        return None
+    path = home / "flower.password"
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{secrets.token_urlsafe(16)}\n")
+    return f"{FLOWER_USER}:{path.read_text(encoding='utf-8').strip()}"

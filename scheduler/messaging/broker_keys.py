@@ -62,3 +62,62 @@ def _remove(broker: Any, key: str) -> str:
     with contextlib.suppress(redis.RedisError):
         broker.expire(ASIDE + key, KEPT_S)
     return f"it is {ASIDE}{key} now"
+
+
+#: The commands that every client needs. AUTH, HELLO and QUIT need no right. CLIENT SETINFO, unknown to Redis 7.0, may fail.
+CONNECT = "+ping +select"
+#: The queue report, which schedulers write.
+REPORT = "paceline:queues"
+#: The wakeups, the epoch and the lock of the search for lost messages.
+OWN_KEYS = "paceline:*"
+WAKE = f"(~{OWN_KEYS} +zadd +bzpopmin +zpopmin)"
+#: Queues are lists, named by users.
+PUBLISH = "(~* +lpush)"
+#: kombu's bindings of queues to exchanges, and the lists for replies to remote control.
+BINDINGS = "(~_kombu.binding* +sadd +srem +smembers +sismember +exists +multi +exec)"
+REPLIES = "*.reply.celery.pidbox*"
+#: The channels of remote control and of worker events. The number is that of the Redis database.
+CONTROL, EVENTS = "/0.celery.pidbox", "/0.celeryev/*"
+
+ROLES = {
+    # Publishes messages, sends and receives wakeups, and searches for lost messages.
+    "paceline_scheduler": (
+        CONNECT, "+info", "+multi +exec +unwatch", PUBLISH, WAKE, "(~* +llen +lrange +type)",
+        f"(~{OWN_KEYS} +get +set +del +watch +pttl)",
+    ),
+    # Consumes messages and publishes those that follow. It receives remote control but cannot send it. Waiters use it too.
+    "paceline_worker": (
+        CONNECT, "+multi +exec +unsubscribe +punsubscribe", PUBLISH, WAKE, BINDINGS, "(~* +brpop +rpop +llen +type)",
+        # To delete keys of the wrong type, which a task can create with LPUSH: see broker_keys.
+        "(~_kombu.binding* ~paceline:waiters +del)", f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
+    ),
+    # Sends wakeups and reads queue lengths. It cannot publish tasks.
+    "paceline_web": (CONNECT, f"(~{OWN_KEYS} +zadd)", "(~* +llen)"),
+    # Reads queue lengths and worker events, sends remote control and receives the replies. It cannot publish tasks.
+    "paceline_flower": (
+        CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPORT} +get)",
+        f"(~{REPLIES} +brpop +rpop +del)",
+        f"(&{EVENTS} +psubscribe)", f"(&{CONTROL} +publish)",
+    ),
+}  # fmt: skip
+
+
+def _commands() -> list[str]:
+    words = " ".join(rule for rules in ROLES.values() for rule in rules).replace("(", " ").replace(")", " ").split()
+    return sorted({word for word in words if word.startswith("+")})
+
+
+#: The rules of the only user of the embedded server. A process that can open its socket runs as the user of the stack and could
+#: stop the server, so a password would protect nothing. But a task can neither empty it, nor make it write files, nor exploit
+#: defects of its Lua interpreter.
+EMBEDDED = ("~*", "&*", "-@all", *_commands())
+
+
+def user_line(name: str, password: str) -> str:
+    """Return the line of redis.conf, or of an ACL file, that creates one of these users."""
+    return f"user {name} on >{password} resetchannels -@all {' '.join(ROLES[name])}"
+
+
+def password_variable(name: str) -> str:
+    """Return the name of the environment variable for the password of a user."""
+    return f"PACELINE_REDIS_{name.removeprefix('paceline_').upper()}_PASSWORD"

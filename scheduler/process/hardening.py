@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterable
 
@@ -51,3 +52,18 @@ def close() -> None:
     """
     if sys.platform == "linux":
         _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+PR_SET_PDEATHSIG = 1
+_libc_of_linux = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process the signal when `parent`, which forked it from its main thread, ends. Linux only.
+
+    The parent may have ended before the call to prctl, so it is checked afterwards.
+    """
+    if _libc_of_linux is not None:
+        _libc_of_linux.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)

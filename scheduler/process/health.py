@@ -3,6 +3,9 @@
 INVARIANT: nothing here waits for a database, a broker or a thread of the process. A report must be possible while they hang.
 """
 
+import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,3 +89,25 @@ class Health:
 
 def _part(complaint: str | None, status: str) -> dict[str, str]:
     return {"status": "healthy"} if complaint is None else {"status": status, "message": complaint}
+
+
+log = logging.getLogger("paceline")
+
+
+class VitalThread(threading.Thread):
+    """A daemon thread for the lifetime of its process. A subclass defines `work`; without one, `target` is called.
+
+    After an error that `work` does not handle, the process exits with code 1, so that its service manager starts it again and
+    others take over. A process that has lost a duty would go on looking healthy.
+    """
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException:
+            log.critical("The thread %s ended with an error, so this process ends.", self.name, exc_info=True)
+            logging.shutdown()
+            os._exit(1)
+
+    def work(self) -> None:
+        super().run()

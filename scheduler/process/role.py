@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.process import fault_points, hardening, stop_signals
+from scheduler.process import fault_points, hardening
 from scheduler.process.health import Health
 from scheduler.process.health_server import HealthServer, Page
 from scheduler.process.pidfile import Pidfile
-from scheduler.process.service_manager import ServiceManager
+from scheduler.process.service_manager import ServiceManager, exit_at_once, remember
 
 #: An addition of a command to its process, such as metrics. It is called once the process has its health. It may serve pages, by
 #: path, and register the steps that end it.
@@ -48,7 +48,7 @@ def prepare(database_url: str) -> None:
     """
     fault_points.arm(os.environ, database_url)
     hardening.close()
-    stop_signals.exit_at_once()
+    exit_at_once()
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def running(name: str, run_folder: Path) -> Iterator[Role]:
 
     INVARIANT: nothing that looks alive (a pidfile, a row in the registry) exists while a signal could still end the process.
     """
-    stop = stop_signals.remember()
+    stop = remember()
     service_manager = ServiceManager.take()
     with contextlib.ExitStack() as ending:
         pidfile = Pidfile(run_folder, name).take()

@@ -4,10 +4,33 @@ The protocol of sd_notify(3) is one datagram for each message. The package sdnot
 """
 
 import os
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+def exit_at_once() -> None:
+    """Make both signals raise SystemExit(0) at any point: for waits during which there is nothing to clean up."""
+    for number in NUMBERS:
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
+def remember() -> threading.Event:
+    """Make both signals only set the event that is returned.
+
+    Call it before the process creates its pidfile or registers. If a signal ended the process in the middle of that, a pidfile
+    or a row in the registry would stay and make the process look alive.
+    """
+    stop = threading.Event()
+    for number in NUMBERS:
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
 
 #: The share of WatchdogSec between two messages. systemd recommends less than half.
 WATCHDOG_SHARE = 1 / 3

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from paceline.authoring.asset import ALIAS, Condition
-from paceline.authoring.asset_events import ADDED
+from paceline.authoring.asset import ADDED, ALIAS, Condition
 from paceline.authoring.timetables.base import Partition
 from paceline.authoring.timetables.partitioned import WhenPartitioned
 from scheduler.process import measures
@@ -18,8 +17,8 @@ from scheduler.services.service import AT_ONCE, Result, TimedService, each, is_a
 from scheduler.settings import Settings
 from scheduler.store.dags import assets, partitions
 from scheduler.store.dags.assets import SucceededTask, Update
+from scheduler.store.dags.dags import Versions
 from scheduler.store.dags.partitions import Pending
-from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
@@ -15,12 +15,26 @@ from scheduler.deciding import expansion
 from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
 from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag
-from scheduler.services.closed_runs import after_closing
 from scheduler.services.service import LogLine, is_away, reason_of
 from scheduler.settings import Settings
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions, pause_if_failing
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
+
+#: The services that may start a run when another one has ended.
+STARTERS = ("plan", "promote", "backfill")
+
+
+def after_closing(engine: Engine, closed: Mapping[int, RunState]) -> tuple[tuple[str, ...], list[LogLine]]:
+    """Pause the DAGs whose runs keep failing. Returns the services to wake, since other runs may start, and the lines to log."""
+    failed = [run_id for run_id, state in closed.items() if state is RunState.FAILED]
+    paused = transact(engine, pause_if_failing, failed) if failed else {}
+    log = [
+        (logging.WARNING, f"DAG {dag_id} is paused: its last {most} runs failed (max_consecutive_failed_dag_runs)")
+        for dag_id, most in paused.items()
+    ]
+    return STARTERS if closed else (), log
+
 
 #: Task instances moved in one transaction. A run with more is examined again immediately.
 MOST_MOVES = 2000

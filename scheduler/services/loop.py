@@ -22,11 +22,10 @@ from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import QUEUE, Wakeups, client
 from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
-from scheduler.services import scheduler_health
 from scheduler.services.assets import Assets
 from scheduler.services.backfill import Backfill
 from scheduler.services.deadlines import Deadlines
-from scheduler.services.heartbeat import Heartbeat
+from scheduler.services.heartbeat import Heartbeat, initial_health
 from scheduler.services.notify import Notify
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
@@ -34,12 +33,11 @@ from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue
 from scheduler.services.queue_report import QueueReport
 from scheduler.services.rescue import Rescue
-from scheduler.services.service import BaseService, Result
+from scheduler.services.service import LONGEST_SHARED_SKIP_S, BaseService, Result, Timer
 from scheduler.services.sweep import Sweep
 from scheduler.services.timeouts import Timeouts
-from scheduler.services.timer import LONGEST_SHARED_SKIP_S, Timer
 from scheduler.settings import Settings
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions
 from scheduler.store.db import clock, database, migrate, sqlstates
 from scheduler.store.upkeep import pending_work
 
@@ -120,7 +118,7 @@ class SchedulerLoop:
     ) -> None:
         self.engine = engine
         self.settings = settings
-        self.health = scheduler_health.of(settings)
+        self.health = initial_health(settings)
         self.heartbeat = Heartbeat(
             engine, settings, scheduler=name, pidfile=pidfile, is_wanted=self._is_running, renewed=self.health.heartbeat.ran
         )

@@ -1,26 +1,37 @@
 """notify: delivers notices. Callbacks run in children and emails are sent in threads, so that the loop waits for neither."""
 
+import json
 import logging
+import os
 import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from paceline.authoring.connection import FIELDS
+from paceline.authoring.connection import Connection as OtherSystem
+from paceline.exceptions import NotFoundError, PacelineError
+from scheduler.dagfiles.answers import Wanted
 from scheduler.dagfiles.callback_host import CallbackHost
-from scheduler.process.vital_thread import VitalThread
-from scheduler.services.callback_reads import CallbackReads
+from scheduler.process.health import VitalThread
 from scheduler.services.delivery import Batch, Delivery
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
+from scheduler.settings.environment import CONNECTION_PREFIXES
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
+from scheduler.store.secrets import connections, variables
+from scheduler.store.secrets.cipher import Cipher
 from scheduler.store.upkeep import notices
 from scheduler.store.upkeep.notices import Notice
+from scheduler.store.worker import xcoms
 
 log = logging.getLogger("paceline.scheduler")
 
@@ -180,3 +191,49 @@ class _Worker:
         finally:
             with self._lock:
                 self._files.remove(batch.file)
+
+
+#: Prior runs end at the run of the callback. This counts only if that has been deleted.
+LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackReads:
+    """Reads one value after the other, as `{"value": ...}`, or as `{"error": ...}` if it cannot be read."""
+
+    engine: Engine
+    settings: Settings
+
+    def __call__(self, wanted: Wanted) -> dict[str, Any]:
+        try:
+            return {
+                "value": {"variable": self._variable, "connection": self._connection, "xcoms": self._xcoms}[wanted.wanted](wanted)
+            }
+        except PacelineError as error:
+            return {"error": str(error)}
+        except SQLAlchemyError:
+            return {"error": f"The {wanted.wanted} {wanted.name!r} cannot be read: the database does not answer."}
+
+    def _variable(self, wanted: Wanted) -> str | None:
+        try:
+            row = transact(self.engine, variables.variable, wanted.name, Cipher.of(self.settings, make=False))
+        except NotFoundError:
+            return None
+        return str(row["value"])
+
+    def _connection(self, wanted: Wanted) -> dict[str, Any] | None:
+        names = (f"{prefix}{wanted.name.upper()}" for prefix in CONNECTION_PREFIXES)
+        text = next((os.environ[name] for name in names if name in os.environ), None)
+        try:
+            if text is not None:
+                found = OtherSystem.parse(wanted.name, text)
+            else:
+                found = transact(self.engine, connections.connection, wanted.name, Cipher.of(self.settings, make=False))
+        except NotFoundError:
+            return None
+        return {name: getattr(found, name) for name in FIELDS}
+
+    def _xcoms(self, wanted: Wanted) -> list[tuple[int, str]]:
+        source = xcoms.Source(wanted.dag_id, wanted.run_id, wanted.name, wanted.prior, LATEST)
+        values = asdict(source) | {"key": wanted.key, "index": wanted.map_index}
+        return [(index, json.dumps(value)) for index, value in transact(self.engine, xcoms.of_task, values)]

@@ -1,20 +1,23 @@
 """prune: deletes runs and records that are older than the settings allow, in small batches of each kind."""
 
 import logging
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
-from scheduler.process.vital_thread import VitalThread
-from scheduler.services import run_files
+from scheduler.process.health import VitalThread
 from scheduler.services.service import Result, TimedService
-from scheduler.settings import Settings
+from scheduler.settings import Settings, data_folder, log_paths
+from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
+from scheduler.store.runs.deleted_runs import DeletedRun
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -80,7 +83,7 @@ class Prune(TimedService):
     def _delete_files(self) -> None:
         if (self._thread is None or not self._thread.is_alive()) and transact(self._engine, deleted_runs.are_due):
             self._thread = VitalThread(
-                target=run_files.delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
+                target=delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
             )
             self._thread.start()
 
@@ -110,3 +113,37 @@ def _delete(connection: Connection, kind: str, before: datetime, after: Any, *, 
     if kind == "runs":
         return retention.delete_runs(connection, before, after or retention.FIRST_RUN, logs=logs, taken=taken)
     return retention.delete_rows(connection, kind, before, after)
+
+
+def delete(engine: Engine, settings: Settings, runs: Iterable[DeletedRun]) -> None:
+    """Delete the files of deleted runs, after the commit. A file that cannot be deleted is logged and left."""
+    for run in runs:
+        try:
+            data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
+            if run.logs:
+                _delete_logs(settings, run)
+        except Exception:
+            log.exception("Files of run %s of %s are left", run.run_id, run.dag_id)
+        transact(engine, deleted_runs.forget, run.key)
+
+
+def delete_due(engine: Engine, settings: Settings, stop: threading.Event) -> None:
+    """Delete, run by run, the files that no other process deletes, until none are left or `stop`."""
+    try:
+        while not stop.is_set() and (run := transact(engine, deleted_runs.take)) is not None:
+            delete(engine, settings, [run])
+    except OperationalError as error:  # another pass continues
+        log.warning("%s", database.translate(error))
+    except Exception:
+        log.exception("Deleting the files of runs failed; another pass continues")
+
+
+def _delete_logs(settings: Settings, run: DeletedRun) -> None:
+    log_paths.delete_run(settings, run.dag_id, run.run_id)
+    path = log_paths.run_folder(settings.logs_folder, run.dag_id, run.run_id)
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s cannot be deleted: %s", path, error.strerror)

@@ -12,7 +12,7 @@ import redis
 from sqlalchemy import Engine
 
 from scheduler.messaging import broker_keys
-from scheduler.messaging.broker_roles import REPORT
+from scheduler.messaging.broker_keys import REPORT
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.queued_messages import dispatch_ids_in_broker
+from scheduler.messaging.publisher import Publisher, dispatch_ids_in_broker
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.process import measures
 from scheduler.services.dispatch import send
@@ -21,7 +20,7 @@ from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances
-from scheduler.store.upkeep import processes, statistics
+from scheduler.store.upkeep import processes, retention
 from scheduler.store.worker import crashes
 
 #: Task instances read at once, and messages sent in one pass.
@@ -84,7 +83,7 @@ class Rescue(TimedService):
                 scheduler_timeout_s=config.scheduler.scheduler_health_check_threshold,
                 waiter_timeout_s=config.waiter.heartbeat_timeout,
             )
-        transact(self._engine, statistics.refresh)
+        transact(self._engine, retention.refresh_statistics)
         return Rescued(self._send_lost(), lost, runs)
 
     def skipped(self, now: datetime) -> None:

@@ -28,12 +28,12 @@ from paceline.authoring.frames import DataFrameReference, revived
 from paceline.states import RunState as DagRunState
 from paceline.states import TaskState
 from scheduler.process import measures, trace_context
-from scheduler.process.vital_thread import VitalThread
+from scheduler.process.health import VitalThread
 from scheduler.serialized.traits import traits
 from scheduler.settings import Settings
 from scheduler.store.read import observed
 from scheduler.store.read.event_feed import Event, Started
-from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
+from scheduler.telemetry.follower import Batch, Observer, ends_try, index_of
 
 log = logging.getLogger("paceline.telemetry")
 

@@ -11,9 +11,8 @@ from scheduler.process.health import Health
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings
 from scheduler.store.db import database
-from scheduler.telemetry.batch import Observer
 from scheduler.telemetry.event_metrics import EventMetrics, Flusher, read_gauges
-from scheduler.telemetry.follower import Follower
+from scheduler.telemetry.follower import Follower, Observer
 from scheduler.telemetry.recorder import Recorder
 
 #: The names of the jobs of Airflow that a process of ours does.

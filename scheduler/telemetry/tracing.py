@@ -25,7 +25,7 @@ from scheduler.settings import Settings
 from scheduler.store.read import observed
 from scheduler.store.read.event_feed import Event
 from scheduler.store.read.observed import SparkWork
-from scheduler.telemetry.batch import Batch, Observer, ends_try, index_of
+from scheduler.telemetry.follower import Batch, Observer, ends_try, index_of
 
 #: Seconds that a request to the collector may take, and between two requests.
 REQUEST_S, PAUSE_S = 10, 2.0

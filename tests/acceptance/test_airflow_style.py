@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from scheduler.dagfiles.migrate.rewrite import rewrite
+from scheduler.dagfiles.migrate.folder import rewrite
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.read import reads

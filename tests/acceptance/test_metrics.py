@@ -17,7 +17,7 @@ from support import airflow_chart
 from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 
@@ -133,7 +133,7 @@ def test_prometheus_scrapes_every_role_and_statsd_gets_every_series_of_the_chart
             ending.callback(process.wait, 60)
             ending.callback(process.terminate)
         account = transact(engine, accounts.create, "prometheus", "correct horse battery", role="viewer")
-        token, _ = transact(engine, keys.issue, account.id, "token", lasts_s=3600.0, name="prometheus")
+        token, _ = transact(engine, logins.issue, account.id, "token", lasts_s=3600.0, name="prometheus")
         _start_prometheus(program, short_folder, ports, token, ending)
         port = ports["prometheus"]
         eventually(lambda: number(port, "count(up == 1)") == 5, timeout=90, message=stack.logs)

@@ -11,7 +11,7 @@ import psycopg2
 import redis
 from support.ledger import ask
 
-from scheduler.messaging.queued_messages import dispatch_ids_in_broker
+from scheduler.messaging.publisher import dispatch_ids_in_broker
 
 LIMIT_S = 60.0
 POLL_S = 0.1

@@ -49,7 +49,7 @@ def test_their_dags_are_those_of_the_unchanged_files(reports: dict[str, FileRepo
 
 
 def test_a_second_rewrite_changes_nothing(reports: dict[str, FileReport]) -> None:
-    from scheduler.dagfiles.migrate.rewrite import rewrite
+    from scheduler.dagfiles.migrate.folder import rewrite
 
     assert [path for path, report in reports.items() if rewrite(report.rewritten.content).content != report.rewritten.content] == []
 

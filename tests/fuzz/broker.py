@@ -8,7 +8,7 @@ from typing import Any
 from support.stacks import Stack
 from support.waiting import eventually
 
-from scheduler.messaging.broker_roles import REPORT
+from scheduler.messaging.broker_keys import REPORT
 from scheduler.messaging.publisher import broker_lists
 from scheduler.messaging.wakeups import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
 from scheduler.services import queue_report

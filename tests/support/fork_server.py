@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scheduler.process.parent_death import die_with_parent
+from scheduler.process.hardening import die_with_parent
 
 POLL_S = 0.02
 

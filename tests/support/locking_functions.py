@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from scheduler.store.db.prepared import Prepared
+from scheduler.store.worker.hot_statements import Prepared
 
 STORE = Path(__file__).parents[2] / "scheduler" / "store"
 LOCKS = re.compile(r"\bfor (no key update|update|share|key share)\b|\bupdate \w+( \w)?\s+set\b|\bdelete from\b", re.IGNORECASE)
@@ -46,7 +46,7 @@ TEXTS: dict[str, set[str]] = {
     "report in place": {"worker/hot_statements.HOLD_MOVES", "worker/hot_statements.REPORT"},
     "report below a join": {"worker/hot_statements.LOCK_JOINS"},
     "suspend": {"worker/hot_statements.SUSPEND"},
-    "end as requested": {"worker/shutdown.END_AS_REQUESTED"},
+    "end as requested": {"worker/dispatches.END_AS_REQUESTED"},
     "write of a task": {"db/fencing.CURRENT"},
     "services": {"runs/runs.START", "runs/runs.STARTABLE"},
 }
@@ -77,8 +77,8 @@ NEEDLESS: dict[str, set[str]] = {
     },
     "The statement is guarded by db/fencing.CURRENT, as the write of a task.": {
         "worker/dispatches.LABEL", "worker/external_jobs.NOTE", "worker/external_jobs.TAKE_ABANDONED",
-        "worker/external_jobs.TAKE_OVER", "worker/progress.WRITE", "worker/state_store.DELETE_OF_ASSET",
-        "worker/state_store.DELETE_OF_TASK", "worker/xcoms.CLEAR",
+        "worker/external_jobs.TAKE_OVER", "worker/dispatches.WRITE", "worker/xcoms.DELETE_OF_ASSET",
+        "worker/xcoms.DELETE_OF_TASK", "worker/xcoms.CLEAR",
     },
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.authoring.dag import DAG
 from paceline.authoring.operator import Operator
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 from paceline.exceptions import FailTask, SkipTask
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from scheduler.api import app
 from scheduler.api.call import PREFIX, Service
 from scheduler.settings import Settings
-from scheduler.store.accounts import keys
+from scheduler.store.accounts import logins
 from scheduler.store.db.database import transact
 
 
@@ -28,7 +28,7 @@ class Rest:
         with self._service.engine.begin() as connection:
             made = "insert into account (name, password_hash, role) values ('rest', '', 'admin') returning id"
             account = connection.exec_driver_sql(made).scalar_one()
-        token, _ = transact(self._service.engine, keys.issue, account, "token", lasts_s=600.0)
+        token, _ = transact(self._service.engine, logins.issue, account, "token", lasts_s=600.0)
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, **query: Any) -> Any:

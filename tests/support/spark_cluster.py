@@ -15,11 +15,11 @@ from typing import Any
 
 from scheduler.settings import Settings
 from support.waiting import eventually
-from workers.spark import archive
+from workers.spark import java
 
 START_S = 120.0
 #: For JVMs that need less CPU to start.
-JVM = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archive.options(Settings())])
+JVM = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *java.archive_options(Settings())])
 #: The key with which requests to the master's REST server must be signed.
 PASSWORD = "0123456789abcdef0123456789abcdef0123456789abcdef"
 

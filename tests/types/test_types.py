@@ -12,7 +12,7 @@ import pytest
 from support.annotate import annotated
 
 from bench.peers import install
-from scheduler.dagfiles.migrate.rewrite import rewrite
+from scheduler.dagfiles.migrate.folder import rewrite
 
 if not os.environ.get("TYPE_TESTS"):
     pytest.skip("make test-types runs it", allow_module_level=True)

@@ -21,31 +21,28 @@ from sqlalchemy import Engine
 from scheduler.dagfiles import load
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process import hardening, role, stop_signals
+from scheduler.process import hardening, role, service_manager
+from scheduler.process.hardening import die_with_parent
 from scheduler.process.health import Complaint, Health
-from scheduler.process.parent_death import die_with_parent
 from scheduler.settings import Settings
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from scheduler.store.worker.hot_path import HotPath
 from workers.celery_worker import message_filter, remote_control, strategy
 from workers.process import log_copies, logs, secrets_backend, startup
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
-from workers.spark.applications.reaper import Reaper
-from workers.supervision.heartbeat import HeartbeatThread
-from workers.supervision.orphans import Orphans
+from workers.spark.applications.tracking import Reaper
+from workers.supervision.descendants import Orphans
+from workers.supervision.heartbeat import HeartbeatThread, Watchdog
 from workers.supervision.running_tasks import RunningTasks
 from workers.supervision.task_killer import TaskKiller
 from workers.supervision.task_stopper import TaskStopper
-from workers.supervision.watchdog import Watchdog
 from workers.task import runtimes
-from workers.task.database_store import DatabaseStore
+from workers.task.database_store import DatabaseStore, ReportLock
 from workers.task.execute import TryRunner
 from workers.task.follow import Follower
-from workers.task.in_place import Continuing
-from workers.task.in_place_events import InPlaceEvents
+from workers.task.in_place import Continuing, InPlaceEvents
 from workers.task.outcome import Fail, Retry, TryFailed
-from workers.task.report_lock import ReportLock
 
 TICK_S = 0.2
 #: Seconds without a tick of the event loop, while the broker answers, until it is unhealthy. Reconnecting takes some of them.
@@ -179,7 +176,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def install_platform_tweaks(self, worker: Any) -> None:
         """Install signal handlers: SIGTERM and SIGINT drain the worker. A second one, or SIGQUIT, ends it at once."""
-        for number in stop_signals.NUMBERS:
+        for number in service_manager.NUMBERS:
             signal.signal(number, lambda *_: self.stopper.drain())
         signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
         if self._process.stop.is_set():  # a stop signal arrived before this

@@ -1,8 +1,8 @@
-"""Access control of Flower: the allowed host names."""
+"""Access control of Flower: the allowed host names, and the refusal of Revoke and Terminate."""
 
 import ipaddress
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NoReturn
 
 
 def is_allowed(host: str, names: Collection[str]) -> bool:
@@ -38,3 +38,16 @@ def guard(names: Collection[str]) -> None:
             return self.get_handler_delegate(request, Refusal)
 
     command.Flower = Guarded
+
+
+def refuse_revoke() -> None:
+    """Make Flower answer Revoke and Terminate with the error message of the workers, for whose replies it does not wait."""
+    from flower.api.control import TaskRevoke
+    from tornado import web
+
+    from workers.celery_worker.remote_control import refusal
+
+    async def refuse(_handler: Any, _task_id: str) -> NoReturn:
+        raise web.HTTPError(403, refusal("revoke").replace("%", "%%"))
+
+    TaskRevoke.post = web.authenticated(refuse)

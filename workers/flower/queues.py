@@ -17,7 +17,7 @@ from tornado.ioloop import IOLoop
 from tornado.web import url
 
 from scheduler.messaging import broker_keys, publisher
-from scheduler.messaging.broker_roles import REPORT
+from scheduler.messaging.broker_keys import REPORT
 from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 

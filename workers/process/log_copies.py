@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from scheduler.process.vital_thread import VitalThread
-from scheduler.settings import Settings, log_copies, log_paths
+from scheduler.process.health import VitalThread
+from scheduler.settings import Settings, log_paths
 from workers.process.logs import worker_log
 
 #: The file with the logs that a worker has to copy, by its process ID; and the parts that it has moved away to copy them.
@@ -136,8 +136,8 @@ class LogCopies(VitalThread):
     def _copied(self, path: str) -> bool:
         """Copy a log with its rendered templates. False if that has to be repeated."""
         try:
-            log_copies.write(self._settings, Path(path))
-            log_copies.write(self._settings, Path(log_paths.rendered_path(path)))
+            log_paths.write(self._settings, Path(path))
+            log_paths.write(self._settings, Path(log_paths.rendered_path(path)))
         except Exception as error:  # each file system has its own errors
             if not self._failing:
                 worker_log.warning(

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.progress import ProgressWriter
+from scheduler.store.worker.dispatches import ProgressWriter
 from workers.process.logs import worker_log
 
 #: Seconds until the first reading. The progress of a shorter task is not read; it costs only a waiting thread.

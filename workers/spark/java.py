@@ -1,5 +1,12 @@
-"""Finds and checks the Java that runs Spark on this machine."""
+"""Finds and checks the Java that runs Spark on this machine, and its class archive.
 
+The class archive is a file of preloaded classes, with which a JVM starts faster than by loading 20,000 classes of Spark. It uses
+Java's class data sharing (JEP 350): a JVM that has run typical work writes its loaded classes to a file, and later JVMs with the
+same Java and jars map that file. They check this themselves, and ignore an archive that does not fit.
+"""
+
+import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -8,6 +15,7 @@ import sys
 from pathlib import Path
 
 from paceline.exceptions import FailTask
+from scheduler.settings import Settings
 
 OLDEST_JAVA = 17
 INSTALL = f"install Java {OLDEST_JAVA} or newer (on Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
@@ -51,3 +59,32 @@ def java_version(java: str) -> int | None:
         return None
     match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match[1]) if match else None
+
+
+#: Keeps the warnings of a JVM that cannot use an archive out of the logs of tasks.
+QUIET = "-Xlog:cds*=off"
+
+
+def archive_path(settings: Settings) -> Path:
+    """The path of the archive for the Java and Spark on this machine, whether it exists or not."""
+    folder = settings.spark.archive_folder
+    return (Path(folder) if folder else Path(sys.prefix, "share", "paceline")) / f"spark-{_archive_key()}.jsa"
+
+
+def archive_options(settings: Settings) -> list[str]:
+    """The options with which Java uses the archive; none if it does not exist."""
+    archive = archive_path(settings)
+    return [f"-XX:SharedArchiveFile={archive}", QUIET] if archive.is_file() else []
+
+
+def _archive_key() -> str:
+    """A hash of the Java and Spark, their paths and their times, so that an archive that does not fit has another name."""
+    java, spark = os.path.realpath(find_java() or "java"), _spark_home()
+    changed = [str(int(path.stat().st_mtime)) for path in (Path(java), Path(spark, "jars")) if path.exists()]
+    return hashlib.sha256("\n".join([java, spark, *changed]).encode()).hexdigest()[:16]
+
+
+def _spark_home() -> str:
+    """The folder of Spark, found without the slow import of PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    return os.environ.get("SPARK_HOME") or str(Path(str(spec and spec.origin)).parent)

@@ -8,23 +8,67 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+import redis
+from celery.worker import state as celery_state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from scheduler.messaging.wakeups import Wakeups
-from scheduler.process.health import ServerHealth, StepHealth
-from scheduler.process.vital_thread import VitalThread
+from scheduler.messaging.publisher import broker_lists
+from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from workers.process import logs
 from workers.process.logs import worker_log
-from workers.supervision.orphans import Orphans
+from workers.supervision.descendants import Orphans
 from workers.supervision.running_tasks import Running, RunningTasks
 from workers.supervision.task_stopper import LEASE_ENDED, WORKER_STOPPED, TaskStopper
-from workers.supervision.watchdog import Watchdog
+
+
+class Watchdog:
+    """Watches the queues of a worker. Call `must_restart` regularly: it measures the time since the last message."""
+
+    def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int) -> None:
+        self._redis = client(settings)
+        self._lists = [key for queue in queues for key in broker_lists(queue)]
+        self._concurrency = concurrency
+        self._patience_s = settings.worker.deaf_timeout
+        self._taken = 0
+        self._received_at: float | None = None
+        self._silent_s = 0.0
+        self.restarts = False
+        #: Whether Redis answers the watchdog, which has its own connection.
+        self.broker = ServerHealth()
+
+    def must_restart(self, now: float) -> bool:
+        """Whether the worker must restart. `now` is the time on the monotonic clock."""
+        taken = celery_state.all_total_count[0]
+        busy = len(celery_state.reserved_requests) >= self._concurrency
+        waiting = self._messages_wait()
+        if self._received_at is None or busy or taken != self._taken or not waiting:
+            self._taken, self._received_at = taken, now
+        self._silent_s = now - self._received_at
+        self.restarts = self.restarts or self._silent_s >= self._patience_s
+        return self.restarts
+
+    def complaint(self, now: float) -> str | None:
+        """Report a worker that has received no messages for half of worker.deaf_timeout, or restarts for that reason."""
+        if not self.restarts and self._silent_s < self._patience_s / 2:
+            return None
+        return f"It has taken no message for {self._silent_s:.0f} s although it is free and messages wait; it restarts itself."
+
+    def _messages_wait(self) -> bool:
+        try:
+            waiting = any(self._redis.llen(key) for key in self._lists)
+        except redis.RedisError:
+            self.broker.failed("Redis does not answer; it takes messages once it does.")
+            return False  # no messages can arrive without a broker
+        self.broker.answered()
+        return waiting
+
 
 #: Heartbeats between two searches for leftovers of tasks: processes, and tries that no pool process runs.
 BEATS_PER_SWEEP = 5

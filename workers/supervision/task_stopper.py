@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from celery.worker import state as celery_state
 
-from scheduler.process.health import StepHealth
-from scheduler.process.vital_thread import VitalThread
+from scheduler.process.health import StepHealth, VitalThread
 from workers.process.logs import worker_log
-from workers.supervision.orphans import kill_tree
+from workers.supervision.descendants import kill_tree
 from workers.supervision.running_tasks import Running, RunningTasks
 
 LOOK_INTERVAL_S = 0.1

@@ -13,9 +13,9 @@ from celery.local import Proxy
 
 from paceline.authoring import context, running, values, xcom
 from paceline.authoring.abstract_operator import AbstractOperator
-from paceline.authoring.external import Counts, Target
 from paceline.authoring.loops import LoopContext
 from paceline.authoring.task_instance import lacks
+from paceline.authoring.triggers import Counts, Target
 from paceline.authoring.xcom_arg import Entries
 from paceline.exceptions import PacelineError, XComError
 from paceline.states import TaskState

@@ -1,18 +1,24 @@
 """The store of tries in PostgreSQL. Each call is repeated until the database answers."""
 
 import contextlib
+import fcntl
 import itertools
+import mmap
+import os
+import struct
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg2
 from tenacity import wait_random_exponential
 
-from paceline.authoring.asset import Asset
-from paceline.authoring.asset_events import AssetEvent
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.asset import Asset, AssetEvent
+from paceline.authoring.triggers import Counts, Target
 from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
@@ -25,11 +31,84 @@ from workers.process.logs import worker_log
 from workers.process.secrets_backend import StoreBackend
 from workers.task import triggered_runs
 from workers.task.follow import Follower
-from workers.task.report_lock import ReportLock
-from workers.task.state_backend import StoredStates
+from workers.task.store import StoredStates
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import Jobs
+
+
+#: The longest wait for one holder. One that is stopped, or cut off from the database, must not delay others for longer.
+LONGEST_S = 5.0
+#: Seconds between two attempts to get the lock: at first, and at most. The pauses grow because many may wait on few processors.
+PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.05
+#: Bytes of the file: the first is locked by the process that has its turn, the second is shared by those that wait for theirs.
+TURN_AT, WAITING_AT = 0, 1
+
+
+class ReportLock:
+    """Create it in the worker before it forks its pool processes. The kernel releases the lock if its holder dies."""
+
+    def __init__(self) -> None:
+        # A POSIX lock belongs to a process, so all pool processes can use one inherited file.
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("reports")
+        else:
+            self._file, path = tempfile.mkstemp()
+            Path(path).unlink()
+        #: The monotonic time at which the current or the last turn began, shared by all pool processes.
+        self._began_at = mmap.mmap(-1, struct.calcsize("d"))
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the lock, or continue without it if one holder keeps it for LONGEST_S."""
+        held = self._acquire()
+        try:
+            yield
+        finally:
+            if held:
+                self._unlock(TURN_AT)
+
+    def others_wait(self) -> bool:
+        """Whether another process waits for its turn now."""
+        if self._lock(fcntl.LOCK_EX, WAITING_AT) is False:
+            return True
+        self._unlock(WAITING_AT)
+        return False
+
+    def _acquire(self) -> bool:
+        """Whether this process holds the lock now."""
+        asked_at, pause_s, waiting = time.monotonic(), PAUSE_S, False
+        try:
+            # None: user code has closed the file.
+            while (held := self._lock(fcntl.LOCK_EX, TURN_AT)) is False:
+                # In a burst, a slow database serves one holder after another: each new turn allows another LONGEST_S.
+                if time.monotonic() >= max(asked_at, *struct.unpack("d", self._began_at[:])) + LONGEST_S:
+                    break
+                # It fails while `others_wait` looks, so it is repeated.
+                waiting = waiting or bool(self._lock(fcntl.LOCK_SH, WAITING_AT))
+                time.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+        finally:
+            if waiting:
+                self._unlock(WAITING_AT)
+        if held:
+            self._began_at[:] = struct.pack("d", time.monotonic())
+        return bool(held)
+
+    def _lock(self, kind: int, at: int) -> bool | None:
+        """Whether this process has locked that byte; None if it cannot be locked at all."""
+        try:
+            fcntl.lockf(self._file, kind | fcntl.LOCK_NB, 1, at)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:
+            return None
+        return True
+
+    def _unlock(self, at: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, at)
+
 
 R = TypeVar("R")
 

@@ -4,16 +4,59 @@ The report decides with which task, see deciding/following.py and store/worker/h
 facts: how long it has continued, and whether its worker allows it.
 """
 
+import json
 import math
+import os
 import time
 import uuid
+from contextlib import suppress
 
 from paceline.states import PASSED
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.supervision.running_tasks import InPlace, Slot, Step
-from workers.task.in_place_events import InPlaceEvents
+
+#: Bytes that are read at once.
+CHUNK = 65_536
+#: The fields of a line, with their types.
+FIELDS = Step.__annotations__
+
+
+class InPlaceEvents:
+    """Create it in the worker before it forks its pool processes."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._rest = b""
+
+    def write(self, step: Step) -> None:
+        """Write that this process has continued.
+
+        A line is shorter than PIPE_BUF, so lines of several processes do not mix. If the pipe is full, the events are lost.
+        """
+        with suppress(OSError):
+            os.write(self._writer, json.dumps([getattr(step, name) for name in FIELDS], ensure_ascii=False).encode() + b"\n")
+
+    def read(self) -> list[Step]:
+        """Return the events that pool processes have written since the last call. User code could write anything, so every other
+        line is dropped.
+        """
+        text = self._rest
+        with suppress(BlockingIOError):
+            while chunk := os.read(self.reader, CHUNK):
+                text += chunk
+        *lines, rest = text.split(b"\n")
+        self._rest = rest[:CHUNK]
+        steps = []
+        for line in lines:
+            with suppress(ValueError, TypeError, OverflowError, RecursionError):
+                values = zip(FIELDS.items(), json.loads(line), strict=True)
+                steps.append(Step(**{name: kind(value) for (name, kind), value in values}))
+        return steps
+
 
 #: After a failed try, the next task starts from a message, in a process that may have been replaced.
 ENDINGS = PASSED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from paceline.authoring import retry_policy, running, typed_context
+from paceline.authoring import retry_policy, running, task_instance
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.deferral import TaskRescheduled, decode
 from paceline.authoring.running import Context
@@ -135,7 +135,7 @@ def _execute(operator: AbstractOperator, values: Context) -> object:
     values["task"] = values["ti"].task = rendered = operator.render(values)
     values["ti"].rendered_fields = rendered.rendered_fields
     resume = values["ti"].resume or {}
-    context = cast(typed_context.Context, values)
+    context = cast(task_instance.Context, values)
     try:
         # Also before a task continues after its trigger, as in Airflow.
         for hook in (*rendered.execute_hooks["pre_execute"], rendered.pre_execute):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from paceline.authoring import deferral, xcom
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles
 from scheduler.settings import Settings

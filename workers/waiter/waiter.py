@@ -19,19 +19,19 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.triggers import Counts, Target
 from scheduler.dagfiles import load
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
-from scheduler.process import fault_points, hardening, measures, role, stop_signals
+from scheduler.process import fault_points, hardening, measures, role, service_manager
 from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers.process import logs, secrets_backend, startup
@@ -72,7 +72,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
 
 async def _until_signalled(waiter: "Waiter", stopped_early: threading.Event) -> None:
     stop = asyncio.Event()
-    for number in stop_signals.NUMBERS:
+    for number in service_manager.NUMBERS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if stopped_early.is_set():
         stop.set()

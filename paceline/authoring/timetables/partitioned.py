@@ -1,5 +1,8 @@
 """Schedules of partitions: a run for each key of updated assets, for keys given at runtime, and for each tick of a cron."""
 
+from __future__ import annotations
+
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,10 +10,55 @@ from typing import Any, ClassVar
 
 from paceline.authoring import zones
 from paceline.authoring.asset import Condition
-from paceline.authoring.timetables import mapper_specs
+from paceline.authoring.timetables import mappers, windows
 from paceline.authoring.timetables.base import Partition, Timetable
 from paceline.authoring.timetables.mappers import IdentityMapper, PartitionMapper
 from paceline.authoring.timetables.triggers import Cron
+
+#: All classes that a spec can name. Schedulers load no others.
+KINDS: Mapping[str, type[Any]] = {
+    name: kind
+    for module in (mappers, mappers, windows)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type)
+    and issubclass(kind, mappers.PartitionMapper | windows.Window | windows.WaitPolicy)
+    and kind not in {mappers.PartitionMapper, windows.Window, windows.WaitPolicy}
+}
+#: The key in JSON that names the class.
+KIND = "is"
+
+
+def to_spec(value: Any) -> Any:
+    """A mapper as JSON, which `from_spec` reads. TimetableError if it is, or holds, an object of an own subclass."""
+    if isinstance(value, mappers.PartitionMapper | windows.Window | windows.WaitPolicy):
+        name = type(value).__name__
+        if KINDS.get(name) is not type(value):
+            raise windows.refusal(
+                f"{name} is a class of your own, and schedulers never run user code; compose the mappers and windows of Paceline."
+            )
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
+        return {KIND: name} | {field: to_spec(item) for field, item in fields.items() if item is not None}
+    if isinstance(value, tuple):
+        return [to_spec(item) for item in value]
+    return str(value) if isinstance(value, windows.Direction) else value
+
+
+def mapper_from_spec(spec: Mapping[str, Any]) -> Any:
+    """The object that `to_spec` described."""
+    fields = {name: _revived(value) for name, value in spec.items() if name != KIND}
+    kind = KINDS[spec[KIND]]
+    if issubclass(kind, mappers.ChainMapper | mappers.ProductMapper):
+        return kind(*fields.pop("mappers"), **fields)
+    if kind is windows.SegmentWindow:
+        return kind(fields["segments"])
+    return kind(**fields)
+
+
+def _revived(value: Any) -> Any:
+    if isinstance(value, dict):
+        return mapper_from_spec(value)
+    return [_revived(item) for item in value] if isinstance(value, list) else value
+
 
 _LEAST = timedelta(microseconds=1)
 
@@ -30,8 +78,8 @@ class WhenPartitioned(Timetable):
             "kind": self.kind,
             "condition": self.assets.to_spec(),
             "uris": self.assets.uris,
-            "mapper": mapper_specs.to_spec(self.default),
-            "mappers": {uri: mapper_specs.to_spec(mapper) for uri, mapper in sorted(self.mappers.items())},
+            "mapper": to_spec(self.default),
+            "mappers": {uri: to_spec(mapper) for uri, mapper in sorted(self.mappers.items())},
         }
 
     @property
@@ -90,8 +138,8 @@ class CronPartition(Cron):
 
 def from_spec(spec: Mapping[str, Any], condition: Condition) -> WhenPartitioned:
     """The timetable that `WhenPartitioned.to_spec` described."""
-    mappers = {uri: mapper_specs.from_spec(mapper) for uri, mapper in spec["mappers"].items()}
-    return WhenPartitioned(condition, mapper_specs.from_spec(spec["mapper"]), mappers)
+    mappers = {uri: mapper_from_spec(mapper) for uri, mapper in spec["mappers"].items()}
+    return WhenPartitioned(condition, mapper_from_spec(spec["mapper"]), mappers)
 
 
 def _date(mapper: PartitionMapper, key: str) -> datetime | None:

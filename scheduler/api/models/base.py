@@ -1,14 +1,18 @@
 """The base classes and types of all shapes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
+from paceline.states import RunState, TaskState
+from scheduler.store.read.listing import ANY
+
 #: The comparisons of range filters.
 SIGNS = ("gte", "gt", "lte", "lt")
+
 #: Kinds of things whose numbers are shown as UUIDs, so that two kinds never share one.
 INSTANCE_NUMBER, VERSION_NUMBER = 2, 3
 
@@ -110,3 +114,33 @@ class Detail(Model):
     """An error."""
 
     detail: str | list[dict[str, Any]]
+
+
+#: Ours, and those that only Airflow has: `restarting` is our shutdown, and nothing waits for input. `none` is undecided.
+TASK_STATES = (*TaskState, "restarting", "awaiting_input", "no_status")
+RUN_STATES = (*RunState, "none")
+RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered", "asset_materialization", "operator_triggered")
+
+
+def _each_known(what: str, names: Collection[str]) -> Callable[[list[str] | None], list[str] | None]:
+    allowed = {*names, ANY}
+
+    def check(values: list[str] | None) -> list[str] | None:
+        for value in values or ():
+            if value not in allowed:
+                raise ValueError(f"{value[:100]!r} is not a {what}: choose {', '.join(names)}")
+        return values
+
+    return check
+
+
+def _is_run_state(value: str | None) -> str | None:
+    _each_known("state of a run", RUN_STATES)(None if value is None else [value])
+    return value
+
+
+OneRunState = AfterValidator(_is_run_state)
+#: For parameters and fields that are lists.
+TaskStates = AfterValidator(_each_known("state of a task instance", TASK_STATES))
+RunStates = AfterValidator(_each_known("state of a run", RUN_STATES))
+RunTypes = AfterValidator(_each_known("type of a run", RUN_TYPES))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scheduler.api.models import known
+from scheduler.api.models import base
 from scheduler.api.models.base import Body, Model, with_bounds
 from scheduler.api.models.task_instances import MARKABLE
 
@@ -29,7 +29,7 @@ class InstanceFilter(Filter):
     task_ids: Names | None = None
     task_id_pattern: Pattern | None = None
     #: `none` is undecided.
-    state: Annotated[Names, known.TaskStates] | None = None
+    state: Annotated[Names, base.TaskStates] | None = None
     pool: Names | None = None
     queue: Names | None = None
     map_index: Numbers | None = None
@@ -39,8 +39,8 @@ class InstanceFilter(Filter):
 class RunFilter(Filter):
     """Runs for which all of these hold."""
 
-    state: Annotated[Names, known.RunStates] | None = None
-    run_type: Annotated[Names, known.RunTypes] | None = None
+    state: Annotated[Names, base.RunStates] | None = None
+    run_type: Annotated[Names, base.RunTypes] | None = None
 
 
 class _Change(Body):

@@ -5,34 +5,30 @@ from scheduler.api.routes import (
     auth,
     backfills,
     by_filter,
-    connections,
     dag_runs,
     dags,
-    event_logs,
     events,
     health,
     hitl,
     installation,
     logs,
-    metrics,
+    named,
     operations,
     pictures,
-    pools,
     states,
     task_changes,
     task_instances,
     unsupported,
-    variables,
     xcoms,
 )
 
 #: Without a login.
 PUBLIC = (health.public, installation.public, auth.router)
 #: With a login, but not below /api/v2.
-OUTSIDE = (metrics.router,)
+OUTSIDE = (health.metrics_page,)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
     unsupported.router, pictures.router, operations.router, events.router, by_filter.router, installation.router,
-    backfills.router, hitl.router, states.router, assets.router, event_logs.router, pools.router, variables.router,
-    connections.router, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
+    backfills.router, hitl.router, states.router, assets.router, installation.event_logs, named.pools, named.variables,
+    named.connections, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip

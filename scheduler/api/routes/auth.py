@@ -11,7 +11,7 @@ from scheduler.api.errors import ForbiddenError, UnauthenticatedError, documente
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Model
 from scheduler.api.oidc import LOGIN_S
-from scheduler.store.accounts import keys
+from scheduler.store.accounts import logins
 from scheduler.store.db.database import transact
 
 OIDC_COOKIE = "paceline_oidc"
@@ -157,6 +157,6 @@ def log_out(request: Request, response: Response) -> None:
         return
     if not service.logins.same_origin(request, session):
         raise ForbiddenError("The header X-CSRF-Token is missing or wrong: reload the page.")
-    transact(service.engine, keys.end, session)
+    transact(service.engine, logins.end, session)
     for name in (SESSION_COOKIE, CSRF_COOKIE):
         response.delete_cookie(name, path=_cookie(request)["path"])

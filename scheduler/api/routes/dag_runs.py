@@ -26,7 +26,7 @@ from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
-from scheduler.services import run_files
+from scheduler.services import prune
 from scheduler.store.actions import clear, delete, mark
 from scheduler.store.read import assets, dags, instances, runs, xcoms
 from scheduler.store.read.listing import Filters, Page
@@ -330,7 +330,7 @@ def cleared(api: Call, changes: Changes) -> dict[str, Any]:
 
 def delete_run(api: Call, dag_id: str, run_id: str) -> None:
     """Delete a run with the DataFrames that its tasks returned."""
-    run_files.delete(api.engine, api.settings, [api.write(delete.delete_run, dag_id, run_id)])
+    prune.delete(api.engine, api.settings, [api.write(delete.delete_run, dag_id, run_id)])
     api.announce("runs deleted")
 
 

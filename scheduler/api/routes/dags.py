@@ -15,12 +15,12 @@ from paceline.states import RunState
 from scheduler.api import params
 from scheduler.api.access import ADMIN_OF_DAG, OPERATOR_OF_ANY, OPERATOR_OF_DAG, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
+from scheduler.api.models import base
 from scheduler.api.models import dags as models
-from scheduler.api.models import known
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
-from scheduler.services import run_files
-from scheduler.settings import regular_files
+from scheduler.services import prune
+from scheduler.settings import log_paths
 from scheduler.store.actions import delete
 from scheduler.store.dags import dags as actions
 from scheduler.store.read import dags as lists
@@ -47,7 +47,7 @@ async def _filters(
     exclude_stale: bool = True,
     paused: bool | None = None,
     has_import_errors: bool | None = None,
-    last_dag_run_state: Annotated[str | None, known.OneRunState] = None,
+    last_dag_run_state: Annotated[str | None, base.OneRunState] = None,
     dag_run_state: RunStates = None,
     bundle_name: str | None = None,
     bundle_version: str | None = None,
@@ -142,7 +142,7 @@ def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateM
 def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     """Delete a DAG with its runs and versions. If its file still exists, the DAG is created again without them."""
     deleted = api.write(delete.delete_dag, dag_id)
-    run_files.delete(api.engine, api.settings, deleted.runs)
+    prune.delete(api.engine, api.settings, deleted.runs)
     api.announce("runs deleted")
     return {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
 
@@ -229,7 +229,7 @@ def _file(api: Call, name: str) -> str | None:
     """
     folder = api.settings.dags_folder
     try:
-        with os.fdopen(regular_files.descriptor(regular_files.resolved(folder, folder / name, links=True)), "rb") as file:
+        with os.fdopen(log_paths.regular_descriptor(log_paths.resolved(folder, folder / name, links=True)), "rb") as file:
             return file.read(LONGEST_SOURCE).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 from scheduler.api.access import VIEWER_OF_ANY
 from scheduler.api.call import Api, new_router
 from scheduler.api.stream import Scope, Session
-from scheduler.store.accounts import keys
+from scheduler.store.accounts import logins
 
 router = new_router(tags=["Paceline"])
 
@@ -34,5 +34,5 @@ def get_events(
         api.require(dag_id, "viewer")
     tags = api.tags()
     scope = Scope(dag_id, dag_run_id, None if tags is None else tuple(tags))
-    session = Session(keys.digest(api.service.logins.key(request)[0]), api.account)
+    session = Session(logins.digest(api.service.logins.key(request)[0]), api.account)
     return StreamingResponse(api.service.stream.follow(scope, session), media_type=TYPE, headers=HEADERS)

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from paceline.exceptions import UnreachableError
-from scheduler.api.call import PREFIX, Service, service_of
+from paceline.exceptions import NotFoundError, UnreachableError
+from scheduler.api.call import PREFIX, Api, Service, service_of
 from scheduler.store.db.database import transact
 from scheduler.store.read import processes
 
@@ -75,3 +75,16 @@ def _broker(service: Service) -> dict[str, Any]:
     except UnreachableError as error:
         return {"status": "unhealthy", "message": str(error).partition(":")[0] + "."}
     return {"status": "healthy"}
+
+
+metrics_page = APIRouter()
+
+
+@metrics_page.get("/metrics", name="metrics", include_in_schema=False)
+def metrics(request: Request, api: Api) -> Response:
+    """All metrics that the database has, and those of this process, if metrics.prometheus is on."""
+    page = request.app.state.metrics
+    if page is None:
+        raise NotFoundError("metrics.prometheus is off in this web process.")
+    content_type, body = page()
+    return Response(body, headers={"Content-Type": content_type})

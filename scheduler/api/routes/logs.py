@@ -13,7 +13,7 @@ from paceline.states import CAN_LOG
 from scheduler.api import log_lines, logs
 from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
-from scheduler.api.models.log_lines import LogLines, LogMatches
+from scheduler.api.models.pictures import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, Place, TaskPlace
 from scheduler.store.read import instances, runs

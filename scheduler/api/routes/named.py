@@ -1,5 +1,6 @@
 """The six routes of things that have a name: list, create, change in bulk, show, change and delete."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -7,13 +8,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path
 from sqlalchemy import Connection
 
-from paceline.exceptions import UsageError
+from paceline import secrets_masker
+from paceline.exceptions import ConflictError, PacelineError, UsageError
 from scheduler.api import bulk, params
-from scheduler.api.access import Needs
+from scheduler.api.access import ADMIN, OPERATOR, VIEWER, Needs
 from scheduler.api.call import Api, Call, new_router
+from scheduler.api.models import records as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
+from scheduler.store.queueing import pools as actions
+from scheduler.store.read import records
 from scheduler.store.read.listing import Filters, Listing, Row
+from scheduler.store.secrets import connections as connection_store
+from scheduler.store.secrets import variables as variable_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +125,150 @@ def exists(api: Call, kind: Kind, name: str) -> bool:
 
 def _named(kind: Kind, name: str) -> Filters:
     return kind.listing.filters().equals(kind.column, name)
+
+
+POOL_FIELDS = {"slots", "description", "include_deferred"}
+
+
+def _create_pool(api: Call, body: models.PoolBody) -> None:
+    if exists(api, POOLS, body.name):
+        raise ConflictError(f"There is a pool {body.name!r} already.")
+    _set_pool(api, body.name, body.slots, body.description, body.include_deferred)
+
+
+def _patch_pool(api: Call, name: str, body: models.PoolBody | models.PoolPatch, mask: list[str] | None) -> None:
+    chosen = params.masked(body.model_dump(include=POOL_FIELDS, exclude_unset=True), mask, {*POOL_FIELDS, "pool", "name"})
+    now = one(api, POOLS, name)
+    slots = chosen.get("slots")
+    _set_pool(api, name, now["slots"] if slots is None else slots, chosen.get("description"), chosen.get("include_deferred"))
+
+
+def _set_pool(api: Call, name: str, slots: int, description: str | None, include_deferred: bool | None) -> None:
+    api.write(actions.set_pool, name, slots, description=description, include_deferred=include_deferred)
+    api.announce("pool set")
+
+
+POOLS = Kind(
+    noun="pool",
+    parameter="pool_name",
+    field="name",
+    field_of_change="pool",
+    viewer=VIEWER,
+    editor=OPERATOR,
+    column="name",
+    shown=models.Pool,
+    page=models.PoolPage,
+    listing=records.POOLS,
+    show=lambda api, row: row,
+    create=_create_pool,
+    patch=_patch_pool,
+    delete=actions.delete_pool,
+)
+pools = routes(POOLS, models.PoolBody, models.PoolPatch)
+
+
+VARIABLE_FIELDS = {"value", "description"}
+
+
+def _create_variable(api: Call, body: models.VariableBody) -> None:
+    if secrets_masker.looks_secret(body.key):
+        params.unmasked("value", body.text, None, None)
+    if not api.write(variable_store.set_variables, [(body.key, body.text, body.description)], api.cipher(), replace=False):
+        raise ConflictError(f"There is a variable {body.key!r} already.")
+
+
+def _patch_variable(api: Call, key: str, body: models.VariableBody, mask: list[str] | None) -> None:
+    chosen = params.masked(body.model_dump(include=VARIABLE_FIELDS, exclude_unset=True), mask, {*VARIABLE_FIELDS, "key"})
+    now = api.read(variable_store.variable, key, api.cipher())
+    # A client that sends back what it was shown must not store the mask.
+    masked = secrets_masker.shown(key, now["value"])
+    value = params.unmasked("value", body.text, masked, now["value"]) if "value" in chosen else now["value"]
+    assert value is not None
+    api.write(variable_store.set_variables, [(key, value, chosen.get("description"))], api.cipher())
+
+
+def _shown_variable(api: Call, row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        value = api.cipher().decrypt(row["value"], "The value")
+    except PacelineError:
+        return row | {"value": None}  # no key of this process can decrypt it
+    return row | {"value": secrets_masker.shown(row["key"], value)}
+
+
+VARIABLES = Kind(
+    noun="variable",
+    parameter="variable_key",
+    field="key",
+    field_of_change="key",
+    viewer=OPERATOR,
+    editor=ADMIN,
+    column="key",
+    shown=models.Variable,
+    page=models.VariablePage,
+    listing=records.VARIABLES,
+    show=_shown_variable,
+    create=_create_variable,
+    patch=_patch_variable,
+    delete=variable_store.delete_variable,
+)
+variables = routes(VARIABLES, models.VariableBody, models.VariableBody)
+
+
+CONNECTION_FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "password", "extra"}
+
+
+def _create_connection(api: Call, body: models.ConnectionBody) -> None:
+    values = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_none=True)
+    for name in {"password", "extra"} & values.keys():
+        params.unmasked(name, values[name], None, None)
+    made = connection_store.from_values(body.connection_id, values)
+    api.write(connection_store.add, [made], api.cipher(), existing="fail")
+
+
+def _patch_connection(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str] | None) -> None:
+    given = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_unset=True)
+    chosen = params.masked(given, mask, {*CONNECTION_FIELDS, "connection_id"})
+    now = api.read(connection_store.connection, conn_id, api.cipher())
+    shown = one(api, CONNECTIONS, conn_id)
+    values = {name: value for name, value in now.as_dict().items() if name != "conn_id"}
+    # A client that sends back what it was shown must not store the masks.
+    values |= chosen
+    for name in {"password", "extra"} & chosen.keys():
+        if chosen[name] is not None:
+            values[name] = params.unmasked(name, chosen[name], shown[name], getattr(now, name))
+    made = connection_store.from_values(conn_id, {name: value for name, value in values.items() if value is not None})
+    api.write(connection_store.add, [made], api.cipher(), existing="overwrite")
+
+
+def _shown_connection(api: Call, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"password": secrets_masker.MASK if row["password"] else None, "extra": _shown_extra(api, row["extra"])}
+
+
+def _shown_extra(api: Call, token: str | None) -> str | None:
+    """The fields of the extra with all values masked: which of them are secret is known only to their hook."""
+    if token is None:
+        return None
+    try:
+        fields = json.loads(api.cipher().decrypt(token, "The extra"))
+        return json.dumps(secrets_masker.hidden(fields, secret=True), ensure_ascii=False)
+    except (PacelineError, ValueError, RecursionError):
+        return secrets_masker.MASK
+
+
+CONNECTIONS = Kind(
+    noun="connection",
+    parameter="connection_id",
+    field="connection_id",
+    field_of_change="connection_id",
+    viewer=OPERATOR,
+    editor=ADMIN,
+    column="conn_id",
+    shown=models.Connection,
+    page=models.ConnectionPage,
+    listing=records.CONNECTIONS,
+    show=_shown_connection,
+    create=_create_connection,
+    patch=_patch_connection,
+    delete=connection_store.delete,
+)
+connections = routes(CONNECTIONS, models.ConnectionBody, models.ConnectionBody)

@@ -1,15 +1,54 @@
 """Accounts with their roles and rights by tag."""
 
+import functools
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import argon2
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection
 
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError
-from scheduler.store.accounts import passwords
 from scheduler.store.db import rows
+
+#: In characters. The upper limit keeps a request from occupying the hash function for long.
+SHORTEST, LONGEST = 8, 1000
+#: What a hash costs: passes, memory in KiB, threads.
+TIME_COST, MEMORY_COST, LANES = argon2.DEFAULT_TIME_COST, argon2.DEFAULT_MEMORY_COST, argon2.DEFAULT_PARALLELISM
+
+
+def hashed(password: str) -> str:
+    """Return the hash of a new password. PacelineError if it is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise PacelineError(f"A password has {SHORTEST} to {LONGEST} characters: choose another.")
+    return _hasher().hash(password.encode("utf-8", "surrogatepass"))
+
+
+def fits(password: str, hash_: str | None) -> bool:
+    """Whether the password has this hash. It takes as long if there is none, so that account names cannot be tried out."""
+    try:
+        return _hasher().verify(hash_ or _unknown(), password[:LONGEST].encode("utf-8", "surrogatepass")) and hash_ is not None
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+def generated() -> str:
+    """Return a random password."""
+    return secrets.token_urlsafe(15)
+
+
+def _hasher() -> PasswordHasher:
+    return PasswordHasher(TIME_COST, MEMORY_COST, LANES)
+
+
+@functools.cache
+def _unknown() -> str:
+    return _hasher().hash(secrets.token_urlsafe())
+
 
 #: From the least to the most. Each has the rights of those before it.
 ROLES = ("viewer", "operator", "admin")
@@ -44,7 +83,7 @@ def create(connection: Connection, name: str, password: str, *, role: str | None
     _check(name, role, tags)
     account_id = connection.exec_driver_sql(
         "insert into account (name, password_hash, role) values (%s, %s, %s) on conflict do nothing returning id",
-        (name, passwords.hashed(password), role),
+        (name, hashed(password), role),
     ).scalar_one_or_none()
     if account_id is None:
         raise ConflictError(f"There is an account {name!r} already: choose another name.")
@@ -58,7 +97,7 @@ def create_first(connection: Connection) -> str | None:
     connection.exec_driver_sql("select pg_advisory_xact_lock(%s)", (FIRST_ACCOUNT_LOCK,))
     if connection.exec_driver_sql("select exists (select from account)").scalar_one():
         return None
-    password = passwords.generated()
+    password = generated()
     create(connection, FIRST, password, role="admin")
     return password
 
@@ -91,7 +130,7 @@ def set_password(connection: Connection, name: str, password: str) -> None:
     """Change a password and end all sessions of the account. API tokens remain. NotFoundError."""
     account_id = connection.exec_driver_sql(
         "update account set password_hash = %s, password_at = clock_timestamp() where lower(name) = lower(%s) returning id",
-        (passwords.hashed(password), name),
+        (hashed(password), name),
     ).scalar_one_or_none()
     if account_id is None:
         raise _missing(name)

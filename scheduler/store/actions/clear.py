@@ -14,8 +14,7 @@ from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
-from scheduler.store.dags.dags import AFTER, ORDER
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import AFTER, ORDER, Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
@@ -23,13 +22,13 @@ from scheduler.store.queueing.limits import MOST_RUNS, OWN_RANK, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
-from scheduler.store.worker import deferrals, shutdown
+from scheduler.store.worker import deferrals, dispatches
 
 #: Runs that are changed at the same time.
 AT_ONCE = 3
 #: Runs that are changed without a moment in which no lock is held.
 GROUP = 32
-CLEARED_TRY = shutdown.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
+CLEARED_TRY = dispatches.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
 
 
 def clear(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from paceline.authoring import asset
-from paceline.authoring.asset_events import AssetEvent, check_partition_key
+from paceline.authoring.asset import AssetEvent, check_partition_key
 from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.dags import partitions

@@ -2,10 +2,13 @@
 
 import functools
 import getpass
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg2
+from psycopg2 import extensions, extras
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
@@ -15,7 +18,7 @@ from tenacity import stop_after_attempt, stop_after_delay
 from paceline.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.process import fault_points, retries
 from scheduler.settings import Settings
-from scheduler.store.db import odd_values, sqlstates
+from scheduler.store.db import sqlstates
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +70,7 @@ def create(
     pool: dict[str, Any] = {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
     engine = create_engine(
         "postgresql+psycopg2://",
-        creator=lambda: odd_values.accept(connect(settings, application, BY_INDEX if by_index else "")),
+        creator=lambda: accept(connect(settings, application, BY_INDEX if by_index else "")),
         **({"poolclass": NullPool} if pool_size == 0 else pool),
     )
     act_as(engine, actor or f"cli:{user()}")
@@ -276,3 +279,39 @@ def commit_point(step: str, did: Callable[[Any], object] = bool) -> Callable[[Ca
 
 def _never(_: object) -> bool:
     return False
+
+
+TIMESTAMPTZ = 1184
+#: A day from the ends of Python's calendar, so that any time zone can show them.
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+UNREADABLE = "(JSON that cannot be read)"
+
+
+def accept(connection: extensions.connection) -> extensions.connection:
+    """Let this connection read such a time as EARLIEST or LATEST, and such JSON as UNREADABLE."""
+    extensions.register_type(_MOMENT, connection)
+    extras.register_default_json(connection, loads=_loads)
+    extras.register_default_jsonb(connection, loads=_loads)
+    return connection
+
+
+def _moment(text: str | bytes | None, cursor: extensions.cursor) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    if text == "-infinity" or text.endswith("BC"):
+        return EARLIEST
+    try:
+        moment: datetime = extensions.PYDATETIMETZ(text, cursor)
+    except (ValueError, OverflowError):
+        return LATEST
+    return min(max(moment, EARLIEST), LATEST)
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+_MOMENT = extensions.new_type((TIMESTAMPTZ,), "moment", _moment)

@@ -22,8 +22,8 @@ from paceline.exceptions import SchemaError
 from scheduler.process import retries
 from scheduler.settings import Settings
 from scheduler.store.db import concurrent_indexes, database, roles
+from scheduler.store.db.clock import ALIVE
 from scheduler.store.db.database import patiently
-from scheduler.store.db.liveness import ALIVE
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
 
 if TYPE_CHECKING:

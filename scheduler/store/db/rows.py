@@ -106,3 +106,12 @@ def _maker(kind: type[T], columns: tuple[str, ...]) -> Callable[[Sequence[Any]],
         return build(values)
 
     return make
+
+
+def array_literal(values: Iterable[str | int | None]) -> str:
+    """The literal of a one-dimensional array, to send as one parameter and to cast to the type of its elements."""
+    return "{" + ",".join(["NULL" if one is None else str(one) if isinstance(one, int) else _quoted(one) for one in values]) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from paceline.states import RUN_UNFINISHED, Waiting
 from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, Limit, Place, own_limits
 from scheduler.store.db import rows
-from scheduler.store.db.arrays import literal
-from scheduler.store.db.liveness import LIVE_WORKER
+from scheduler.store.db.clock import LIVE_WORKER
+from scheduler.store.db.rows import array_literal
 from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, HOLDS, IN_LINE, PARKED, outside
 
 #: Whether a task instance is waiting for slots, see store/upkeep/pending_work.
@@ -187,7 +187,7 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
     All other runs are counted together: a group and a limit for each active run would cost many times as much. No sum is an int,
     since a task can write any number into the row of its worker and into new task instances.
     """
-    found = connection.exec_driver_sql(COUNT, {"runs": literal(runs), "silent": alive_s})
+    found = connection.exec_driver_sql(COUNT, {"runs": array_literal(runs), "silent": alive_s})
     counts = Counts()
     for row in rows.of_result(_Counted, found):
         if row.kind == "held":

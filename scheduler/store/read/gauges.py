@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from paceline.states import ACTIVE, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
-from scheduler.store.db.liveness import TIMEOUT_OF_KIND, alive
+from scheduler.store.db.clock import TIMEOUT_OF_KIND, alive
 from scheduler.store.queueing.limits import DEFERRED, IN_POOL, WAITS
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from paceline.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
-from scheduler.store.db.liveness import LIVE_WORKER, SILENT
+from scheduler.store.db.clock import LIVE_WORKER, SILENT
 
 Row = dict[str, Any]
 #: A task instance in one of these uses its queue, now or soon.

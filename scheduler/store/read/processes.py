@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.db.liveness import ALIVE, SILENT, alive
+from scheduler.store.db.clock import ALIVE, SILENT, alive
 from scheduler.store.read.listing import Filters, Listing, Row, key
 
 PROCESSES = Listing(

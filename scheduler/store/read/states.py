@@ -1,4 +1,4 @@
-"""The state of tasks and assets, as the REST API lists and changes it. Tasks have theirs from store/worker/state_store.
+"""The state of tasks and assets, as the REST API lists and changes it. Tasks have theirs from store/worker/xcoms.
 
 Values come in as JSON texts. One that has expired is as good as deleted.
 """

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, CursorResult
 from paceline.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.messaging.message import Message
 from scheduler.store.db import rows
-from scheduler.store.db.arrays import literal
 from scheduler.store.db.database import commit_point
+from scheduler.store.db.rows import array_literal
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
-from scheduler.store.worker import shutdown
+from scheduler.store.worker import dispatches
 
 #: Whether a run may start, or a task instance may be due before the next check, see store/upkeep/pending_work.
 PENDING = f"""
@@ -26,7 +26,7 @@ PENDING = f"""
 """
 #: The columns of a Message about a task instance `t` of a run `r`.
 MESSAGE = "t.id as ti_id, t.dispatch_id::text, t.queue, r.dag_id, r.run_id, t.task_id, t.map_index, t.priority_weight"
-FAILED_TRY = shutdown.KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
+FAILED_TRY = dispatches.KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
 
 
 def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
@@ -56,11 +56,11 @@ def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) 
          where t.id = d.id and coalesce(t.state, '') = ''
         """,
         {
-            "runs": literal(run for run, _ in flat),
-            "nos": literal(one.task_no for _, one in flat),
-            "indexes": literal(one.map_index for _, one in flat),
-            "states": literal(one.state.value for _, one in flat),
-            "reasons": literal(one.reason for _, one in flat),
+            "runs": array_literal(run for run, _ in flat),
+            "nos": array_literal(one.task_no for _, one in flat),
+            "indexes": array_literal(one.map_index for _, one in flat),
+            "states": array_literal(one.state.value for _, one in flat),
+            "reasons": array_literal(one.reason for _, one in flat),
         },
     )
     return moved.rowcount
@@ -205,7 +205,7 @@ def queue(connection: Connection, ids: Sequence[int], queued_by: str) -> list[Me
          where t.id = c.id and coalesce(t.state, '') = 'scheduled' and r.id = t.dag_run_id
         returning {MESSAGE}
         """,
-        {"ids": literal(ids), "dispatch_ids": literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
+        {"ids": array_literal(ids), "dispatch_ids": array_literal(str(uuid.uuid4()) for _ in ids), "queued_by": queued_by},
     )
     return _messages(queued)
 
@@ -251,7 +251,7 @@ def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> Non
         )
         update task_instance t set dispatched_at = clock_timestamp() from sent where t.id = sent.id
         """,
-        {"ids": literal(m.ti_id for m in messages), "dispatch_ids": literal(m.dispatch_id for m in messages)},
+        {"ids": array_literal(m.ti_id for m in messages), "dispatch_ids": array_literal(m.dispatch_id for m in messages)},
     )
 
 
@@ -285,7 +285,8 @@ def lose(connection: Connection, *, dead_worker: str | None = None, ti_id: int |
         f"select id from task_instance where state in {STARTED.sql} and {which} order by id for no key update", parameters
     )
     ids = list(held.scalars())
-    stopped = connection.exec_driver_sql(shutdown.END_AS_REQUESTED.format(which="id = any(%(ids)s)"), {"ids": ids}).scalars().all()
+    ended = dispatches.END_AS_REQUESTED.format(which="id = any(%(ids)s)")
+    stopped = connection.exec_driver_sql(ended, {"ids": ids}).scalars().all()
     lost = connection.exec_driver_sql(
         """
         update task_instance t

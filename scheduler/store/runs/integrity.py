@@ -15,14 +15,14 @@ from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions
 from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import new_instances, selection
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.runs.selection import Change, Instance, Run
-from scheduler.store.worker import deferrals, shutdown
+from scheduler.store.worker import deferrals, dispatches
 
-REMOVED_TRY = shutdown.KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
+REMOVED_TRY = dispatches.KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
 
 
 def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *, default_queue: str) -> int | None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError
 
 from paceline.authoring import params
-from paceline.authoring.asset_events import check_partition_key
+from paceline.authoring.asset import check_partition_key
 from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from paceline.states import DELAYED, States, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.store.db.arrays import literal
+from scheduler.store.db.rows import array_literal
 from scheduler.store.queueing.limits import OWN_RANK
 
 #: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
@@ -76,17 +76,17 @@ def _values(
         "run": dag_run_id,
         "default_queue": default_queue,
         "rank": BACKFILL_RANK if is_backfill else 0,
-        "task_no": literal(task_nos),
-        "task_id": literal(task.task_id for task in tasks),
-        "max_tries": literal(task.retries for task in tasks),
-        "queue": literal(task.queue for task in tasks),
-        "pool": literal(task.pool for task in tasks),
-        "pool_slots": literal(task.pool_slots for task in tasks),
-        "priority_weight": literal(task.priority_weight for task in tasks),
-        "notify": literal(" ".join(task.notify) or None for task in tasks),
-        "per_dag": literal(task.max_active_tis_per_dag for task in tasks),
-        "per_dagrun": literal(task.max_active_tis_per_dagrun for task in tasks),
-        "cluster": literal(task.cluster for task in tasks),
+        "task_no": array_literal(task_nos),
+        "task_id": array_literal(task.task_id for task in tasks),
+        "max_tries": array_literal(task.retries for task in tasks),
+        "queue": array_literal(task.queue for task in tasks),
+        "pool": array_literal(task.pool for task in tasks),
+        "pool_slots": array_literal(task.pool_slots for task in tasks),
+        "priority_weight": array_literal(task.priority_weight for task in tasks),
+        "notify": array_literal(" ".join(task.notify) or None for task in tasks),
+        "per_dag": array_literal(task.max_active_tis_per_dag for task in tasks),
+        "per_dagrun": array_literal(task.max_active_tis_per_dagrun for task in tasks),
+        "cluster": array_literal(task.cluster for task in tasks),
     }
 
 

@@ -17,7 +17,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from scheduler.process import fault_points
-from scheduler.process.vital_thread import VitalThread
+from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import connect
 

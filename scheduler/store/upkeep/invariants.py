@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from paceline.states import DUE, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
 from scheduler.store.db import rows
+from scheduler.store.db.clock import lost
 from scheduler.store.db.database import patiently
-from scheduler.store.db.liveness import lost
 from scheduler.store.queueing.limits import RUNNING_RUNS, over
 
 LONGEST_S = 300.0

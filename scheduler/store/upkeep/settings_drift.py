@@ -10,8 +10,8 @@ from psycopg2.extras import Json
 from sqlalchemy import Connection, Engine
 
 from scheduler.settings import Settings
+from scheduler.store.db.clock import ALIVE
 from scheduler.store.db.database import transact
-from scheduler.store.db.liveness import ALIVE
 
 #: Seconds between two comparisons.
 LOOK_S = 30.0

@@ -1,9 +1,53 @@
 """Statements of a pool process on its own dispatch that not every task needs: labels, stops and undone claims."""
 
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extras import Json
+
+from scheduler.settings import Settings
 from scheduler.store.db import fencing
-from scheduler.store.worker import shutdown
+from scheduler.store.db.database import connect
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
+
+#: Keeps ended tries of task instances `t` in task_try, with `state` and `ended_at`; a condition or join follows.
+KEEP_TRY = """
+insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at, started_at,
+                      ended_at, reason)
+select t.id, t.try_number, t.dispatch_id, {state}, t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at, {ended_at},
+       t.reason
+  from task_instance t
+"""
+STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
+#: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
+END_AS_REQUESTED = f"""
+with stopped as (
+    -- With what is requested now that the row is locked: "t" below may be as it was before a mark or clear in the meantime.
+    select id, requested_state from task_instance where state = 'shutdown' and {{which}} order by id for no key update
+), kept as (
+    {STOPPED_TRY} join stopped s using (id) where s.requested_state = 'none'
+), forgotten as (
+    delete from xcom x using stopped s where s.requested_state = 'none' and x.task_instance_id = s.id
+)
+update task_instance t
+   set state = nullif(t.requested_state, 'none'), requested_state = null, resume = null, decision = null, due_at = null,
+       ended_at = case when t.requested_state <> 'none' then clock_timestamp() end,
+       reason = coalesce(t.reason, case when t.requested_state = 'none' then 'cleared' else 'marked' end),
+       dispatch_id = case when t.requested_state <> 'none' then t.dispatch_id end,
+       dispatched_at = null,
+       queued_by = case when t.requested_state <> 'none' then t.queued_by end,
+       worker = case when t.requested_state <> 'none' then t.worker end,
+       scheduled_at = case when t.requested_state <> 'none' then t.scheduled_at end,
+       queued_at = case when t.requested_state <> 'none' then t.queued_at end,
+       started_at = case when t.requested_state <> 'none' then t.started_at end
+  from stopped s where t.id = s.id and t.state = 'shutdown'
+returning t.dag_run_id
+"""
+
 
 LABEL = fencing.guarded("update task_instance t set map_label = %s from current where t.id = current.id returning t.id")
 
@@ -15,9 +59,7 @@ def label(connection: WorkerConnection, claim: Claim, text: str) -> None:
 
 def end_as_requested(connection: WorkerConnection, claim: Claim) -> bool:
     """Move `shutdown` to the requested state, once the user code has ended. False if this dispatch is not being stopped."""
-    return bool(
-        connection.read(shutdown.END_AS_REQUESTED.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id))
-    )
+    return bool(connection.read(END_AS_REQUESTED.format(which="id = %s and dispatch_id = %s"), (claim.id, claim.dispatch_id)))
 
 
 def claim_again(connection: WorkerConnection, claim: Claim) -> bool:
@@ -28,3 +70,42 @@ def claim_again(connection: WorkerConnection, claim: Claim) -> bool:
         (connection.worker_id, claim.started_at, claim.id, claim.dispatch_id),
     )
     return bool(claimed)
+
+
+#: Writes only for the current dispatch, so a try that was cleared stores nothing.
+WRITE = """
+insert into task_progress (task_instance_id, try_number, progress)
+select id, try_number, %s from task_instance where id = %s and dispatch_id = %s and state = 'running' for share
+on conflict (task_instance_id) do update
+   set try_number = excluded.try_number, progress = excluded.progress, seen_at = excluded.seen_at
+"""
+
+
+class ProgressWriter:
+    """Stores the progress of one dispatch, on a connection of its own that the first write opens.
+
+    It runs in a thread beside the task, so it cannot share the connection of the hot path.
+    """
+
+    def __init__(self, settings: Settings, claim: Claim) -> None:
+        self._settings = settings
+        self._claim = claim
+        self._connection: Connection | None = None
+
+    def write(self, progress: Mapping[str, Any]) -> None:
+        """Replace the stored progress. psycopg2.Error if the database does not answer; then the next call connects again."""
+        if self._connection is None:
+            self._connection = connect(self._settings, "paceline progress", "-c synchronous_commit=off")
+            self._connection.autocommit = True
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(WRITE, (Json(dict(progress)), self._claim.id, self._claim.dispatch_id))
+        except psycopg2.Error:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg2.Error):
+                connection.close()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.triggers import Counts, Target
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.rows import Reader

@@ -1,8 +1,41 @@
 """The SQL of the hot path, prepared once on each connection of a pool process; hot_path.py uses it."""
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
 from paceline.states import FINISHED, IDLE, NEVER_RUN
-from scheduler.store.db import prepared
 from scheduler.store.queueing.limits import LOWEST_RANK
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A statement with `$name` for each parameter; `types` has the types of these, and may have others."""
+
+    name: str
+    types: Mapping[str, str]
+    body: str
+
+    @cached_property
+    def parameters(self) -> Mapping[str, str]:
+        """The types of its parameters, in the order of the numbers that they get."""
+        used = set(re.findall(r"\$(\w+)", self.body))
+        return {name: kind for name, kind in self.types.items() if name in used}
+
+    @cached_property
+    def prepare(self) -> str:
+        """The statement that prepares it, which a connection runs once."""
+        numbers = {name: str(number) for number, name in enumerate(self.parameters, 1)}
+        numbered = re.sub(r"\$(\w+)", lambda found: f"${numbers[found.group(1)]}", self.body.strip())
+        return f"prepare {self.name} ({', '.join(self.parameters.values())}) as\n{numbered};"
+
+    @cached_property
+    def execute(self) -> str:
+        """The statement that executes it, with a mapping of its parameters. Arrays are cast, since an empty one has no type."""
+        values = [f"%({name})s{f'::{kind}' if kind.endswith('[]') else ''}" for name, kind in self.parameters.items()]
+        return f"execute {self.name}({', '.join(values)})"
+
 
 #: The type of each parameter, the same in every statement.
 TYPES = {
@@ -28,8 +61,8 @@ LINE = 8
 # partial index whose statistics show it as empty, and read all of it, with dead entries, for that one row.
 
 
-def _statement(name: str, body: str) -> prepared.Prepared:
-    return prepared.Prepared(name, TYPES, body)
+def _statement(name: str, body: str) -> Prepared:
+    return Prepared(name, TYPES, body)
 
 
 # A statement that waits for a lock then reads the new version of that one row, and everything else as of its start. So a statement

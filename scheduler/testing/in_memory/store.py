@@ -11,9 +11,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from paceline.authoring import xcom
-from paceline.authoring.asset_events import NO_EVENTS, EventReads
+from paceline.authoring.asset import NO_EVENTS, EventReads
 from paceline.authoring.context import DagRun
-from paceline.authoring.external import Counts, Target
+from paceline.authoring.triggers import Counts, Target
 from paceline.authoring.xcom_arg import RETURN_KEY
 from paceline.exceptions import PacelineError
 from paceline.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
@@ -26,7 +26,7 @@ from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
 from scheduler.store.worker.xcoms import Source
 from workers.process.secrets_backend import MemoryBackend, StoredSecrets
-from workers.task.state_backend import MemoryStates
+from workers.task.store import MemoryStates
 
 if TYPE_CHECKING:
     from workers.spark.applications.jobs import NoJobs

@@ -19,7 +19,7 @@ from scheduler.api import app as apps
 from scheduler.api.call import Service
 from scheduler.api.serve import config
 from scheduler.settings import Settings, log_paths
-from scheduler.store.accounts import accounts, keys, passwords
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Ending
 
@@ -29,9 +29,9 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hash with argon2id in microseconds: with its defaults a hash takes 0.16 s of CPU, and each test needs some."""
-    monkeypatch.setattr(passwords, "TIME_COST", 1)
-    monkeypatch.setattr(passwords, "MEMORY_COST", 8)
-    monkeypatch.setattr(passwords, "LANES", 1)
+    monkeypatch.setattr(accounts, "TIME_COST", 1)
+    monkeypatch.setattr(accounts, "MEMORY_COST", 8)
+    monkeypatch.setattr(accounts, "LANES", 1)
 
 
 class Server:
@@ -70,7 +70,7 @@ class Web:
     def account(self, name: str, role: str | None = None, tags: dict[str, str] | None = None) -> str:
         """Create an account; its API token."""
         account = transact(self.engine, accounts.create, name, PASSWORD, role=role, tags=tags)
-        token, _ = transact(self.engine, keys.issue, account.id, "token", lasts_s=600.0, name="test")
+        token, _ = transact(self.engine, logins.issue, account.id, "token", lasts_s=600.0, name="test")
         return token
 
     def http(self, token: str | None = None, **options: Any) -> httpx.Client:

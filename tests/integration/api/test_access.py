@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from sqlalchemy import event
 from support.waiting import eventually
 
-from scheduler.api import access, signing
+from scheduler.api import access, oidc
 from scheduler.api.call import PREFIX
 from scheduler.api.login import CSRF_HEADER
-from scheduler.store.accounts import accounts, keys, logins
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 
 from .conftest import PASSWORD, Web, World
@@ -168,7 +168,7 @@ def test_a_password_gives_a_token_until_it_changes(web: Web) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         assert http.get(f"{PREFIX}/me", headers=headers).json()["username"] == "ada"
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-        forged = signing.sign(claims, b"another secret of at least 32 bytes")
+        forged = oidc.sign(claims, b"another secret of at least 32 bytes")
         assert http.get(f"{PREFIX}/me", headers={"Authorization": f"Bearer {forged}"}).status_code == 401
 
         transact(web.engine, accounts.set_password, "ada", "a new password")
@@ -287,7 +287,7 @@ def test_the_addresses_of_one_network_are_limited_together(web: Web) -> None:
     assert wait_s("ada", "192.0.2.100") > 0
     found = transact(web.engine, accounts.password_of, "ada")
     assert found is not None
-    transact(web.engine, keys.issue, found.id, "session", lasts_s=60.0, address="192.0.2.100")
+    transact(web.engine, logins.issue, found.id, "session", lasts_s=60.0, address="192.0.2.100")
     assert wait_s("Ada", "192.0.2.100") == 0, "its account has logged in from there"
     assert wait_s("other", "192.0.2.100") > 0 and wait_s("ada", "192.0.2.101") > 0
     fail("ada", "192.0.2.100")

@@ -16,9 +16,9 @@ import pytest
 from fastapi.routing import APIRoute
 from support.scenario import Scenario
 
-from scheduler.api import asgi, protocol
+from scheduler.api import asgi, serve
 from scheduler.api.call import Service
-from scheduler.settings import Settings, log_copies, log_paths
+from scheduler.settings import Settings, log_paths
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
@@ -143,7 +143,7 @@ def test_a_body_of_too_many_lists_is_refused(web: Web) -> None:
 
 
 def test_a_client_that_sends_nothing_is_closed(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEADERS_S", 0.3)
+    monkeypatch.setattr(serve, "HEADERS_S", 0.3)
     monkeypatch.setattr(asgi, "PART_S", 0.3)
     port = int(web.url.rpartition(":")[2])
     begun = (b"", b"GET /alive HTTP/1.1\r\nX: ", b"POST /auth/token HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -158,12 +158,12 @@ def test_a_client_that_sends_nothing_is_closed(web: Web, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\nH: h\r\n"])
 def test_headers_without_an_end_are_refused(web: Web, begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless address, an endless header, and endless headers."""
-    monkeypatch.setattr(protocol, "HEADERS_S", 60.0)
+    monkeypatch.setattr(serve, "HEADERS_S", 60.0)
     more = b"H: h\r\n" * 1000 if begun.endswith(b"\n") else b"a" * 6000
     with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), 10) as client:
         client.sendall(begun)
         with contextlib.suppress(ConnectionError):  # the server has closed it
-            for _ in range(2 * protocol.MOST_HEADER_BYTES // len(more)):
+            for _ in range(2 * serve.MOST_HEADER_BYTES // len(more)):
                 client.sendall(more)
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
     with web.http(web.account("ada", "admin")) as http:
@@ -172,7 +172,7 @@ def test_headers_without_an_end_are_refused(web: Web, begun: bytes, monkeypatch:
 
 
 def test_idle_connections_keep_nobody_out(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_IDLE", 20)
+    monkeypatch.setattr(serve, "MOST_IDLE", 20)
     port = int(web.url.rpartition(":")[2])
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(60)]
@@ -327,14 +327,14 @@ def _log_with_copies(settings: Settings, tmp_path: Path, run_id: str) -> tuple[S
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_copy_of_a_log_is_no_link(settings: Settings, tmp_path: Path, kind: str) -> None:
     copying, log, copy = _log_with_copies(settings, tmp_path, "good")
-    log_copies.write(copying, log)
+    log_paths.write(copying, log)
     log.unlink()
-    assert log_copies.local(copying, log).read_text() == "a line\n"
-    log_copies.local(copying, log).unlink()
+    assert log_paths.local(copying, log).read_text() == "a line\n"
+    log_paths.local(copying, log).unlink()
 
     _elsewhere(tmp_path, kind, copy)
 
-    assert not log_copies.local(copying, log).exists()
+    assert not log_paths.local(copying, log).exists()
 
 
 def test_a_log_is_not_written_through_a_link(settings: Settings, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_log_is_not_written_through_a_link(settings: Settings, tmp_path: Path)
     copy.parent.mkdir(log_paths.FOLDER_MODE, parents=True)
     copy.symlink_to(other)
 
-    log_copies.write(copying, log)
+    log_paths.write(copying, log)
 
     assert (other.read_text(), copy.read_text()) == ("as it was", "a line\n")
 

@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from scheduler.api.call import PREFIX
 from scheduler.settings import Settings
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 
 from .conftest import Web
 
@@ -109,7 +109,7 @@ def test_a_user_who_lost_all_groups_loses_all_rights(make: Callable[..., Web], p
             assert httpx.put(f"{provider}/users/4", json=user | {"groups": groups}).status_code == 204
             if groups == []:
                 with web.engine.begin() as connection:
-                    key, _ = keys.issue(connection, accounts.account_id(connection, "joan"), "token", lasts_s=600.0)
+                    key, _ = logins.issue(connection, accounts.account_id(connection, "joan"), "token", lasts_s=600.0)
                 api = web.http(key)
                 assert api.get(f"{PREFIX}/variables").status_code == http.get(f"{PREFIX}/variables").status_code == 200
             assert log_in(other, "4").status_code == status, groups

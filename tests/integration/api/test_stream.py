@@ -15,7 +15,7 @@ from support.waiting import eventually
 
 from scheduler.api import stream
 from scheduler.api.call import PREFIX
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 from scheduler.store.read.changes import Changes
 
@@ -185,11 +185,11 @@ def test_a_page_of_a_dag_that_opened_during_a_look_reads_again() -> None:
 def test_a_client_that_missed_changes_reads_again_even_if_no_change_follows(web: Web) -> None:
     followed = stream.Stream(web.engine, threading.Event())
     token = web.account("ada", "viewer")
-    account = transact(web.engine, keys.account, token, "token")
+    account = transact(web.engine, logins.account, token, "token")
     assert account is not None
 
     async def listen() -> list[str]:
-        messages = followed.follow(stream.Scope(), stream.Session(keys.digest(token), account))
+        messages = followed.follow(stream.Scope(), stream.Session(logins.digest(token), account))
         await anext(messages)
         for number in range(stream.MOST_BEHIND + 1):
             followed._broadcast(stream.event("changes", {"number": number}))

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 from support.scenario import Scenario, dag
 from support.servers import PostgresServer
 
-from scheduler.cli import doctor as doctor_module  # noqa: F401  (the command has the name of its module)
+from scheduler.cli import health as doctor_module  # noqa: F401  (the command has the name of its module)
 from scheduler.services import checks
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
@@ -29,7 +29,7 @@ from scheduler.store.db.database import transact
 
 from .conftest import Cli
 
-MODULES: tuple[ModuleType, ...] = (checks, sys.modules["scheduler.cli.doctor"])
+MODULES: tuple[ModuleType, ...] = (checks, sys.modules["scheduler.cli.health"])
 NOWHERE = {"PACELINE_DATABASE_URL": "postgresql://u:p@127.0.0.1:1/d"}
 #: Situations of the environment: each with the check that fails, and a part of its message.
 ENVIRONMENTS: list[tuple[dict[str, str], str, str]] = [

@@ -14,7 +14,7 @@ from scheduler.cli import progress
 from scheduler.store.db.database import transact
 from scheduler.store.read import reads
 from scheduler.store.worker.claims import Ending
-from scheduler.store.worker.progress import ProgressWriter
+from scheduler.store.worker.dispatches import ProgressWriter
 from workers.process.progress import Progress
 
 

@@ -38,7 +38,7 @@ def test_a_version_is_the_same_in_any_process(files: Files) -> None:
         f"with DAG('d', schedule='@daily', tags=set('abcdefgh')):\n{lines}\n    {{t1, t2, t3}} and [t1, t2, t3, t4] >> t5\n",
     )
     script = (
-        "import sys, json\nfrom pathlib import Path\nfrom scheduler.dagfiles.parse import Work, parse\n"
+        "import sys, json\nfrom pathlib import Path\nfrom scheduler.dagfiles.fork_server import Work, parse\n"
         "from scheduler.settings import Core, Scheduler\n"
         "print(parse('d.py', Work(Path(sys.argv[1]), Core(), Scheduler()))['dags'][0]['content_hash'])"
     )

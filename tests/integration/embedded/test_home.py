@@ -14,7 +14,7 @@ import pytest
 from support import folders
 
 from paceline.exceptions import ConflictError, PacelineError
-from scheduler.embedded import access_lists, home
+from scheduler.embedded import home
 from scheduler.settings import Paths, Settings
 
 NOBODY = (65534, 65534)
@@ -161,10 +161,10 @@ def test_program_files_installed_under_a_closed_umask_become_readable_for_the_se
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lets another user in")
 def test_an_entry_for_one_user_gives_other_users_no_rights_that_the_mask_withheld(short_folder):
     other = (NOBODY[0] - 1, NOBODY[1] - 1)
-    access_lists.grant(short_folder, other[0], 7)
+    home.grant(short_folder, other[0], 7)
     short_folder.chmod(0o700)  # of a folder with a list, these bits are the mask
-    assert access_lists.rights(short_folder, other) == 0
+    assert home.rights(short_folder, other) == 0
 
-    access_lists.grant(short_folder, NOBODY[0], 1)
+    home.grant(short_folder, NOBODY[0], 1)
 
-    assert (access_lists.rights(short_folder, NOBODY), access_lists.rights(short_folder, other)) == (1, 0)
+    assert (home.rights(short_folder, NOBODY), home.rights(short_folder, other)) == (1, 0)

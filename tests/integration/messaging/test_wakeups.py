@@ -8,8 +8,7 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.messaging import listener
-from scheduler.messaging.wakeups import KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, Wakeups
+from scheduler.messaging.wakeups import KEY, LISTENER_KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, SHARES_S, WORKS_S, Listener, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
 from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
@@ -32,7 +31,7 @@ def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario
     tokens: set[str] = set()
     listening = threading.Thread(target=lambda: tokens.update(first.wait(4) or ()))
     listening.start()
-    eventually(lambda: scenario.broker.pttl(listener.KEY) > 1000)
+    eventually(lambda: scenario.broker.pttl(LISTENER_KEY) > 1000)
 
     assert second.wait(0.001) == second.wait(4) == set()
     second.wake("run:7")
@@ -45,7 +44,7 @@ def test_of_two_schedulers_one_reads_the_wakeups_while_it_can(scenario: Scenario
     eventually(lambda: later.update(second.wait(1) or ()) or later == {"run:8", "queue"})
 
 
-@pytest.mark.parametrize(("tokens", "limit_s"), [(1, listener.WORKS_S), (MAX_TOKENS_A_WAKE, listener.SHARES_S)])
+@pytest.mark.parametrize(("tokens", "limit_s"), [(1, WORKS_S), (MAX_TOKENS_A_WAKE, SHARES_S)])
 def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_once_may_wait(
     scenario: Scenario, tokens: int, limit_s: float
 ) -> None:
@@ -53,7 +52,7 @@ def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_on
     wakeups.wake(*(f"run:{number}" for number in range(1, tokens + 1)))
 
     assert len(wakeups.wait(0.001) or ()) == tokens
-    assert 0 < scenario.broker.pttl(listener.KEY) / 1000 <= limit_s
+    assert 0 < scenario.broker.pttl(LISTENER_KEY) / 1000 <= limit_s
 
 
 def test_after_a_scheduler_stops_another_scheduler_listens(scenario: Scenario) -> None:
@@ -68,10 +67,10 @@ def test_after_a_scheduler_stops_another_scheduler_listens(scenario: Scenario) -
 
 
 def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_long(scenario: Scenario) -> None:
-    both = [listener.Listener(scenario.broker) for _ in range(2)]
+    both = [Listener(scenario.broker) for _ in range(2)]
     for one in both:
         assert one.listen(4) == 0
-        scenario.broker.delete(listener.KEY)
+        scenario.broker.delete(LISTENER_KEY)
 
     for one in both * 2:
         one.listen(4)
@@ -83,8 +82,8 @@ def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_
 def test_a_listener_whose_lock_key_was_replaced_listens_again(scenario: Scenario) -> None:
     wakeups = Wakeups(scenario.settings)
     wakeups._listener.listen(4)  # type: ignore[union-attr]
-    scenario.broker.delete(listener.KEY)
-    scenario.broker.zadd(listener.KEY, {"x": 0})
+    scenario.broker.delete(LISTENER_KEY)
+    scenario.broker.zadd(LISTENER_KEY, {"x": 0})
     wakeups.wake("run:7")
 
     tokens: set[str] = set()
@@ -95,9 +94,9 @@ def test_a_listener_whose_lock_key_was_replaced_listens_again(scenario: Scenario
 def test_a_lock_that_no_scheduler_holds_keeps_none_from_listening(scenario: Scenario, kind: str) -> None:
     wakeups = Wakeups(scenario.settings)
     if kind == "zset":
-        scenario.broker.zadd(listener.KEY, {"x": 0})
+        scenario.broker.zadd(LISTENER_KEY, {"x": 0})
     else:
-        scenario.broker.set(listener.KEY, "x", ex=86_400 if kind == "late" else None)
+        scenario.broker.set(LISTENER_KEY, "x", ex=86_400 if kind == "late" else None)
     wakeups.wake("run:7")
 
     assert wakeups.wait(0.001) == set()

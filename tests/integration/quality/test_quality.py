@@ -8,7 +8,7 @@ import pytest
 from paceline.authoring import running
 from paceline.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
-from workers.spark import archive
+from workers.spark import java
 from workers.spark.sessions import configuration, session_pool
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, archive.options(settings))
+    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
     yield one.base
     session_pool.end(one)
 

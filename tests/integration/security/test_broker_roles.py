@@ -17,7 +17,7 @@ from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
-from scheduler.messaging import broker_keys, broker_roles
+from scheduler.messaging import broker_keys
 from scheduler.messaging.publisher import broker_lists
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker
@@ -66,8 +66,8 @@ OTHERS = {
 def server(short_folder: Path) -> Iterator[RedisServer]:
     with running_redis(short_folder / "redis") as running:
         with admin(running) as client:
-            for name in broker_roles.ROLES:
-                rules = broker_roles.user_line(name, PASSWORD).split(" ", 2)[2]
+            for name in broker_keys.ROLES:
+                rules = broker_keys.user_line(name, PASSWORD).split(" ", 2)[2]
                 words = [part for rule in rules.replace("(", "\0(").replace(")", ")\0").split("\0") for part in split(rule)]
                 client.execute_command("ACL", "SETUSER", name, *words)
         yield running
@@ -85,7 +85,7 @@ def url(server: RedisServer, role: str) -> str:
     return f"redis+socket://paceline_{role}:{PASSWORD}@{urllib.parse.quote(str(server.embedded.socket))}?virtual_host=0"
 
 
-@pytest.mark.parametrize("role", broker_roles.ROLES)
+@pytest.mark.parametrize("role", broker_keys.ROLES)
 def test_a_role_may_not(role: str, server: RedisServer) -> None:
     with admin(server) as client:
         answers = {words: str(client.execute_command("ACL", "DRYRUN", role, *words.split())) for words in FORBIDDEN + OTHERS[role]}
@@ -109,7 +109,7 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
     from support.servers import EVERYTHING
 
     assert "+@all" in EVERYTHING
-    allowed = {rule.removeprefix("+") for rule in broker_roles.EMBEDDED if rule.startswith("+")}
+    allowed = {rule.removeprefix("+") for rule in broker_keys.EMBEDDED if rule.startswith("+")}
     assert allowed.isdisjoint({words.split()[0].lower() for words in FORBIDDEN} - {"publish", "psubscribe", "set", "get", "del"})
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain
 
-from paceline.authoring import nesting, xcom
+from paceline.authoring import values, xcom
 from paceline.exceptions import PacelineError, ParamError, XComError
-from scheduler.dagfiles import parse
+from scheduler.dagfiles import fork_server
 from scheduler.settings import Settings
 from scheduler.settings.model import shown
 from scheduler.store.db.database import transact
@@ -34,7 +34,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
     with pytest.raises(ParamError, match="nested more than 100 levels deep"):
         transact(scenario.engine, manual_runs.trigger, "c", conf=nested(950))
-    transact(scenario.engine, manual_runs.trigger, "c", conf=nested(nesting.MAX_DEPTH - 2))
+    transact(scenario.engine, manual_runs.trigger, "c", conf=nested(values.MAX_DEPTH - 2))
 
 
 def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
@@ -42,13 +42,13 @@ def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
         xcom.encode(nested(950), 10**6)
     itself: list[Any] = []
     itself += [itself, itself]
-    assert nesting.is_too_deep(itself)
+    assert values.is_too_deep(itself)
     (settings.dags_folder / "deep.py").write_text(
         "from paceline import DAG, Param\nvalue = 1\nfor _ in range(300):\n    value = [value]\n"
         "with DAG('d', schedule=None, params={'p': value}):\n    pass\n"
     )
-    work = parse.Work(settings.dags_folder, settings.core, settings.scheduler)
-    assert "nested more than 100 deep" in parse.parse("deep.py", work)["problem"]["message"]
+    work = fork_server.Work(settings.dags_folder, settings.core, settings.scheduler)
+    assert "nested more than 100 deep" in fork_server.parse("deep.py", work)["problem"]["message"]
 
 
 @pytest.mark.parametrize("run_id", [".", "..", "...", "../x", "a/b", "a\n", "a\0", "é", "a" * 251, " "])

@@ -12,15 +12,14 @@ import pytest
 from support.scenario import Scenario, chain, dag
 
 from paceline.authoring import asset, timetable
-from paceline.authoring.asset import Asset, Condition
-from paceline.authoring.asset_events import ADDED
+from paceline.authoring.asset import ADDED, Asset, Condition
 from paceline.exceptions import NotFoundError, PacelineError
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
 from scheduler.store.dags import assets, dags
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending

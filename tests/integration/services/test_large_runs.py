@@ -11,7 +11,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.examination import foremost
 from scheduler.services.promote import Promote
 from scheduler.services.service import AT_ONCE
-from scheduler.store.db.arrays import literal
+from scheduler.store.db.rows import array_literal
 from scheduler.store.runs import instances, runs
 
 
@@ -60,8 +60,8 @@ def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(
 
 @pytest.mark.parametrize("values", [[], ["", "NULL", None, 'a "b"', "c\\d", "{e,f}", " g ", "\n"]])
 def test_the_text_of_an_array_is_read_as_it_was_meant(scenario: Scenario, values: list[str | None]) -> None:
-    assert scenario.rows("select %s::text[]", literal(values)) == [(values,)]
-    assert scenario.rows("select %s::int[]", literal([1, None, -2])) == [([1, None, -2],)]
+    assert scenario.rows("select %s::text[]", array_literal(values)) == [(values,)]
+    assert scenario.rows("select %s::int[]", array_literal([1, None, -2])) == [([1, None, -2],)]
 
 
 def scheduled_in_transactions(scenario: Scenario) -> int:

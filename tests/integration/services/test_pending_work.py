@@ -11,7 +11,7 @@ from support.waiting import eventually
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.loop import SchedulerLoop
 from scheduler.services.queue import Queue
-from scheduler.services.timer import LONGEST_SHARED_SKIP_S
+from scheduler.services.service import LONGEST_SHARED_SKIP_S
 from scheduler.store.upkeep import pending_work
 
 MakeScenario = Callable[..., Scenario]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scenario import Scenario, chain, dag
 
-from paceline.authoring.external import Target
+from paceline.authoring.triggers import Target
 from scheduler.deciding import past
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact

@@ -16,7 +16,7 @@ from scheduler.process import measures
 from scheduler.process.health import Health, StepHealth
 from scheduler.process.health_server import HealthServer
 from scheduler.settings import Settings
-from scheduler.store.accounts import accounts, keys
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact
 from scheduler.telemetry import parts
 
@@ -69,9 +69,9 @@ def test_a_scheduler_serves_counters_of_events_and_gauges(scenario: Scenario, sh
 def test_a_web_process_serves_gauges_to_accounts_that_may_view(scenario: Scenario, is_on: bool) -> None:
     settings = on(scenario.settings) if is_on else scenario.settings
     account = transact(scenario.engine, accounts.create, "prometheus", "correct horse battery", role="viewer")
-    token, _ = transact(scenario.engine, keys.issue, account.id, "token", lasts_s=600.0, name="test")
+    token, _ = transact(scenario.engine, logins.issue, account.id, "token", lasts_s=600.0, name="test")
     other = transact(scenario.engine, accounts.create, "other", "correct horse battery", role=None, tags={"nightly": "admin"})
-    limited, _ = transact(scenario.engine, keys.issue, other.id, "token", lasts_s=600.0, name="test")
+    limited, _ = transact(scenario.engine, logins.issue, other.id, "token", lasts_s=600.0, name="test")
     with TestClient(apps.create(settings)) as client:
         assert client.get("/metrics").status_code == 401
         answer = client.get("/metrics", headers={"Authorization": f"Bearer {token}"})

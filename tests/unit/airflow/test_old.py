@@ -8,7 +8,7 @@ import pytest
 from paceline.airflow import hook
 from paceline.airflow.old import speaks_airflow_2
 from scheduler.dagfiles.load import forget, load
-from scheduler.dagfiles.migrate.rewrite import rewrite
+from scheduler.dagfiles.migrate.folder import rewrite
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Core, Scheduler
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from scheduler.api import asgi, pages
+from scheduler.api import app as pages
+from scheduler.api import asgi
 
 INDEX = '<!doctype html><base href="/" /><script type="module" src="./assets/main-1.js"></script>'
 

@@ -19,7 +19,7 @@ from paceline.airflow import names
 from paceline.authoring import task_instance
 from paceline.authoring.arguments import REFUSED_FOR_DAGS, REFUSED_FOR_TASKS
 from paceline.authoring.fields import fields_of
-from paceline.authoring.mapping import OperatorPartial
+from paceline.authoring.operator import OperatorPartial
 from paceline.authoring.xcom_arg import XComArg
 from paceline.decorators.task_decorator import _KINDS
 from paceline.exceptions import DagError

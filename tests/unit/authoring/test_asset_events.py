@@ -7,7 +7,7 @@ from support.tries import run
 
 from paceline import DAG, Asset, asset
 from paceline.authoring import scope
-from paceline.authoring.asset_events import AssetEvent, AssetEvents, OutletEvents
+from paceline.authoring.asset import AssetEvent, AssetEvents, OutletEvents
 from paceline.exceptions import DagError
 
 A, B = Asset("a", "s3://a"), Asset("b", "s3://b")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline import DAG, BaseOperator, task, task_group
-from paceline.authoring.mapping import MappedOperator
+from paceline.authoring.operator import MappedOperator
 from paceline.exceptions import DagError, XComError
 from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 from scheduler.serialized.authored import from_dag

@@ -38,7 +38,7 @@ from paceline import (
     YearWindow,
 )
 from paceline.authoring import timetable
-from paceline.authoring.asset_events import OutletEvents
+from paceline.authoring.asset import OutletEvents
 from paceline.authoring.timetables.base import Partition
 from paceline.authoring.timetables.partitioned import WhenPartitioned
 from paceline.exceptions import PacelineError, TimetableError

@@ -31,9 +31,8 @@ from paceline import (
     macros,
     task,
 )
-from paceline.authoring import providers
-from paceline.authoring.asset import AssetRef
-from paceline.authoring.asset_events import OutletEvents
+from paceline.authoring import connection
+from paceline.authoring.asset import AssetRef, OutletEvents
 from paceline.authoring.connection import Connection
 from paceline.authoring.scope import collect
 from paceline.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, XComError
@@ -62,11 +61,11 @@ def _provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     about = tmp_path / "shop-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[{providers.PROVIDERS}]\nshop = {__name__}:describe\n")
+    (about / "entry_points.txt").write_text(f"[{connection.PROVIDERS}]\nshop = {__name__}:describe\n")
     monkeypatch.syspath_prepend(tmp_path)
-    providers._classes.cache_clear()
+    connection._hook_classes.cache_clear()
     yield
-    providers._classes.cache_clear()
+    connection._hook_classes.cache_clear()
 
 
 @pytest.mark.usefixtures("_provider")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.cli import spark_progress
+from scheduler.cli.progress import Tenths, size, words
 from workers.process.progress import Progress
 
 
@@ -13,8 +13,8 @@ def test_the_text_names_only_counts_above_zero() -> None:
         bytes_written=12_000_000, bytes_spilled=10, failed_executors=1, ui_url="http://127.0.0.1:4040",
     )  # fmt: skip
 
-    assert spark_progress.words(begun.as_json()) == "1 of 2 stages, 30 of 1,200 Spark tasks"
-    assert spark_progress.words(all_of_it.as_json()) == (
+    assert words(begun.as_json()) == "1 of 2 stages, 30 of 1,200 Spark tasks"
+    assert words(all_of_it.as_json()) == (
         "1 of 2 stages, 3 of 4 Spark tasks, 1 failed, read 1,234 rows (2.5 kB), written 5 rows (12 MB), spilled 10 B, "
         "1 executor lost, "
         "http://127.0.0.1:4040"
@@ -25,11 +25,11 @@ def test_the_text_names_only_counts_above_zero() -> None:
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (34_000_000, "34 MB"), (5 * 10**18, "5000 PB")]
 )
 def test_sizes(count: int, text: str) -> None:
-    assert spark_progress.size(count) == text
+    assert size(count) == text
 
 
 def test_a_line_is_printed_after_each_tenth_and_in_each_stage() -> None:
-    tenths = spark_progress.Tenths()
+    tenths = Tenths()
 
     def told(done: int, stages: int = 1) -> bool:
         progress = Progress(stages=stages, tasks=100, tasks_done=done).as_json()

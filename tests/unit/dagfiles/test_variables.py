@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.authoring import running
-from scheduler.dagfiles import parse
+from scheduler.dagfiles import fork_server
 from scheduler.serialized.dag import MAX_DEFAULTED
 from scheduler.settings import Settings
 
@@ -21,7 +21,7 @@ def forget() -> Iterator[None]:
 def defaulted(folder: Path, *lines: str) -> list[str]:
     (folder / "d.py").write_text("\n".join(("from paceline import DAG, Variable", *lines, "dag = DAG('d', schedule=None)\n")))
     settings = Settings.load({"PACELINE_HOME": str(folder / "home")})
-    (row,) = parse.parse("d.py", parse.Work(folder, settings.core, settings.scheduler))["dags"]
+    (row,) = fork_server.parse("d.py", fork_server.Work(folder, settings.core, settings.scheduler))["dags"]
     found: list[str] = json.loads(row["data"]).get("defaulted_variables", [])
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from paceline import DAG
 from paceline.exceptions import SkipTask
-from scheduler.dagfiles import parse
+from scheduler.dagfiles import fork_server
 from scheduler.dagfiles.answers import Reading
 from scheduler.dagfiles.dag_check import DagCheck
 from scheduler.dagfiles.load import load
@@ -139,10 +139,10 @@ def test_a_stream_is_one_task_that_continues_after_any_end() -> None:
 
 
 def test_the_serialized_examples_are_accepted_as_an_answer() -> None:
-    work = parse.Work(DAGS_FOLDER, Core(), Scheduler())
+    work = fork_server.Work(DAGS_FOLDER, Core(), Scheduler())
     check = DagCheck()
     for file in sorted(DAGS_FOLDER.glob("*.py")):
-        reading = Reading.model_validate_json(json.dumps(parse.parse(file.name, work)))
+        reading = Reading.model_validate_json(json.dumps(fork_server.parse(file.name, work)))
         assert reading.problem is None
         for row in reading.dags:
             check.check(row, file.name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 from paceline.states import FINISHED, UNFINISHED
 from paceline.states import TaskState as S
 from scheduler.deciding.rules import Upstream, decide

@@ -1,7 +1,7 @@
 """docs/reference/authoring.md explains every argument of every name that DAG files import."""
 
 from docs.generate import argument_meanings, authoring_page
-from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.dag import DagArguments
 from paceline.authoring.task_arguments import TaskArguments
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.airflow_differences import Difference
 
-from paceline.authoring.trigger_rule import TriggerRule
+from paceline.authoring.task_arguments import TriggerRule
 
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "reference" / "airflow-parity.md"

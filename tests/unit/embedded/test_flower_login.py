@@ -2,22 +2,22 @@
 
 from pathlib import Path
 
-from scheduler.embedded import flower_login
+from scheduler.embedded import stack
 from scheduler.embedded.stack import stack_commands
 
 
 def test_a_home_has_one_login_for_its_owner_alone(tmp_path: Path) -> None:
-    login = flower_login.login(tmp_path, {})
+    login = stack.flower_login(tmp_path, {})
 
     assert login is not None
     assert login.startswith("paceline:")
     assert len(login) > 25
-    assert flower_login.login(tmp_path, {}) == login
+    assert stack.flower_login(tmp_path, {}) == login
     assert (tmp_path / "flower.password").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_login_from_the_environment_is_left_alone(tmp_path: Path) -> None:
-    assert flower_login.login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
+    assert stack.flower_login(tmp_path, {"FLOWER_BASIC_AUTH": "ann:secret"}) is None
     assert list(tmp_path.iterdir()) == []
 
 

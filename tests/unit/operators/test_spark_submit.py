@@ -7,8 +7,7 @@ import pytest
 from paceline import DAG, task
 from paceline.exceptions import DagError, PacelineError
 from paceline.operators import SparkSqlOperator, SparkSubmitOperator
-from scheduler.serialized.authored import from_dag
-from scheduler.serialized.routing import megabytes
+from scheduler.serialized.authored import from_dag, megabytes
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 

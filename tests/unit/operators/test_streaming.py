@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.operators import streaming
-from paceline.operators.streaming import run_until_stopped
+from paceline.operators import spark
+from paceline.operators.spark import run_until_stopped
 
 
 class Stopped(BaseException):
@@ -60,7 +60,7 @@ def stopped_by_signal() -> Iterator[None]:
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_task_that_is_stopped_stops_its_query_and_waits_for_it_a_while(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(deaf=deaf)
-    monkeypatch.setattr(streaming, "STOP_TIMEOUT_S", 0.1 if deaf else 10.0)
+    monkeypatch.setattr(spark, "STOP_TIMEOUT_S", 0.1 if deaf else 10.0)
 
     def stop_it() -> None:
         query.awaited.wait()

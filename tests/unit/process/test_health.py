@@ -14,7 +14,7 @@ from scheduler.process import health_server, pidfile
 from scheduler.process.health import Health, ServerHealth, StepHealth
 from scheduler.process.health_server import HealthServer
 from scheduler.process.pidfile import Pidfile
-from scheduler.services import scheduler_health
+from scheduler.services import heartbeat
 from scheduler.settings import Settings
 
 
@@ -52,7 +52,7 @@ def test_a_server_that_fails_is_wrong_only_after_a_while_and_until_it_answers() 
 
 
 def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_default_settings() -> None:
-    found = scheduler_health.of(Settings())
+    found = heartbeat.initial_health(Settings())
     report = found.combined(lambda: "s#1", lambda _: None)
     found.loop.at = found.heartbeat.at = time.monotonic() - 9
     assert report.report()["status"] == "healthy"
@@ -64,7 +64,7 @@ def test_a_scheduler_whose_loop_does_not_turn_is_unhealthy_within_15_s_at_defaul
 
 
 def test_an_unreachable_broker_only_degrades_a_scheduler() -> None:
-    found = scheduler_health.of(Settings())
+    found = heartbeat.initial_health(Settings())
     found.broker.failed("Redis does not answer.")
     found.broker.since = time.monotonic() - 60
 

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from scheduler.process.parent_death import die_with_parent
+from scheduler.process.hardening import die_with_parent
 
 
 def test_a_process_whose_parent_ended_before_it_registered_with_the_kernel_ends_itself() -> None:

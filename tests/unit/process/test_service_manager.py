@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.process import role, stop_signals
+from scheduler.process import role, service_manager
 from scheduler.process.health import Health, ServerHealth, StepHealth
 from scheduler.process.service_manager import ServiceManager
 
@@ -94,7 +94,7 @@ def test_the_watchdog_is_silent_while_a_part_hangs(systemd: socket.socket) -> No
 @pytest.fixture
 def _stop_signals() -> Iterator[None]:
     """Keep the handlers of the test process, which a role replaces."""
-    handlers = {number: signal.getsignal(number) for number in stop_signals.NUMBERS}
+    handlers = {number: signal.getsignal(number) for number in service_manager.NUMBERS}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

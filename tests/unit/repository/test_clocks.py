@@ -27,7 +27,7 @@ TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 ALLOWED = {
     "scheduler/api/oidc.py": "how long a person may take to log in at a provider, within minutes",
     "scheduler/process/log_format.py": "the times in logs",
-    "scheduler/settings/log_copies.py": "how long a copy on this machine was not read",
+    "scheduler/settings/log_paths.py": "how long a copy on this machine was not read",
     "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",
     "scheduler/testing/runs.py": "a run in this process alone",
     "scheduler/cli/progress.py": "what a person is shown",
@@ -44,8 +44,8 @@ ALLOWED = {
     "workers/flower/queues.py": "what a person is shown",
     "workers/process/logs.py": "the times in logs",
     "scheduler/testing/in_memory/store.py": "a run in this process alone",
-    "workers/spark/clusters/signed.py": "until when a request to a Spark master is valid; the master compares",
-    "workers/spark/sessions/watch.py": "beside what a JVM of the same machine notes of its stages",
+    "workers/spark/clusters/standalone.py": "until when a request to a Spark master is valid; the master compares",
+    "workers/spark/sessions/task.py": "beside what a JVM of the same machine notes of its stages",
 }
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from paceline import DAG, BaseOperator, BaseSensorOperator
-from paceline.authoring.dag_arguments import DagArguments
+from paceline.authoring.dag import DagArguments
 from paceline.authoring.task_arguments import TaskArguments
 from paceline.operators import PythonOperator, SparkSubmitOperator
 from paceline.operators.python import PythonArguments
-from paceline.operators.spark_submit import SparkSubmitArguments
+from paceline.operators.spark import SparkSubmitArguments
 from paceline.sensors.base import SensorArguments
 
 PLACES = (

@@ -9,12 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 #: Threads that are no VitalThread, by file, with the reason.
 OTHERS = {
-    "scheduler/process/vital_thread.py": "the class itself",
+    "scheduler/process/health.py": "the class itself",
     "scheduler/process/masked_output.py": "lives as long as the log of a try; its end closes the pipe",
     "scheduler/process/health_server.py": "a server that does not answer is what the service manager looks for",
     "scheduler/process/service_manager.py": "a message that does not come is what systemd looks for",
     "scheduler/embedded/supervisor.py": "lives in the command of a person, which shows its errors",
-    "paceline/operators/streaming.py": "lives as long as a task",
+    "paceline/operators/spark.py": "lives as long as a task",
     "scheduler/store/worker/worker_connection.py": "closes one idle connection",
     "workers/waiter/waiter.py": "only names the trigger that blocks the event loop",
     "workers/process/progress.py": "lives as long as a task, whose progress it shows",
@@ -50,7 +50,7 @@ def test_every_thread_is_vital_or_has_a_reason_not_to_be() -> None:
 
 ENDS = """
 import time
-from scheduler.process.vital_thread import VitalThread
+from scheduler.process.health import VitalThread
 
 class Duty(VitalThread):
     def work(self):

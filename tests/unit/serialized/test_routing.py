@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from paceline.operators import SparkSubmitOperator
-from paceline.operators.pyspark import PySparkOperator
-from scheduler.serialized import routing
+from paceline.operators.spark import PySparkOperator
+from scheduler.serialized import authored
 from scheduler.settings import Core
 
 CORE = Core(heavy_spark_memory_mb=8192, heavy_spark_cores=8)
@@ -29,12 +29,12 @@ CORE = Core(heavy_spark_memory_mb=8192, heavy_spark_cores=8)
 def test_a_task_with_a_large_driver_or_large_executors_is_heavy(given: dict[str, Any], heavy: bool) -> None:
     queue = "spark-heavy" if heavy else "spark"
 
-    assert routing.default_queue(PySparkOperator(task_id="t", python_callable=print, **given), CORE) == queue
-    assert routing.default_queue(SparkSubmitOperator(task_id="t", application="/a.py", **given), CORE) == queue
+    assert authored.default_queue(PySparkOperator(task_id="t", python_callable=print, **given), CORE) == queue
+    assert authored.default_queue(SparkSubmitOperator(task_id="t", application="/a.py", **given), CORE) == queue
 
 
 @pytest.mark.parametrize(
     "given", [{"driver_memory": "9g"}, {"executor_memory": "9g"}, {"executor_cores": 8}, {"master": "local[8]"}]
 )
 def test_the_arguments_of_spark_submit_count_as_conf_does(given: dict[str, Any]) -> None:
-    assert routing.default_queue(SparkSubmitOperator(task_id="t", application="/a.py", **given), CORE) == "spark-heavy"
+    assert authored.default_queue(SparkSubmitOperator(task_id="t", application="/a.py", **given), CORE) == "spark-heavy"

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from scheduler import services as package
-from scheduler.services.closed_runs import STARTERS
+from scheduler.services.examination import STARTERS
 from scheduler.services.heartbeat import Heartbeat
 from scheduler.services.loop import services
 from scheduler.services.service import BaseService, Service, TimedService

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.settings import Settings
-from scheduler.telemetry import totals
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.exposition import Exposition
 from scheduler.telemetry.recorder import Recorder, Sample
+from scheduler.telemetry.totals import MOST_SERIES
 
 
 def on(settings: Settings, **values: object) -> Settings:
@@ -71,7 +71,7 @@ def test_scrapes_of_the_same_second_share_a_query(settings: Settings) -> None:
 
 def test_a_metric_with_too_many_label_sets_drops_new_ones_and_counts_them(settings: Settings) -> None:
     recorder = Recorder(on(settings))
-    for number in range(totals.MOST_SERIES + 5):
+    for number in range(MOST_SERIES + 5):
         recorder.record("ti.start", {"dag_id": "d", "task_id": str(number)}, 1)
     recorder.record("ti.start", {"dag_id": "d", "task_id": "0"}, 1)
     found = samples(Exposition(recorder, "airflow", gauges=None))

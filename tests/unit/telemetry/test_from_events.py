@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.store.read.event_feed import Event
-from scheduler.telemetry import from_events
+from scheduler.telemetry import event_metrics
 
 EVENT = Event(
     place="(0,1)", at=110.0, dag_run_id=1, task_instance_id=2, try_number=1, from_state="running", to_state="success", actor="w#1",
@@ -17,11 +17,11 @@ RUN = replace(EVENT, task_instance_id=None, task_id=None, from_state="running", 
 
 
 def counted(event: Event) -> dict[str, float]:
-    return {metric.name: value for metric, _, value in from_events.of_event(event, lambda *_: "PythonOperator")}
+    return {metric.name: value for metric, _, value in event_metrics.of_event(event, lambda *_: "PythonOperator")}
 
 
 def labels(event: Event, name: str) -> tuple[str, ...]:
-    return next(labels for metric, labels, _ in from_events.of_event(event, lambda *_: "PythonOperator") if metric.name == name)
+    return next(labels for metric, labels, _ in event_metrics.of_event(event, lambda *_: "PythonOperator") if metric.name == name)
 
 
 def test_a_success() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from paceline.exceptions import FailTask, TaskStopped, TaskTimeout
 from paceline.operators import process
 from scheduler.settings import Settings
-from workers.spark import archive, causes, java
+from workers.spark import causes, java
 from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Phase, Status
+from workers.spark.clusters.protocol import ApplicationError, ClusterUnreachableError, Phase, Status
 
 #: A pool process has ten seconds to react to a stop. Five are for the process group, these are for the cluster.
 CLUSTER_SHARE_S = 3.0
@@ -92,7 +92,7 @@ def binary_of(submission: Submission) -> str:
 
 
 def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
-    options = [] if submission.target.binary else archive.options(settings)
+    options = [] if submission.target.binary else java.archive_options(settings)
     return {**java.environment(java.find_java() or "java", *options), **submission.environment}
 
 

@@ -13,7 +13,7 @@ from scheduler.store.worker.external_jobs import ExternalJob
 from scheduler.store.worker.worker_connection import WorkerConnection
 from workers.process import progress
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import Ids, Status
+from workers.spark.clusters.protocol import Ids, Status
 
 
 class Jobs:

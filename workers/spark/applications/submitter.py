@@ -8,7 +8,7 @@ from paceline.authoring import context
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
-from paceline.operators.spark_submit import SUBMITTER, SparkOperator
+from paceline.operators.spark import SUBMITTER, SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
@@ -16,10 +16,17 @@ from workers.spark import conf, java, reachable
 from workers.spark.applications import driver
 from workers.spark.applications.jobs import Jobs
 from workers.spark.applications.tracking import Followed, end_for, say
-from workers.spark.clusters import command, registry, rest, target
+from workers.spark.clusters import calls, command, target
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
+from workers.spark.clusters.protocol import (
+    ApplicationError,
+    Cluster,
+    ClusterUnreachableError,
+    Ids,
+    Phase,
+    Status,
+    StatusUnknownError,
+)
 
 #: Seconds for each request to the UI of an application.
 UI_TIMEOUT_S = 2.0
@@ -32,7 +39,7 @@ def run(
     jobs: Jobs,
     run_operator: Callable[[AbstractOperator, context.Context], object],
 ) -> object:
-    """Run a task of the operators in paceline/operators/spark_submit; `run_operator` is the part that all runtimes share."""
+    """Run a task of the operators in paceline/operators/spark; `run_operator` is the part that all runtimes share."""
     return run_operator(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 
 
@@ -40,7 +47,7 @@ class Submitter:
     """The function that a rendered operator calls."""
 
     def __init__(
-        self, values: Mapping[str, Any], settings: Settings, jobs: Jobs, cluster_of: registry.ClusterOf = registry.of
+        self, values: Mapping[str, Any], settings: Settings, jobs: Jobs, cluster_of: target.ClusterOf = target.cluster_of
     ) -> None:
         self._cluster_of = cluster_of
         self._values = values
@@ -190,12 +197,12 @@ def _progress(ids: Ids, *, jobs: bool = False) -> progress.Progress | None:
     if ids.ui_url is None:
         return None
     base = f"{ids.ui_url.rstrip('/')}/api/v1/applications"
-    application_id = ids.application_id or _only(rest.ask(base, timeout_s=UI_TIMEOUT_S))
+    application_id = ids.application_id or _only(calls.ask(base, timeout_s=UI_TIMEOUT_S))
     if application_id is None:
         return None
-    stages: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
-    executors: list[dict[str, Any]] = rest.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
-    ran = rest.ask(f"{base}/{application_id}/jobs", timeout_s=UI_TIMEOUT_S) if jobs else ()
+    stages: list[dict[str, Any]] = calls.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
+    executors: list[dict[str, Any]] = calls.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
+    ran = calls.ask(f"{base}/{application_id}/jobs", timeout_s=UI_TIMEOUT_S) if jobs else ()
     about = {"application_id": application_id, "ui_url": ids.ui_url, "jobs": progress.of_jobs(ran)}
     return progress.of_stages(stages, executors, **about)
 

@@ -1,22 +1,65 @@
 """Following an application in a cluster to its end, or ending it. An unknown status is never treated as final."""
 
 import contextlib
+import functools
+import re
+import threading
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
 from paceline.exceptions import StaleTryError
+from scheduler.process.health import VitalThread
+from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
+from scheduler.store.worker import external_jobs
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers.process.logs import stamp
+from workers.process import secrets_backend
+from workers.process.logs import stamp, worker_log
 from workers.spark import causes
-from workers.spark.applications import lines
-from workers.spark.applications.jobs import Jobs, ids_of
-from workers.spark.clusters import calls
-from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
+from workers.spark.applications.jobs import Jobs, ids_of, write
+from workers.spark.clusters import calls, target
+from workers.spark.clusters.protocol import (
+    ApplicationLivesError,
+    Cluster,
+    ClusterUnreachableError,
+    Ids,
+    Phase,
+    Status,
+    StatusUnknownError,
+    UnknownClusterError,
+)
+
+_APPLICATION = re.compile(
+    r"\b[Aa]pp(?:lication)? I[Dd]:? (app-\d+-\d+|local-\d+|spark-\w+)\b|Submitted application (application_\d+_\d+)"
+)
+#: Spark 3 and spark-sql print the URL of the UI. Spark 4 prints only the port; the caller has the host.
+_UI = re.compile(r"(?:SparkUI\b.{0,60}? started|Spark Web UI available) at (https?://[^\s,]+)")
+_PORT = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
+#: The output of spark-sql for a statement that failed: the error with its class, without a stack trace.
+_ERROR = re.compile(r"^\[[A-Z0-9_.]+\] .+", re.MULTILINE)
+
+
+def ids_in(text: str, host: str | None) -> Ids:
+    """The IDs in the output of a driver that runs on `host`."""
+    application, ui = _APPLICATION.search(text), _UI.search(text)
+    url = ui[1] if ui else None
+    if url is None and host is not None and (port := _PORT.search(text)):
+        url = f"http://{host}:{port[1]}"
+    return Ids(application_id=(application[1] or application[2]) if application else None, ui_url=url)
+
+
+def error_in(text: str) -> str | None:
+    """The last error on a line of its own, as spark-sql prints it."""
+    errors = _ERROR.findall(text)
+    return str(errors[-1]) if errors else None
+
 
 R = TypeVar("R")
 
@@ -214,7 +257,7 @@ class Followed:
     def read_output(self, text: str, host: str | None) -> None:
         """Read output of its driver on `host`: store new IDs, and remember the last lines."""
         self.tail.extend(text.splitlines(keepends=True))
-        ids = lines.ids_in(text, host)
+        ids = ids_in(text, host)
         if self.ids.known(ids) != self.ids:
             self.note(Status(Phase.RUNNING, "", ids))
 
@@ -222,7 +265,7 @@ class Followed:
     def cause(self) -> str:
         """Why it failed, in a sentence or two."""
         text = "".join(self.tail)
-        alone = lines.error(text)
+        alone = error_in(text)
         return causes.of_text(text) or (causes.sentence(alone) if alone else "its output is above.")
 
     def _pass_output(self) -> bool:
@@ -256,3 +299,63 @@ def end_for(interruption: BaseException, followed: Followed, within_s: float) ->
     except ApplicationLivesError as lives:
         say(str(lives), level="ERROR")
         interruption.args = (f"{interruption} {lives}",)
+
+
+class ReaperJobs(Jobs):
+    """The storage of applications that a reaper has taken over. It cannot submit any."""
+
+    def __init__(self, ask: external_jobs.Ask) -> None:
+        self._ask = ask
+
+    def take_over(self, job: ExternalJob) -> ExternalJob | None:
+        return external_jobs.take_abandoned(self._ask, job, reaper=str(uuid.uuid4()))
+
+    def note(self, job: ExternalJob, status: Status) -> bool:
+        return write(self._ask, job, status)
+
+    def follows(self, job: ExternalJob) -> bool:
+        return external_jobs.held(self._ask, job)
+
+
+class Reaper(VitalThread):
+    """A thread of the worker process. It ends only applications of the worker's own queues, whose clusters it can reach."""
+
+    def __init__(self, engine: Engine, queues: Sequence[str], settings: Settings, stopping: Callable[[], bool]) -> None:
+        super().__init__(name="reaper", daemon=True)
+        self._ask = external_jobs.by_engine(engine)
+        self._queues = queues
+        self._settings = settings.spark
+        self._password = functools.partial(secrets_backend.password, settings, self._ask)
+        self._jobs = ReaperJobs(self._ask)
+        self._stopping = stopping
+        self._done = threading.Event()
+
+    def end(self) -> None:
+        self._done.set()
+
+    def work(self) -> None:
+        while not self._done.wait(self._settings.abandoned_check_interval):
+            if self._stopping():
+                continue
+            try:
+                self.look()
+            except DBAPIError:
+                continue  # the heartbeat logs it; the next iteration tries again
+            except Exception:
+                worker_log.exception("the search for abandoned Spark applications failed; it will be repeated")
+
+    def look(self) -> int:
+        """End the applications that are abandoned now, and return their number."""
+        jobs = (self._jobs.take_over(job) for job in external_jobs.abandoned(self._ask, self._queues))
+        return sum(self._end(job) for job in jobs if job is not None)
+
+    def _end(self, job: ExternalJob) -> bool:
+        try:
+            cluster = target.cluster_of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
+            followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
+            followed.end()
+        except (ApplicationLivesError, UnknownClusterError) as error:
+            worker_log.warning("%s", error)
+            return False
+        worker_log.info("ended the abandoned Spark application %s of task instance %d", followed.ids, job.ti_id)
+        return True

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline import secrets_masker
 from paceline.exceptions import FailTask
-from paceline.operators.spark_submit import SparkOperator, SparkSqlOperator
+from paceline.operators.spark import SparkOperator, SparkSqlOperator
 from workers.spark import conf as confs
 
 SQL_CLASS = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"

@@ -13,8 +13,7 @@ from paceline.exceptions import FailTask
 from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.local import Local, running
-from workers.spark.clusters.protocol import Password
-from workers.spark.clusters.status import ClusterUnreachableError, Ids
+from workers.spark.clusters.protocol import ClusterUnreachableError, Ids, Password
 
 #: Seconds in which a server must close a session.
 INTERRUPT_S = 10.0

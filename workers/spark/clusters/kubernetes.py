@@ -8,8 +8,7 @@ from typing import Any
 
 from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster, Password, Run
-from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
+from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
 
 LABEL = "paceline-try"
 #: The container of the driver in its pod, which may have sidecars.

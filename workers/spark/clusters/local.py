@@ -8,9 +8,8 @@ import psutil
 
 from workers.spark import conf
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters.status import Ids, Phase, Status
-from workers.supervision.orphans import kill_tree
+from workers.spark.clusters.protocol import Cluster, Ids, Phase, Status
+from workers.supervision.descendants import kill_tree
 
 
 class Local(Cluster):

@@ -1,17 +1,53 @@
 """Spark standalone: applications are submitted over the REST server of the master, and read from it and the JSON of its page."""
 
+import base64
 import functools
+import hashlib
+import hmac
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from paceline.exceptions import FailTask
-from workers.spark.clusters import command, rest, signed
+from workers.spark.clusters import calls, command
 from workers.spark.clusters.command import AS_CONF, Submission
-from workers.spark.clusters.protocol import Cluster, Password, Run
-from workers.spark.clusters.status import ENDS, ClusterUnreachableError, Ids, Phase, Status
+from workers.spark.clusters.protocol import ENDS, Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
+
+#: Java rejects a shorter key for HMAC-SHA256.
+KEY_BYTES = 32
+#: Seconds for which a signature is valid; the clocks of two machines may differ by less.
+VALID_S = 300
+
+
+def signed_headers(conn_id: str, password: str | None) -> dict[str, str]:
+    """The header that proves the password of a connection without sending it; FailTask if it is not a valid key."""
+    if not password:
+        return {}
+    try:
+        key = base64.urlsafe_b64decode(password + "=" * (-len(password) % 4))
+    except ValueError:
+        key = b""
+    if len(key) < KEY_BYTES:
+        raise FailTask(
+            f"The password of connection {conn_id!r} signs requests to the Spark master, so it must be {KEY_BYTES} bytes or more "
+            "in URL-safe base64: set it to the JWSFilter.param.secretKey of the master."
+        )
+    claims = {"exp": int(time.time()) + VALID_S}
+    signed = f"{_encoded({'alg': 'HS256', 'typ': 'JWT'})}.{_encoded(claims)}"
+    return {"Authorization": f"Bearer {signed}.{_base64(hmac.digest(key, signed.encode(), hashlib.sha256))}"}
+
+
+def _encoded(value: object) -> str:
+    return _base64(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
 
 R = TypeVar("R")
 
@@ -64,7 +100,7 @@ class Standalone(Cluster):
         body, headers = request(submission), self._headers()
         for number, base in enumerate(self._rest, 1):
             try:
-                return created(rest.ask_object(f"{base}/create", body=body, headers=headers))
+                return created(calls.ask_object(f"{base}/create", body=body, headers=headers))
             except ClusterUnreachableError as error:
                 # If a master may have accepted it, no other one is tried: then there could be two drivers.
                 if not error.refused or number == len(self._rest):
@@ -90,7 +126,7 @@ class Standalone(Cluster):
             self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
         elif ids.application_id is not None:
             # For a driver in client mode, the page has a button but the REST server no call.
-            self._each(self._pages, lambda page: rest.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
+            self._each(self._pages, lambda page: calls.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
 
     def driver_host(self, ids: Ids) -> str | None:
         return self._host
@@ -124,14 +160,15 @@ class Standalone(Cluster):
         return None
 
     def _page(self) -> dict[str, Any]:
-        return self._each(self._pages, lambda page: alive(rest.ask_object(f"{page}/json/"), page))
+        return self._each(self._pages, lambda page: alive(calls.ask_object(f"{page}/json/"), page))
 
     def _ask(self, path: str, action: str, body: object = None) -> dict[str, Any]:
         headers = self._headers()
-        return self._each(self._rest, lambda base: of_action(rest.ask_object(f"{base}/{path}", body=body, headers=headers), action))
+        answer = functools.partial(calls.ask_object, body=body, headers=headers)
+        return self._each(self._rest, lambda base: of_action(answer(f"{base}/{path}"), action))
 
     def _headers(self) -> dict[str, str]:
-        return signed.headers(self._conn_id, self._password(self._conn_id)) if self._conn_id else {}
+        return signed_headers(self._conn_id, self._password(self._conn_id)) if self._conn_id else {}
 
     def _each(self, addresses: Sequence[str], ask: Callable[[str], R]) -> R:
         """The first answer of several masters."""
@@ -287,7 +324,7 @@ def _command_line(page: str, driver_id: str) -> str | None:
     text, seen = "", {"stderr": 0}
     while COMMAND_END not in text:
         url = f"{page}/log/?driverId={driver_id}&logType=stderr&offset={seen['stderr']}&byteLength={HEAD_BYTES}"
-        new = new_text(rest.text(url), "stderr", seen)
+        new = new_text(calls.text(url), "stderr", seen)
         if not new:
             return None
         text += new
@@ -300,7 +337,7 @@ def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> s
     for _ in range(MOST_CHUNKS):
         offset = seen.get(kind, 0)
         url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
-        parts.append(new_text(rest.text(url), kind, seen))
+        parts.append(new_text(calls.text(url), kind, seen))
         if seen.get(kind, 0) - offset < CHUNK_BYTES:
             break
     return "".join(parts)

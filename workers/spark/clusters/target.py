@@ -1,13 +1,38 @@
 """The target of an application, from its operator and connection. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask
 from workers.spark.clusters.command import Target
-from workers.spark.clusters.registry import CLUSTERS
+from workers.spark.clusters.connect import Connect
+from workers.spark.clusters.kubernetes import Kubernetes
+from workers.spark.clusters.local import Local
+from workers.spark.clusters.protocol import Cluster, Password, UnknownClusterError
+from workers.spark.clusters.standalone import Standalone
+from workers.spark.clusters.yarn import Yarn
+
+#: The arguments are those of `of`.
+ClusterOf = Callable[[str, str, Mapping[str, str], str, Password], Cluster]
+CLUSTERS: Mapping[str, type[Cluster]] = {
+    "local": Local,
+    "standalone": Standalone,
+    "yarn": Yarn,
+    "kubernetes": Kubernetes,
+    "connect": Connect,
+}
+
+
+def cluster_of(kind: str, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> Cluster:
+    """The cluster of a target, or of the stored row of an application; UnknownClusterError."""
+    if kind not in CLUSTERS:
+        raise UnknownClusterError(
+            f"This worker has no Spark master of the kind {kind!r} ({address}): upgrade it to the release that used it."
+        )
+    return CLUSTERS[kind](address, reach, deploy_mode, password)
+
 
 DEFAULT_MASTER = "local[*]"
 STANDALONE_PORT = 7077

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from workers.spark.clusters import calls, rest
+from workers.spark.clusters import calls
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.protocol import Cluster, Password, Run
-from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
+from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
 
 #: The heading of a list of applications.
 _LIST_HEAD = re.compile(r"^Total number of applications\b", re.MULTILINE)
@@ -50,14 +49,14 @@ class Yarn(Cluster):
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         if self._rest:
-            return found(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
+            return found(calls.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
         return listed(self._call("application", "-list", "-appStates", "ALL", "-appTags", tag))
 
     def status(self, ids: Ids, tag: str) -> Status:
         if ids.application_id is None:
             return Status(Phase.UNKNOWN, "its application ID is not known", ids)
         if self._rest:
-            return of_answer(rest.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
+            return of_answer(calls.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
         return of_report(self._call("application", "-status", ids.application_id))
 
     def kill(self, ids: Ids) -> None:
@@ -65,7 +64,7 @@ class Yarn(Cluster):
             return
         if self._rest:
             url = f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}/state"
-            rest.text(url, body={"state": "KILLED"}, method="PUT")
+            calls.text(url, body={"state": "KILLED"}, method="PUT")
         else:
             self._call("application", "-kill", ids.application_id)
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers.spark.sessions import python_daemons
+from workers.spark.sessions.jvm_shared import end_idle_workers, field
 from workers.spark.sessions.session_pool import WarmJvm
 
 #: Seconds in which a JVM must cancel the jobs of an ended task.
@@ -48,7 +48,7 @@ class State:
                 context.removeSparkListener(listener)
         if context.getCheckpointDir().isDefined():
             context.setCheckpointDir(None)
-        python_daemons.end_idle_workers(warm.classes, context)
+        end_idle_workers(warm.classes, context)
         unfit = self._close_file_systems()
         self._restore_hadoop(context.hadoopConfiguration())
         _restore_python(warm)
@@ -144,7 +144,6 @@ class State:
 
 def _cached_file_systems(warm: WarmJvm) -> Any:
     """The file systems in Hadoop's cache, which has no API that lists them."""
-    field = python_daemons.field
     cache = field(warm.classes, "org.apache.hadoop.fs.FileSystem", "CACHE").get(None)
     return field(warm.classes, "org.apache.hadoop.fs.FileSystem$Cache", "map").get(cache).values()
 

@@ -1,11 +1,15 @@
 """The Python side of PySpark before a task: its modules, classes and objects are shared by tasks, which may change them."""
 
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from paceline.exceptions import TaskStopped, TaskTimeout
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 PACKAGES = frozenset({"pyspark", "py4j"})
 
@@ -55,3 +59,37 @@ def _ignore_end_of_jvm(server: Any) -> None:
             handle_error(request, address)
 
     server.handle_error = handle
+
+
+def keep_texts(error: BaseException) -> None:
+    """Store the current messages of `error` and its causes, so that they do not need the JVM any more."""
+    for link in chain(error):
+        if type(link).__module__.partition(".")[0] in PACKAGES:
+            _keep_text(link)
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and all of its causes."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        link = left.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            left += [link.__cause__, link.__context__, *(link.exceptions if isinstance(link, BaseExceptionGroup) else ())]
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether a timeout or a stop is among its causes; py4j wraps an interruption of its calls."""
+    return any(isinstance(link, TaskTimeout | TaskStopped) for link in chain(error))
+
+
+def _keep_text(error: BaseException) -> None:
+    try:
+        text = str(error)
+    except Exception:
+        text = str(getattr(error, "errmsg", None) or getattr(error, "_desc", None) or "the message is lost, since the JVM ended")
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__str__": lambda _: text}
+    error.__class__ = type(kind.__name__, (kind,), names)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workers.process.threads import ENDING_S, Threads
+from workers.process.guard import ENDING_S, Threads
 from workers.spark import causes
-from workers.spark.sessions import error_texts, python_side
+from workers.spark.sessions import python_side
 from workers.spark.sessions.jvm_state import CANCEL_S, PAUSE_S, State
 from workers.spark.sessions.session_pool import ANSWER_S, JVM_ERROR, JVM_FAILED, WarmJvm
 
@@ -81,11 +81,11 @@ def interrupted(error: BaseException) -> bool:
     """Whether `error` was caused by a timeout, a stop, or a broken connection to the JVM."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
-    if error_texts.is_interruption(error):
+    if python_side.is_interruption(error):
         return True
     return any(
         isinstance(link, Py4JNetworkError) or (type(link) is Py4JError and NO_ANSWER.fullmatch(str(link)) is not None)
-        for link in error_texts.chain(error)
+        for link in python_side.chain(error)
     )
 
 

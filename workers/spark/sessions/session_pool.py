@@ -17,9 +17,9 @@ from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
 from workers.process.logs import worker_log
 from workers.spark import causes, reachable
-from workers.spark.sessions import error_texts, python_daemons, threads
+from workers.spark.sessions import jvm_shared, python_side
 from workers.spark.sessions.jvm import Jvm, JvmError
-from workers.spark.sessions.log_levels import LogLevels
+from workers.spark.sessions.jvm_shared import LogLevels
 from workers.spark.sessions.python_side import PythonSide, restore_modules
 
 if TYPE_CHECKING:
@@ -148,11 +148,11 @@ def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
                 activate(warm)
                 if warm.stopped:
                     warm.renew()
-                why = python_daemons.ended(warm.classes, warm.context)
+                why = jvm_shared.why_python_ended(warm.classes, warm.context)
         if why is None:
             return True
     except BaseException as error:
-        if error_texts.is_interruption(error) or not isinstance(error, Exception):
+        if python_side.is_interruption(error) or not isinstance(error, Exception):
             end(warm, "taking it for another task was interrupted")
             raise
         why = f"it could not be taken for another task ({causes.first_line(error)})"
@@ -174,9 +174,9 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, op
         warm.check(own)
         warm.levels = LogLevels(warm.classes)
         warm.renew()
-        threads.end_idle_soon(warm.classes)
+        jvm_shared.end_idle_threads_soon(warm.classes)
     except BaseException as error:
-        error_texts.keep(error)
+        python_side.keep_texts(error)
         failure = _failure(warm, error)
         end(warm)
         if failure is None:
@@ -187,7 +187,7 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, op
 
 def _failure(warm: WarmJvm, error: BaseException) -> JvmError | None:
     """The error to raise if there is no SparkContext, without the Java stack, which is in the log; None to raise `error`."""
-    if isinstance(error, PacelineError) or not isinstance(error, Exception) or error_texts.is_interruption(error):
+    if isinstance(error, PacelineError) or not isinstance(error, Exception) or python_side.is_interruption(error):
         return None
     return JvmError(f"Spark did not start: {causes.of_error(error, warm.jvm.recent_output()) or causes.first_line(error)}")
 

@@ -1,8 +1,10 @@
 """Runs PySpark tasks: each has a new session, in a warm JVM of the pool process or in a new one."""
 
 import contextlib
+import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,12 +14,12 @@ from paceline.authoring import context
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
-from workers.process import trace_properties
+from workers.process import progress, trace_properties
 from workers.process.guard import Logging
 from workers.process.logs import stamp, worker_log
-from workers.process.progress import Look
-from workers.spark import archive, causes, conf, frames
-from workers.spark.sessions import configuration, error_texts, jvm_state, python_side, session, session_pool, watch
+from workers.process.progress import Look, Progress
+from workers.spark import causes, conf, frames, java
+from workers.spark.sessions import configuration, jvm_state, python_side, session, session_pool
 from workers.spark.sessions.jvm import JvmError
 from workers.spark.sessions.session_pool import WarmJvm
 
@@ -47,7 +49,7 @@ def run(
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
     keep = settings.spark.warm and getattr(operator, "warm", True)
-    options = archive.options(settings)
+    options = java.archive_options(settings)
 
     def take() -> WarmJvm:
         return (session_pool.take if keep else session_pool.start)(jvm_conf, for_jvm, settings.spark, options)
@@ -65,7 +67,7 @@ def run(
             _pickle_by_value(settings.dags_folder)
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
-            with watched(watch.look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
+            with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
                 result = run_operator(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
@@ -97,7 +99,7 @@ def _begun(
             _keep_text(warm, error)
             _output[:] = [warm.jvm.recent_output()]
             session_pool.drop(warm, f"it created no session ({type(error).__name__})")
-            if warm.tasks == 0 or not isinstance(error, Exception) or error_texts.is_interruption(error):
+            if warm.tasks == 0 or not isinstance(error, Exception) or python_side.is_interruption(error):
                 raise
             worker_log.warning("a used JVM created no session (%s): starting a new JVM", causes.first_line(error))
 
@@ -113,7 +115,7 @@ def _warn_about_tables() -> None:
 
 def _keep_text(warm: WarmJvm, error: BaseException) -> None:
     with contextlib.suppress(JvmError), warm.jvm.must_answer(session_pool.ANSWER_S):
-        error_texts.keep(error)
+        python_side.keep_texts(error)
 
 
 def cause(error: BaseException) -> str | None:
@@ -135,3 +137,69 @@ def _pickle_by_value(folder: Path) -> None:
     for module in list(sys.modules.values()):
         if str(getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
             cloudpickle.register_pickle_by_value(module)
+
+
+#: Milliseconds to wait for the events of the previous task, which the store counts a moment later.
+EVENTS_MS = 1000
+#: The states of a stage that does not change any more.
+ENDED = ("COMPLETE", "FAILED")
+
+
+def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
+    """The progress of all work that starts from now on, since a JVM runs one task at a time; with `jobs`, each job too.
+
+    The store keeps only the newest stages (spark.ui.retainedStages), so those that it drops are added up here. It also drops some
+    between two readings, of which only the number is known.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    since_ms = int(time.time() * 1000)
+    mapper: list[Any] = []
+    with contextlib.suppress(Py4JJavaError):  # a timeout: then a stage of the previous task may count
+        warm.context.listenerBus().waitUntilEmpty(EVENTS_MS)
+    completed_before = _completed(warm)
+    ended: dict[tuple[int, int], dict[str, Any]] = {}
+    dropped = Progress()
+
+    def current() -> Progress | None:
+        nonlocal dropped
+        if not mapper:
+            mapper.append(_mapper(warm))
+        store = warm.context.statusStore()
+        none = warm.jvm.gateway.new_array(warm.classes.double, 0)
+        stages = json.loads(mapper[0].writeValueAsString(store.stageList(None, False, False, none, None)))
+        stages = [stage for stage in stages if (stage["submissionTime"] or 0) >= since_ms]
+        by_key = {(stage["stageId"], stage["attemptId"]): stage for stage in stages}
+        dropped += progress.of_stages([ended.pop(key) for key in ended.keys() - by_key.keys()], [])
+        ended.update((key, stage) for key, stage in by_key.items() if stage["status"] in ENDED)
+        if not stages:
+            return None
+        executors = json.loads(mapper[0].writeValueAsString(store.executorList(False)))
+        executors = [each for each in executors if each["isActive"] or (each.get("removeTime") or 0) >= since_ms]
+        about: dict[str, Any] = {"application_id": warm.context.applicationId(), "ui_url": _ui_url(warm)}
+        if jobs:
+            ran = json.loads(mapper[0].writeValueAsString(store.jobsList(None)))
+            about["jobs"] = progress.of_jobs([job for job in ran if (job["submissionTime"] or 0) >= since_ms])
+        now = progress.of_stages(stages, executors, **about) + dropped
+        unseen = max(_completed(warm) - completed_before - now.stages_done, 0)
+        return now + Progress(stages=unseen, stages_done=unseen)
+
+    return current
+
+
+def _completed(warm: WarmJvm) -> int:
+    """How many stages the application has completed."""
+    return int(warm.context.statusStore().appSummary().numCompletedStages())
+
+
+def _ui_url(warm: WarmJvm) -> str | None:
+    url = warm.context.uiWebUrl()
+    return str(url.get()) if url.isDefined() else None
+
+
+def _mapper(warm: WarmJvm) -> Any:
+    """A mapper of Scala objects to JSON, in the form of Spark's REST API."""
+    jackson = warm.classes.com.fasterxml.jackson
+    mapper = jackson.databind.ObjectMapper()
+    mapper.registerModule(getattr(getattr(jackson.module.scala, "DefaultScalaModule$"), "MODULE$"))
+    return mapper

@@ -10,7 +10,7 @@ from support.scenario import Scenario, dag
 from support.tries import NOON, Ti, run
 
 from paceline import DAG
-from paceline.authoring.external import Target
+from paceline.authoring.triggers import Target
 from paceline.exceptions import ExternalTaskFailedError, FailTask
 from paceline.operators import TriggerDagRunOperator
 from paceline.sensors import ExternalTaskSensor

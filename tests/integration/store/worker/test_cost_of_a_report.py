@@ -11,10 +11,10 @@ from support.scenario import Scenario, dag
 from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.store.db.prepared import Prepared
 from scheduler.store.worker import hot_statements
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.hot_statements import Prepared
 from workers.task.follow import Follower
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.

@@ -6,7 +6,7 @@ from support.run_actions import clear_
 from support.scenario import Scenario, chain
 
 from paceline.states import TaskState
-from scheduler.store.worker import state_store
+from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Claim, Ending
 
 URI = "s3://lake"
@@ -22,13 +22,13 @@ def test_the_values_of_a_task_outlive_a_clear_and_those_of_an_asset_its_run(scen
     """As in Airflow 3.3.2, which keeps both when a task instance is cleared, and deletes those of a task with its run."""
 
     def get(claim: Claim, uri: str | None) -> Any:
-        return state_store.get(scenario.hot, claim, uri, "k", default="none")
+        return xcoms.get(scenario.hot, claim, uri, "k", default="none")
 
     scenario.add(chain("c", 1))
     scenario.trigger("c", run_id="r1")
     first = claimed(scenario)
     for uri in (None, URI):
-        state_store.put(scenario.hot, first, uri, "k", '{"id": 7}', expires_in_s=None)
+        xcoms.put(scenario.hot, first, uri, "k", '{"id": 7}', expires_in_s=None)
     assert scenario.follower.report(first, Ending(TaskState.SUCCESS))
     scenario.run_to_end()
 
@@ -54,5 +54,5 @@ def test_a_value_that_has_expired_is_not_read_and_a_new_value_replaces_it(scenar
     scenario.trigger("c", run_id="r1")
     claim = claimed(scenario)
     for seconds, value in ((1e-6, "none"), (3600.0, 1), (None, 1)):
-        state_store.put(scenario.hot, claim, None, "k", "1", expires_in_s=seconds)
-        assert state_store.get(scenario.hot, claim, None, "k", default="none") == value
+        xcoms.put(scenario.hot, claim, None, "k", "1", expires_in_s=seconds)
+        assert xcoms.get(scenario.hot, claim, None, "k", default="none") == value

@@ -16,13 +16,13 @@ from support.run_actions import push, running
 from support.scenario import Scenario, dag, of, pool_process, product
 from support.waiting import eventually
 
-from paceline.authoring.external import Target
+from paceline.authoring.triggers import Target
 from paceline.states import TaskState as S
 from scheduler.dagfiles.load import load
 from scheduler.messaging import wakeups
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.dags.versions import Versions
+from scheduler.store.dags.dags import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.upkeep import processes

@@ -15,10 +15,10 @@ from paceline.states import TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals, dispatches, external_jobs, state_store, xcoms
+from scheduler.store.worker import deferrals, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
 from scheduler.store.worker.deferrals import Fired
-from scheduler.store.worker.progress import ProgressWriter
+from scheduler.store.worker.dispatches import ProgressWriter
 from workers.task import triggered_runs
 
 Write = Callable[[Scenario, Claim], object]
@@ -61,10 +61,10 @@ WRITES: Mapping[str, Write] = {
     "repeat a claim": lambda s, c: dispatches.claim_again(s.hot, c),
     "set a variable": lambda s, c: s.hot.write(c.writer, variables.WRITE_OF_TASK, ("kept", c.dispatch_id, None)),
     "delete a variable": lambda s, c: s.hot.write(c.writer, variables.DELETE_OF_TASK, ("kept",)),
-    "set the state of a task": lambda s, c: state_store.put(s.hot, c, None, "kept", f'"{c.dispatch_id}"', expires_in_s=None),
-    "delete the state of a task": lambda s, c: state_store.delete(s.hot, c, None, None),
-    "set the state of an asset": lambda s, c: state_store.put(s.hot, c, "s3://a", "kept", f'"{c.dispatch_id}"', expires_in_s=None),
-    "delete the state of an asset": lambda s, c: state_store.delete(s.hot, c, "s3://a", "kept"),
+    "set the state of a task": lambda s, c: xcoms.put(s.hot, c, None, "kept", f'"{c.dispatch_id}"', expires_in_s=None),
+    "delete the state of a task": lambda s, c: xcoms.delete(s.hot, c, None, None),
+    "set the state of an asset": lambda s, c: xcoms.put(s.hot, c, "s3://a", "kept", f'"{c.dispatch_id}"', expires_in_s=None),
+    "delete the state of an asset": lambda s, c: xcoms.delete(s.hot, c, "s3://a", "kept"),
     "write progress": write_progress,
     "trigger a run": trigger,
     "clear a run": lambda s, c: trigger(s, c, reset=True, run_id="there"),

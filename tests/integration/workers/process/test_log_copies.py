@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.settings import Settings, log_copies, log_paths
+from scheduler.settings import Settings, log_paths
 from workers.process import log_copies as copying
 from workers.process.log_copies import LogCopies, Notes
 
@@ -16,7 +16,7 @@ NAMES = {"dag_id": "d", "run_id": "r?*/x", "task_id": "t", "map_index": -1}
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read checks the file system of the copies."""
-    monkeypatch.setattr(log_copies, "FRESH_S", 0.0)
+    monkeypatch.setattr(log_paths, "FRESH_S", 0.0)
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def test_a_log_that_ended_is_read_from_another_machine(settings: Settings, tmp_p
     Notes(settings, os.getpid()).add(str(log(settings)))
     rounds(LogCopies(settings, list))
     other = elsewhere(settings, tmp_path / "other")
-    found = log_copies.local(other, log(other))
+    found = log_paths.local(other, log(other))
 
     assert found.read_text() == "line\n" and found != log(other)
-    assert log_copies.local(settings, log(settings)) == log(settings)
-    assert log_copies.local(other, log(other, 2)) == log(other, 2)
+    assert log_paths.local(settings, log(settings)) == log(settings)
+    assert log_paths.local(other, log(other, 2)) == log(other, 2)
     assert not list(settings.run_folder.glob("logs-*"))
 
 
@@ -67,16 +67,16 @@ def test_a_running_log_is_copied_when_it_grows_and_once_more_when_its_process_wa
     copies = LogCopies(settings, lambda: running)
     other = elsewhere(settings, tmp_path / "other")
     rounds(copies, 1)
-    assert log_copies.local(other, log(other)).read_text() == "1\n"
+    assert log_paths.local(other, log(other)).read_text() == "1\n"
 
     write(log(settings), "1\n2\n")
     rounds(copies, 1)
-    assert log_copies.local(other, log(other)).read_text() == "1\n2\n"
+    assert log_paths.local(other, log(other)).read_text() == "1\n2\n"
     write(log(settings), "1\n2\nkilled\n")
     running.clear()
     rounds(copies, 1)
 
-    assert log_copies.local(other, log(other)).read_text() == "1\n2\nkilled\n"
+    assert log_paths.local(other, log(other)).read_text() == "1\n2\nkilled\n"
 
 
 def test_a_copy_to_an_unreachable_file_system_is_retried(settings: Settings, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_a_copy_to_an_unreachable_file_system_is_retried(settings: Settings, tmp
     (tmp_path / "copies").touch()
     rounds(copies, 3)
     other = elsewhere(settings, tmp_path / "other")
-    assert not log_copies.local(other, log(other)).exists()
+    assert not log_paths.local(other, log(other)).exists()
     assert list(settings.run_folder.glob("logs-*")), "the notes are gone before the copies are there"
 
     (tmp_path / "copies").unlink()
     rounds(copies)
-    assert log_copies.local(other, log(other)).read_text() == "line\n"
+    assert log_paths.local(other, log(other)).read_text() == "line\n"
     assert not list(settings.run_folder.glob("logs-*"))
 
 
@@ -108,7 +108,7 @@ def test_the_notes_of_a_killed_worker_are_adopted(settings: Settings, tmp_path: 
     rounds(copies)
     other = elsewhere(settings, tmp_path / "other")
 
-    assert log_copies.local(other, log(other)).read_text() == "line\n"
+    assert log_paths.local(other, log(other)).read_text() == "line\n"
 
 
 def test_only_files_of_the_logs_folder_are_copied(settings: Settings, tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_deleting_a_run_deletes_its_copies(settings: Settings, tmp_path: Path) -
     write(log(settings), "line\n")
     Notes(settings, os.getpid()).add(str(log(settings)))
     rounds(LogCopies(settings, list))
-    log_copies.delete_run(settings, "d", "r?*/x")
-    log_copies.delete_run(settings, "d", "never")
+    log_paths.delete_run(settings, "d", "r?*/x")
+    log_paths.delete_run(settings, "d", "never")
     other = elsewhere(settings, tmp_path / "other")
 
-    assert not log_copies.local(other, log(other)).exists()
+    assert not log_paths.local(other, log(other)).exists()
     assert copying.started(settings.model_copy(update={"logs": settings.logs.model_copy(update={"url": None})}), list) is None

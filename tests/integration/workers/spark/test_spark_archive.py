@@ -11,7 +11,7 @@ from support.faulty import FULL
 from scheduler.cli import paceline
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.spark import archive
+from workers.spark import java
 from workers.spark.sessions import archiving, configuration, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 
@@ -41,7 +41,7 @@ def started(settings: Settings) -> Iterator[Any]:
     jvms: list[WarmJvm] = []
 
     def start(mine: Settings = settings) -> WarmJvm:
-        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, mine.spark, archive.options(mine)))
+        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, mine.spark, java.archive_options(mine)))
         return jvms[-1]
 
     yield start
@@ -81,7 +81,7 @@ def test_the_command_finds_the_archive_that_is_there(made: Path, folder: Path) -
 
 def test_a_file_that_is_no_archive_is_ignored(tmp_path: Path, started: Any) -> None:
     mine = Settings(paths=Paths(home=tmp_path / "home"), spark=Spark(archive_folder=str(tmp_path)))
-    archive.path(mine).write_bytes(b"not an archive")
+    java.archive_path(mine).write_bytes(b"not an archive")
 
     jvm = started(mine)
 

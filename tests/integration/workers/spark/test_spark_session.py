@@ -21,14 +21,15 @@ from support.spark_state import found, leave_everything, seen, set_to
 from support.waiting import eventually
 
 from paceline.exceptions import FailTask, TaskTimeout
-from paceline.operators.streaming import run_until_stopped
+from paceline.operators.spark import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.process.threads import ENDING_S
-from workers.spark import archive, causes
+from workers.process.guard import ENDING_S
+from workers.spark import causes, java
 from workers.spark.sessions import configuration as configurations
-from workers.spark.sessions import jvm_state, session, session_pool, watch
+from workers.spark.sessions import jvm_state, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
+from workers.spark.sessions.task import look as look_at
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +45,7 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def taken(configuration: dict[str, str]) -> WarmJvm:
     """The warm JVM, started with the class archive like that of a task."""
-    return session_pool.take(configuration, {}, LIMITS, archive.options(Settings()))
+    return session_pool.take(configuration, {}, LIMITS, java.archive_options(Settings()))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
 
 
 def test_the_jvm_maps_the_archive_that_setup_made(jvm: WarmJvm) -> None:
-    file = archive.path(Settings())
+    file = java.archive_path(Settings())
     if not file.exists():
         pytest.skip("make setup made no archive for this Java and Spark")
     assert str(file) in Path(f"/proc/{jvm.jvm.pid}/maps").read_text()
@@ -275,7 +276,7 @@ def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
     ended = time.time()
     eventually(lambda: int(time.time() * 1000) > int(ended * 1000) + 1)  # stages are distinguished by milliseconds
     with session.opened(jvm, {}, name="now") as spark:
-        look = watch.look(jvm)
+        look = look_at(jvm)
         assert look() is None
         spark.range(100, numPartitions=3).write.format("noop").mode("overwrite").save()
 
@@ -291,7 +292,7 @@ def test_progress_counts_jobs_that_began_since(jvm: WarmJvm) -> None:
 def test_progress_counts_more_stages_than_the_jvm_keeps(jvm: WarmJvm, every: int) -> None:
     """Read each `every` stages; the JVM keeps 100."""
     with session.opened(jvm, {}, name="many") as spark:
-        look = watch.look(jvm)
+        look = look_at(jvm)
         for done in range(1, 121):
             spark.sparkContext.parallelize([1], 1).count()
             if done % every == 0:
@@ -544,7 +545,7 @@ def test_an_ended_jvm_leaves_no_thread(configuration: dict[str, str], jvms: None
         return {thread for thread in threading.enumerate() if "serve_forever" in thread.name}
 
     before = servers()
-    one = session_pool.start(configuration, {}, LIMITS, archive.options(Settings()))
+    one = session_pool.start(configuration, {}, LIMITS, java.archive_options(Settings()))
     with session.opened(one, {}, name="sums") as spark:
         # Spark reports sums of Python functions to a server of PySpark in this process.
         assert spark.sparkContext.parallelize([1, 2]).map(lambda number: number + 1).sum() == 5

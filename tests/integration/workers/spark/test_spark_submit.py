@@ -17,8 +17,8 @@ from support.waiting import eventually
 from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Runs, Tasks
-from workers.spark.clusters import rest, signed
-from workers.spark.clusters.status import ClusterUnreachableError
+from workers.spark.clusters import calls, standalone
+from workers.spark.clusters.protocol import ClusterUnreachableError
 
 pytestmark = pytest.mark.spark
 
@@ -240,9 +240,9 @@ def test_the_master_refuses_requests_that_its_password_did_not_sign(cluster: Spa
 
     for path, body in (("create", {"action": "CreateSubmissionRequest"}), ("kill/driver-1", {}), ("status/driver-1", None)):
         with pytest.raises(ClusterUnreachableError, match=r"answers 403 .*: give the connection the password") as caught:
-            rest.ask(f"{base}/{path}", body=body, headers=signed.headers("c", password))
+            calls.ask(f"{base}/{path}", body=body, headers=standalone.signed_headers("c", password))
         assert caught.value.refused
-    assert rest.ask(f"{base}/status/driver-1", headers=signed.headers("c", PASSWORD))["submissionId"] == "driver-1"
+    assert calls.ask(f"{base}/status/driver-1", headers=standalone.signed_headers("c", PASSWORD))["submissionId"] == "driver-1"
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from celery.worker import state as celery_state
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher
 from scheduler.settings import Settings
-from workers.supervision.watchdog import Watchdog
+from workers.supervision.heartbeat import Watchdog
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ with DAG("d", schedule={schedule}, tags=names, params={{name: Param(1) for name 
 PARSE = """
 import json, sys
 from pathlib import Path
-from scheduler.dagfiles.parse import Work, parse
+from scheduler.dagfiles.fork_server import Work, parse
 from scheduler.settings import Core, Scheduler
 print(parse("d.py", Work(Path(sys.argv[1]), Core(), Scheduler()))["dags"][0]["content_hash"])
 """

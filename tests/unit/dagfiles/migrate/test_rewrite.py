@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("libcst")
 
-from scheduler.dagfiles.migrate.rewrite import Rewritten, rewrite
+from scheduler.dagfiles.migrate.folder import Rewritten, rewrite
 
 
 def rewritten(source: str) -> str:

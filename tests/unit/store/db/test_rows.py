@@ -6,7 +6,7 @@ import pytest
 
 from paceline.states import TaskState
 from scheduler.store.db import rows
-from scheduler.store.db.prepared import Prepared
+from scheduler.store.worker.hot_statements import Prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import pytest
 
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.spark import archive
 from workers.spark.applications import driver
 from workers.spark.clusters.command import Submission, Target
+from workers.spark.java import archive_options, archive_path
 from workers.spark.sessions import archiving
 
 
@@ -39,30 +39,30 @@ def later(path: Path) -> None:
 
 
 def test_another_java_or_another_spark_has_another_archive(java: Path, spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [archive.path(settings("/a"))]
+    names = [archive_path(settings("/a"))]
     later(java)
-    names.append(archive.path(settings("/a")))
+    names.append(archive_path(settings("/a")))
     later(spark / "jars")
-    names.append(archive.path(settings("/a")))
+    names.append(archive_path(settings("/a")))
     monkeypatch.delenv("SPARK_HOME")
-    names.append(archive.path(settings("/a")))
+    names.append(archive_path(settings("/a")))
 
     assert len(set(names)) == 4
     assert {name.parent for name in names} == {Path("/a")}
-    assert archive.path(settings("/a")) == names[-1]
+    assert archive_path(settings("/a")) == names[-1]
 
 
 def test_it_lies_in_the_python_environment_unless_a_folder_is_set() -> None:
-    assert archive.path(settings("")).is_relative_to(sys.prefix)
-    assert archive.path(settings("/a/b")).parent == Path("/a/b")
+    assert archive_path(settings("")).is_relative_to(sys.prefix)
+    assert archive_path(settings("/a/b")).parent == Path("/a/b")
 
 
 def test_a_jvm_starts_from_it_only_if_it_is_there(java: Path, spark: Path, tmp_path: Path) -> None:
-    assert archive.options(settings(tmp_path)) == []
+    assert archive_options(settings(tmp_path)) == []
 
-    archive.path(settings(tmp_path)).touch()
+    archive_path(settings(tmp_path)).touch()
 
-    assert archive.options(settings(tmp_path))[0] == f"-XX:SharedArchiveFile={archive.path(settings(tmp_path))}"
+    assert archive_options(settings(tmp_path))[0] == f"-XX:SharedArchiveFile={archive_path(settings(tmp_path))}"
 
 
 def submission(binary: str | None) -> Submission:
@@ -74,11 +74,11 @@ def test_drivers_of_submitted_applications_start_from_it_too(
     java: Path, spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
-    archive.path(settings(tmp_path)).touch()
+    archive_path(settings(tmp_path)).touch()
 
     ours, theirs = (driver._environment(submission(binary), settings(tmp_path)) for binary in (None, "/opt/spark/bin/spark-submit"))
 
-    assert ours["SPARK_SUBMIT_OPTS"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive.path(settings(tmp_path))}"')
+    assert ours["SPARK_SUBMIT_OPTS"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive_path(settings(tmp_path))}"')
     assert theirs["SPARK_SUBMIT_OPTS"] == "-Dmine=1"
 
 

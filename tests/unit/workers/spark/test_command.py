@@ -12,9 +12,8 @@ from paceline.operators import SparkSqlOperator, SparkSubmitOperator
 from workers.spark import conf
 from workers.spark.clusters import command, standalone, target
 from workers.spark.clusters.command import Submission, Target
-from workers.spark.clusters.protocol import Cluster
-from workers.spark.clusters.registry import CLUSTERS, of
-from workers.spark.clusters.status import UnknownClusterError
+from workers.spark.clusters.protocol import Cluster, UnknownClusterError
+from workers.spark.clusters.target import CLUSTERS, cluster_of
 
 TAG = "paceline-0123abcd-7-2"
 
@@ -25,14 +24,14 @@ def submit(connection: str | None = None, **given: Any) -> Submission:
     found = None if connection is None else Connection.from_uri("c", connection)
     where = target.choose(operator.master, operator.deploy_mode, operator.spark_binary, found)
     made = command.submission(operator, where, tag=TAG, name="d.t")
-    cluster = cluster_of(made)
+    cluster = cluster_for(made)
     cluster.check(made)
     return cluster.tagged(made)
 
 
-def cluster_of(made: Submission) -> Cluster:
+def cluster_for(made: Submission) -> Cluster:
     where = made.target
-    return of(where.kind, where.address, where.reach, where.deploy_mode, lambda _: None)
+    return cluster_of(where.kind, where.address, where.reach, where.deploy_mode, lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +121,8 @@ def test_the_master_of_a_connection(uri: str, master: str) -> None:
 def test_the_environment_of_a_driver_in_the_cluster_travels_as_conf(mode: str, key: str) -> None:
     in_cluster, on_client = submit(master=mode, deploy_mode="cluster", env_vars={"A": 1}), submit(master=mode, env_vars={"A": 1})
 
-    assert cluster_of(in_cluster).environment_as_conf(in_cluster) == {key: "1"}
-    assert cluster_of(on_client).environment_as_conf(on_client) == {}
+    assert cluster_for(in_cluster).environment_as_conf(in_cluster) == {key: "1"}
+    assert cluster_for(on_client).environment_as_conf(on_client) == {}
 
 
 def test_sql_runs_the_command_line_driver_of_spark_sql() -> None:
@@ -201,7 +200,7 @@ def test_the_example_of_a_master_is_of_its_kind(kind: str) -> None:
 
 def test_a_stored_application_of_a_kind_that_a_later_release_has_is_refused_in_one_sentence() -> None:
     with pytest.raises(UnknownClusterError, match=r"^This worker has no Spark master of the kind 'later' \(later://m\): [^\n]*$"):
-        of("later", "later://m", {}, "cluster", lambda _: None)
+        cluster_of("later", "later://m", {}, "cluster", lambda _: None)
 
 
 def test_keys_of_an_application_itself_are_free() -> None:

@@ -10,7 +10,7 @@ from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.tracking import Followed
 from workers.spark.clusters import connect, target
-from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError
+from workers.spark.clusters.protocol import ApplicationLivesError, ClusterUnreachableError
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TAG = "paceline-0123abcd-7-2"

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.exceptions import TaskTimeout
-from workers.spark.sessions import error_texts
+from workers.spark.sessions import python_side
 
 
 def asks_a_jvm(alive: list[bool]) -> Exception:
@@ -22,7 +22,7 @@ def test_an_exception_has_the_same_text_after_the_end_of_its_jvm() -> None:
     alive = [True]
     error = asks_a_jvm(alive)
 
-    error_texts.keep(error)
+    python_side.keep_texts(error)
     alive[0] = False
 
     assert (str(error), type(error).__name__) == ("no such column", "Captured")
@@ -36,7 +36,7 @@ def test_those_it_was_raised_from_do_too() -> None:
     error = ExceptionGroup("several", [one_of])
     error.__cause__ = cause
 
-    error_texts.keep(error)
+    python_side.keep_texts(error)
     alive[0] = False
 
     assert [str(one) for one in (cause, context, one_of)] == ["no such column"] * 3
@@ -46,7 +46,7 @@ def test_an_exception_whose_jvm_has_ended_already_has_its_known_text() -> None:
     error = asks_a_jvm([False])
     error.errmsg = "An error occurred while calling o1.count"  # type: ignore[attr-defined]
 
-    error_texts.keep(error)
+    python_side.keep_texts(error)
 
     assert str(error) == "An error occurred while calling o1.count"
 
@@ -54,7 +54,7 @@ def test_an_exception_whose_jvm_has_ended_already_has_its_known_text() -> None:
 def test_exceptions_of_other_packages_are_left_alone() -> None:
     error = ValueError("mine")
 
-    error_texts.keep(error)
+    python_side.keep_texts(error)
 
     assert type(error) is ValueError
 
@@ -64,4 +64,4 @@ def test_an_interruption_is_found_in_the_exception_of_py4j(cause: Exception, fou
     error = RuntimeError("Error while receiving")
     error.__cause__ = cause
 
-    assert error_texts.is_interruption(error) is found
+    assert python_side.is_interruption(error) is found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.waiting import eventually
 
-from workers.spark.sessions.python_daemons import is_running
+from workers.spark.sessions.jvm_shared import is_running
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workers.spark.sessions.scratch import Scratch
+from workers.spark.sessions.jvm import Scratch
 
-HOLDS = "import sys; from workers.spark.sessions.scratch import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
+HOLDS = "import sys; from workers.spark.sessions.jvm import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask
-from workers.spark.clusters import signed, standalone, target
+from workers.spark.clusters import standalone, target
 
 PASSWORD = "0123456789abcdef" * 3
 
@@ -23,24 +23,24 @@ def decoded(text: str) -> bytes:
 
 
 def test_the_password_signs_and_is_not_sent() -> None:
-    kind, token = signed.headers("c", PASSWORD)["Authorization"].split(" ")
+    kind, token = standalone.signed_headers("c", PASSWORD)["Authorization"].split(" ")
 
     head, claims, signature = token.split(".")
     assert kind == "Bearer"
     assert json.loads(decoded(head)) == {"alg": "HS256", "typ": "JWT"}
-    assert time.time() < json.loads(decoded(claims))["exp"] <= time.time() + signed.VALID_S
+    assert time.time() < json.loads(decoded(claims))["exp"] <= time.time() + standalone.VALID_S
     assert decoded(signature) == hmac.digest(decoded(PASSWORD), f"{head}.{claims}".encode(), hashlib.sha256)
     assert PASSWORD not in token
 
 
 def test_a_connection_without_a_password_signs_nothing() -> None:
-    assert signed.headers("c", None) == signed.headers("c", "") == {}
+    assert standalone.signed_headers("c", None) == standalone.signed_headers("c", "") == {}
 
 
 @pytest.mark.parametrize("password", ["short", "no base64: \u00e9", "a" * 40])
 def test_a_password_that_is_no_key_is_one_sentence(password: str) -> None:
     with pytest.raises(FailTask, match=r"connection 'c' .* 32 bytes or more"):
-        signed.headers("c", password)
+        standalone.signed_headers("c", password)
 
 
 def test_the_stored_cluster_names_the_connection_and_not_its_password() -> None:

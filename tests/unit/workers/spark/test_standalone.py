@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from paceline.exceptions import FailTask
-from workers.spark.applications import lines
+from workers.spark.applications import tracking
 from workers.spark.clusters import standalone
-from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase, Status
+from workers.spark.clusters.protocol import ClusterUnreachableError, Ids, Phase, Status
 
 TAG = "paceline-0123abcd-7-2"
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -128,11 +128,13 @@ def test_ids_are_found_in_the_output_of_a_driver() -> None:
         "26/11/21 17:29:05 INFO StandaloneSchedulerBackend: Connected to Spark cluster with app ID app-20261121172905-0001\n"
     )
 
-    assert lines.ids_in(output, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
-    assert lines.ids_in("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(ui_url="http://d:4040")
+    assert tracking.ids_in(output, "h") == Ids(application_id="app-20261121172905-0001", ui_url="http://h:4041")
+    assert tracking.ids_in("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://d:4040", None) == Ids(
+        ui_url="http://d:4040"
+    )
     output = "Spark Web UI available at http://127.0.0.1:4040\nSpark master: local[1], Application Id: local-1795284982702\n"
-    assert lines.ids_in(output, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
-    assert lines.ids_in("counted 1000 on port 7\n", "h") == Ids()
+    assert tracking.ids_in(output, None) == Ids(application_id="local-1795284982702", ui_url="http://127.0.0.1:4040")
+    assert tracking.ids_in("counted 1000 on port 7\n", "h") == Ids()
 
 
 def test_the_output_goes_on_where_it_was_left() -> None:

@@ -19,7 +19,7 @@ from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.submitter import Submitter
 from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.status import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
+from workers.spark.clusters.protocol import ApplicationError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 #: A short wait for applications that never appear, and enough time for others on the slowest machine.
 SHORT_S, LONG_S = 0.05, 60.0

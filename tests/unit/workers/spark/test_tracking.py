@@ -12,7 +12,7 @@ from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.tracking import Followed, end_for
-from workers.spark.clusters.status import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
+from workers.spark.clusters.protocol import ApplicationLivesError, ClusterUnreachableError, Ids, Phase, Status, StatusUnknownError
 
 QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_found_patience=0.7)
 #: Time for an application that is found in the end, on the slowest machine.

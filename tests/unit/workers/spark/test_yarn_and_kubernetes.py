@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from workers.spark.clusters import kubernetes, yarn
-from workers.spark.clusters.status import ClusterUnreachableError, Ids, Phase
+from workers.spark.clusters.protocol import ClusterUnreachableError, Ids, Phase
 
 #: github.com/apache/airflow, tests of the provider apache-spark: spark-submit to YARN.
 YARN_SUBMITTING = """\

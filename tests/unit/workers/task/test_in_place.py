@@ -12,8 +12,7 @@ from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.supervision.running_tasks import InPlace, RunningTasks
-from workers.task.in_place import Continuing
-from workers.task.in_place_events import InPlaceEvents
+from workers.task.in_place import Continuing, InPlaceEvents
 
 S = TaskState
 PLAIN = dag("d", {"a": [], "b": ["a"]})

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from workers.supervision.running_tasks import Step
-from workers.task.in_place_events import InPlaceEvents
+from workers.task.in_place import InPlaceEvents
 
 
 def step(name: str, message: str = "m") -> Step:

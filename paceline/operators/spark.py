@@ -1,8 +1,10 @@
-"""Tasks that submit an application or SQL to a Spark cluster. This module does not import Spark."""
+"""Tasks with Spark: a function with a SparkSession, an application of spark-submit, a streaming query. It does not import Spark."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
+from paceline.authoring import frames
 from paceline.authoring.arguments import Arguments
 from paceline.authoring.fields import Field, anything, boolean, mapping, optional, text
 from paceline.authoring.operator import Operator
@@ -11,6 +13,39 @@ from paceline.authoring.task_arguments import TaskArguments
 from paceline.authoring.templates import Literal
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import PacelineError
+from paceline.operators.python import PythonOperator
+
+
+class PySparkOperator(PythonOperator):
+    """Calls a function whose parameters `spark` and `sc` receive a SparkSession and its SparkContext.
+
+    The session is new, in a warm JVM that is shared by tasks with the same static `conf`; `warm=False` starts a new JVM.
+    Keys of `conf` that a session accepts (spark.sql.*) need no separate JVM. `heavy` sends the task to the queue of
+    heavy tasks.
+
+    A DataFrame that the function returns is written to storage, and other tasks receive a reference to it. A reference in
+    the arguments of the function is opened as a DataFrame.
+    """
+
+    worker_runtime: ClassVar[str] = "pyspark"
+    injected: frozenset[str] = PythonOperator.injected | {"spark", "sc"}
+    reserved: ClassVar[frozenset[str]] = frozenset({"spark", "sc"})
+
+    def __init__(self, *, conf: Mapping[str, Any] | None = None, heavy: bool = False, warm: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        checks = self.argument_checks()
+        self.spark_conf = checks.mapping("conf", conf or {})
+        self.heavy = checks.boolean("heavy", heavy)
+        self.warm = checks.boolean("warm", warm)
+
+    def call(self, context: Mapping[str, Any]) -> Any:
+        if "spark" in context and "sc" not in context:
+            context = {**context, "sc": context["spark"].sparkContext}
+        if "spark" in context:
+            self.op_args = frames.opened(self.op_args, context["spark"])
+            self.op_kwargs = frames.opened(self.op_kwargs, context["spark"])
+        return super().call(context)
+
 
 DEPLOY_MODES = ("client", "cluster")
 #: The context variable with the function of the worker that submits an application and follows it to its end.
@@ -178,3 +213,39 @@ class SparkSqlOperator(SparkOperator):
     def __init__(self, *, sql: str | XComArg, **kwargs: Unpack[SparkArguments]) -> None:
         super().__init__(**kwargs)
         self.sql = self.text_or_result("sql", sql)
+
+
+#: Seconds that a query may take to stop. Then its JVM is killed with the task, and the next try uses its checkpoint.
+STOP_TIMEOUT_S = 6.0
+#: The longest time, in seconds, until a stop is noticed.
+SIGNALS_S = 0.5
+
+
+def run_until_stopped(query: Any) -> None:
+    """Wait until a streaming query ends; its error is raised.
+
+    If the task is stopped (cleared, marked, timed out, or its worker stops), the query is stopped first. The next try
+    continues from its checkpoint.
+    """
+    ended = threading.Event()
+
+    def wait() -> None:
+        # In a separate thread, so that a stop of the task does not interrupt a call to the JVM.
+        try:
+            query.awaitTermination()
+        except Exception:  # noqa: S110 - the call at the end of this function raises it in the thread of the task
+            pass
+        finally:
+            ended.set()
+
+    try:
+        threading.Thread(target=wait, name="streaming-query", daemon=True).start()
+        # A signal just before a wait does not interrupt it; it is handled between two waits.
+        while not ended.wait(SIGNALS_S):
+            pass
+    except BaseException:
+        stopping = threading.Thread(target=query.stop, name="streaming-stop", daemon=True)
+        stopping.start()
+        stopping.join(STOP_TIMEOUT_S)
+        raise
+    query.awaitTermination()

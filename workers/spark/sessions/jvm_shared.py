@@ -1,0 +1,131 @@
+"""What all sessions of a JVM share: the log levels, the thread pools of Spark SQL, and the Python daemons."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class LogLevels:
+    """The levels of all loggers, including the root, of a new JVM."""
+
+    def __init__(self, classes: Any) -> None:
+        self._classes = classes
+        loggers = self._loggers()
+        self._levels = classes.java.util.HashMap()
+        for name in loggers.keySet():
+            self._levels.put(name, loggers.get(name).getLevel())
+        self._threshold = self._logging().sparkShellThresholdLevel()
+
+    def restore(self) -> None:
+        """Restore the levels that a task changed, and remove the loggers that it added."""
+        log4j, known = self._classes.org.apache.logging.log4j, self._levels.keySet()
+        if not self._loggers().keySet().equals(known):
+            added = self._classes.java.util.HashSet(self._loggers().keySet())
+            added.removeAll(known)
+            for name in added:
+                self._configuration().removeLogger(name)
+            log4j.LogManager.getContext(False).updateLoggers()
+        log4j.core.config.Configurator.setLevel(self._levels)
+        # setLogLevel of a SparkContext removes the threshold of Spark's shells.
+        getattr(self._logging(), "sparkShellThresholdLevel_$eq")(self._threshold)
+
+    def _configuration(self) -> Any:
+        return self._classes.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration()
+
+    def _loggers(self) -> Any:
+        return self._configuration().getLoggers()
+
+    def _logging(self) -> Any:
+        return getattr(getattr(self._classes.org.apache.spark.internal, "Logging$"), "MODULE$")
+
+
+#: Seconds after which an idle thread ends; Spark's default is 60.
+THREADS_KEPT_S = 1
+#: The classes with pools, in org.apache.spark.sql.execution.
+POOLS = (
+    "SubqueryExec",
+    "exchange.BroadcastExchangeExec",
+    "exchange.ShuffleExchangeExec",
+    "adaptive.AdaptiveSparkPlanExec",
+    "adaptive.ResultQueryStageExec",
+)
+
+
+def end_idle_threads_soon(classes: Any) -> None:
+    """Make the idle threads of all pools end within a second.
+
+    A new thread inherits the active session of its creator, and every query creates one in each pool, up to a thousand. So
+    the sessions of all tasks of the last minute would stay in the heap, with hundreds of kB each.
+    """
+    from py4j.protocol import Py4JError
+
+    seconds = classes.java.util.concurrent.TimeUnit.SECONDS
+    for name in POOLS:
+        # Another version of Spark may have other pools; then the limits on a warm JVM bound its memory.
+        with contextlib.suppress(AttributeError, TypeError, Py4JError):
+            _thread_pool(classes.org.apache.spark.sql.execution, name).setKeepAliveTime(THREADS_KEPT_S, seconds)
+
+
+def _thread_pool(package: Any, name: str) -> Any:
+    *folders, last = name.split(".")
+    for folder in folders:
+        package = getattr(package, folder)
+    return getattr(getattr(package, f"{last}$"), "MODULE$").executionContext().executor()
+
+
+FACTORY = "org.apache.spark.api.python.PythonWorkerFactory"
+#: The bit of SIGKILL in the pending signals of a process.
+SIGKILL = 1 << (signal.SIGKILL - 1)
+#: Stopped, traced, a zombie, dead.
+NOT_RUNNING = "TtZX"
+
+
+def why_python_ended(classes: Any, context: Any) -> str | None:
+    """Why the JVM of a SparkContext cannot run Python any more; None if it can, or has not done so yet."""
+    return None if all(map(is_running, _pids(classes, context))) else "one of its Python daemons has ended"
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs: it is not stopped, and no SIGKILL is pending, since a killed process takes a moment to end."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return not Path("/proc/self/status").exists()
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return fields["State"][0] not in NOT_RUNNING and not int(fields["ShdPnd"], 16) & SIGKILL
+
+
+def end_idle_workers(classes: Any, context: Any) -> None:
+    """End the workers that wait for work: UDFs of the next task would find the environment, folder and modules of this one.
+
+    Their daemon stays, and forks others.
+    """
+    for factory in _factories(classes, context):
+        method = factory.getClass().getDeclaredMethod(f"{FACTORY.replace('.', '$')}$$cleanupIdleWorkers", None)
+        method.invoke(factory, None)
+
+
+def _pids(classes: Any, context: Any) -> Iterator[int]:
+    """The PIDs of the daemons, from private fields of Spark, which has no API for them. Without these fields there are none."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, AttributeError, TypeError):
+        for factory in _factories(classes, context):
+            daemon = field(classes, FACTORY, "daemon").get(factory)
+            if daemon is not None:
+                yield int(daemon.pid())
+
+
+def _factories(classes: Any, context: Any) -> Iterator[Any]:
+    factories = field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env()).valuesIterator()
+    while factories.hasNext():
+        yield factories.next()
+
+
+def field(classes: Any, owner: str, name: str) -> Any:
+    """A field by the name of its class: reflection on an object would load classes that may be missing."""
+    field = classes.java.lang.Class.forName(owner).getDeclaredField(name)
+    field.setAccessible(True)
+    return field
