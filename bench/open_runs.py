@@ -14,7 +14,7 @@ from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
 from scheduler.services.sweep import Sweep
 from scheduler.store.actions import mark
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks

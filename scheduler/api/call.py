@@ -19,7 +19,7 @@ from scheduler.messaging import wakeups
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.read import dags, row_versions
 from scheduler.store.read.listing import Filters, Listing, Page

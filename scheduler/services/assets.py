@@ -17,8 +17,8 @@ from scheduler.services.service import AT_ONCE, Result, TimedService, each, is_a
 from scheduler.settings import Settings
 from scheduler.store.dags import assets, partitions
 from scheduler.store.dags.assets import SucceededTask, Update
-from scheduler.store.dags.dags import Versions
 from scheduler.store.dags.partitions import Pending
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs

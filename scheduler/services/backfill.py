@@ -9,7 +9,7 @@ from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.settings import Settings
 from scheduler.store.actions import backfill_steps as steps
 from scheduler.store.actions.backfills import why_left_out
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
 

@@ -17,7 +17,8 @@ from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.service import LogLine, is_away, reason_of
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions, pause_if_failing
+from scheduler.store.dags.dags import pause_if_failing
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 

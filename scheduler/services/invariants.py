@@ -12,7 +12,7 @@ from paceline.states import FINISHED, TaskState
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.messaging.publisher import dispatch_ids_in_broker
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, run_facts

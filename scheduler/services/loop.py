@@ -37,7 +37,7 @@ from scheduler.services.service import LONGEST_SHARED_SKIP_S, BaseService, Resul
 from scheduler.services.sweep import Sweep
 from scheduler.services.timeouts import Timeouts
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, database, migrate, sqlstates
 from scheduler.store.upkeep import pending_work
 

@@ -15,8 +15,8 @@ from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, TimedService, each
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
-from scheduler.store.dags.dags import Versions
 from scheduler.store.dags.schedules import Due
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import commit_point, transact
 from scheduler.store.runs import runs
 

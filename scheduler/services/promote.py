@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from scheduler.services.examination import Examiner
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, runs
 

@@ -19,7 +19,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.services.examination import Examiner
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, run_facts, runs
 

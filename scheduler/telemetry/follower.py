@@ -22,7 +22,7 @@ from scheduler.process.health import VitalThread
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
 from scheduler.store.read import event_feed
 from scheduler.store.read.event_feed import Event, EventFeed, Started

@@ -15,7 +15,7 @@ from paceline.states import TaskState as S
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.actions import delete, mark
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity

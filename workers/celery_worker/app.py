@@ -25,7 +25,7 @@ from scheduler.process import hardening, role, service_manager
 from scheduler.process.hardening import die_with_parent
 from scheduler.process.health import Complaint, Health
 from scheduler.settings import Settings
-from scheduler.store.upkeep.processes import Registration
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.hot_path import HotPath
 from workers.celery_worker import message_filter, remote_control, strategy
 from workers.process import log_copies, logs, secrets_backend, startup

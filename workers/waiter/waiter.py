@@ -26,12 +26,12 @@ from scheduler.process import fault_points, hardening, measures, role, service_m
 from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.processes import Registration
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited, Fired
 from workers.process import logs, secrets_backend, startup

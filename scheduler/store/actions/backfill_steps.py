@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from paceline.states import RUN_FINISHED
 from scheduler.settings import Core
 from scheduler.store.actions import clear
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import OPEN_RUNS_OF_BACKFILL
 from scheduler.store.runs.new_instances import BACKFILL_RANK

@@ -14,7 +14,8 @@ from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
-from scheduler.store.dags.dags import AFTER, ORDER, Versions
+from scheduler.store.dags.dags import AFTER, ORDER
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer

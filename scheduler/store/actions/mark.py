@@ -14,7 +14,7 @@ from paceline.states import TaskState as S
 from scheduler.deciding.teardowns import still_to_run
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import clear
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import selection

@@ -1,15 +1,11 @@
 """The changes that people make to a DAG: pause, unpause, and parse its file again."""
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from paceline.exceptions import UnreadableVersionError, no_dag
+from paceline.exceptions import no_dag
 from paceline.states import RUN_FINISHED
-from scheduler.serialized.dag import SerializedDag
 
 #: The place in time of the run `{0}` among the runs of its DAG: runs without a logical date are placed by their run_after.
 ORDER = "coalesce({0}.logical_date, {0}.run_after)"
@@ -103,41 +99,3 @@ def _set_paused(connection: Connection, dag_id: str, *, paused: bool) -> bool:
 def _require(connection: Connection, dag_id: str) -> None:
     if connection.exec_driver_sql("select 1 from dag where dag_id = %s", (dag_id,)).first() is None:
         raise no_dag(dag_id)
-
-
-MAX_CACHED = 512
-#: Takes the ID of a version, which exists as long as a run or a DAG refers to it.
-READ = "select data from dag_version where id = %s"
-
-
-class Versions:
-    """The DAG versions of one process. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._dags: OrderedDict[int, SerializedDag] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def dag(self, connection: Connection, version_id: int) -> SerializedDag:
-        """The DAG of a version."""
-        return self.get(version_id, lambda: connection.exec_driver_sql(READ, (version_id,)).scalar_one())
-
-    def get(self, version_id: int, read: Callable[[], Any]) -> SerializedDag:
-        """The DAG of a version; `read` returns its stored data if it is not cached. UnreadableVersionError."""
-        dag = self._dags.get(version_id) or parsed(version_id, read())
-        with self._lock:
-            self._dags[version_id] = dag
-            self._dags.move_to_end(version_id)
-            if len(self._dags) > MAX_CACHED:
-                self._dags.popitem(last=False)
-        return dag
-
-
-def parsed(version_id: int, data: Any) -> SerializedDag:
-    """The DAG of the stored data of a version. UnreadableVersionError."""
-    try:
-        return SerializedDag.from_json(data)
-    except Exception as error:  # stored data can be wrong in any way
-        raise UnreadableVersionError(
-            f"The stored DAG version {version_id} cannot be read ({type(error).__name__}: {error}):"
-            " clear its runs with the newest version (`paceline runs clear DAG RUN --latest`), or mark them."
-        ) from error

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from paceline.exceptions import UnreadableVersionError
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
 from scheduler.store.read.listing import Entries, Filters, Listing, Page
 

@@ -16,7 +16,7 @@ from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFac
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
 from scheduler.store.db.clock import ALIVE, LIVE_WORKER
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK, MAY_CONTINUE

@@ -15,7 +15,7 @@ from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import new_instances, selection
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE

@@ -1,24 +1,18 @@
 """Schedulers, workers and waiters: their registry with heartbeats by the database's clock, and the work of lost processes."""
 
-import logging
-import os
-import socket
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 
 from paceline.states import HOLDS_SLOTS, STARTED
-from scheduler.process.pidfile import Pidfile
-from scheduler.settings import Settings
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.clock import TIMEOUT_OF_KIND, lost, silent
 from scheduler.store.db.database import act_as, commit_point, transact
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
-from scheduler.store.upkeep.settings_drift import SettingsDrift
 from scheduler.store.worker import deferrals
 
 #: Whether a message or a process could be lost, or PostgreSQL crashed, see store/upkeep/pending_work.
@@ -189,56 +183,3 @@ def _recover(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]
         files.release_dead(connection, schedulers)
         notices.release_dead(connection, schedulers)
     return runs
-
-
-class Registration:
-    """The entry of this process as a `kind` ("scheduler", "worker" or "waiter"), which counts as lost after `silent_s` seconds
-    without a heartbeat.
-    """
-
-    def __init__(
-        self, engine: Engine, settings: Settings, *, kind: str, name: str, silent_s: float, log: logging.Logger,
-        pidfile: Pidfile | None = None, queues: Sequence[str] = (), concurrency: int = 0,
-    ) -> None:  # fmt: skip
-        self._engine = engine
-        self._kind = kind
-        self._name = name
-        self._pidfile = pidfile
-        self._queues = queues
-        self._concurrency = concurrency
-        #: The ID of the newest entry.
-        self.id = ""
-        #: Called with each ID before `id` has it.
-        self.entered: Callable[[str], object] = lambda _: None
-        self.settings_drift = SettingsDrift(engine, settings, log.warning, silent_s)
-
-    def enter(self) -> str:
-        """Register under a new ID and return it. The settings are compared with those of other processes."""
-        process_id = register(
-            self._engine, kind=self._kind, name=self._name, host=socket.gethostname(), pid=os.getpid(), queues=self._queues,
-            concurrency=self._concurrency,
-        )  # fmt: skip
-        self.entered(process_id)
-        self.id = process_id
-        if self._pidfile is not None:
-            self._pidfile.note(process_id)
-        self.settings_drift.enter(process_id)
-        return process_id
-
-    def compare_settings(self) -> None:
-        """Compare the settings with those of other live processes, if the last comparison is some time ago."""
-        self.settings_drift.look(self.id)
-
-    def expire_former(self) -> list[int]:
-        """Declare earlier processes of this kind on this machine lost that have ended, without waiting for their heartbeats to
-        expire. Returns the changed runs.
-        """
-        ended = self._pidfile.take_ended() if self._pidfile is not None else []
-        return transact(self._engine, expire, ended, why="is gone from its machine") if ended else []
-
-    def leave(self) -> int:
-        """Record that the process has shut down, so that no other process waits for its heartbeat to expire.
-
-        Returns the number of triggers that it released.
-        """
-        return transact(self._engine, stop, self.id)

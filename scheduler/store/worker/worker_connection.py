@@ -23,7 +23,7 @@ from psycopg2.extras import register_default_json
 from paceline.authoring import xcom
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from scheduler.store.dags import dags
+from scheduler.store.dags import versions
 from scheduler.store.db import fencing, rows, sqlstates
 from scheduler.store.db.database import connect
 from scheduler.store.db.fencing import Writer
@@ -64,7 +64,7 @@ class WorkerConnection:
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
         #: Returns the DAG of a version, which never changes. UnreadableVersionError.
-        self.dag = lru_cache(maxsize=dags.MAX_CACHED)(self._dag)
+        self.dag = lru_cache(maxsize=versions.MAX_CACHED)(self._dag)
         #: Held from a statement until its rows are read, and during a transaction: the connection does not close in between.
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -171,7 +171,7 @@ class WorkerConnection:
         self._lock = threading.RLock()
 
     def _dag(self, version_id: int) -> SerializedDag:
-        return dags.parsed(version_id, self.value(dags.READ, (version_id,)))
+        return versions.parsed(version_id, self.value(versions.READ, (version_id,)))
 
     def _open(self) -> Cursor:
         if self._cursor is None:

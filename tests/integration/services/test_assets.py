@@ -19,7 +19,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
 from scheduler.store.dags import assets, dags
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending

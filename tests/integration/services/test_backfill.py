@@ -15,7 +15,7 @@ from scheduler.services.backfill import Backfill
 from scheduler.services.loop import SchedulerLoop
 from scheduler.store.actions import backfills
 from scheduler.store.actions.backfills import BackfillRequest
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker.claims import Claim
 

@@ -8,7 +8,7 @@ from sqlalchemy import event
 from support.scenario import Scenario, chain
 
 from scheduler.services.plan import Plan
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.read import overview, reads, why
 from scheduler.store.upkeep import processes

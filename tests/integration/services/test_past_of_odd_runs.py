@@ -11,7 +11,7 @@ from paceline.authoring.asset import Asset
 from paceline.states import Branched, TaskState
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import integrity
 from scheduler.store.worker.claims import Claim, Ending
 

@@ -8,7 +8,7 @@ from support.scenario import Scenario, chain
 
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.services.plan import Plan
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 START = datetime(2026, 3, 1, tzinfo=UTC)

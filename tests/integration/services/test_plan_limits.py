@@ -13,7 +13,7 @@ from paceline.exceptions import PacelineError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
 

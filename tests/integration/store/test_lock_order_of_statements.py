@@ -16,7 +16,7 @@ from paceline.states import TaskState
 from scheduler.deciding.following import JoinStates, Plan
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.store.dags import dags
+from scheduler.store.dags import versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.worker import deferrals
@@ -60,7 +60,7 @@ def added_above(scenario: Scenario) -> tuple[Claim, int, int]:
     run = scenario.trigger("d", run_id="r")
     first = claims(scenario)["first"]
     scenario.add(dag("d", {"first": (), "new": (), "old": ("new",)}, disable_bundle_versioning=True))
-    known = dags.Versions()
+    known = versions.Versions()
     with scenario.engine.begin() as connection:
         integrity.follow_newest(connection, run, known, default_queue="default")
     new = claims(scenario)["new"]

@@ -16,7 +16,7 @@ TAKE_ENGINE = {
     "dags/files.py record": "a file that cannot be stored is stored as an import error, after a rollback",
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
     "worker/external_jobs.py by_engine": "each statement of a thread has a transaction of its own",
-    "upkeep/processes.py __init__": "an object that registers its process, again if it was declared lost",
+    "upkeep/registration.py __init__": "an object that registers its process, again if it was declared lost",
     "upkeep/settings_drift.py __init__": "an object that compares now and then, while its process runs",
 }
 

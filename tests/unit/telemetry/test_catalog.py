@@ -63,7 +63,7 @@ def test_each_metric_of_a_process_is_measured_somewhere() -> None:
 
 def test_each_metric_of_events_and_of_the_database_is_read_somewhere() -> None:
     events = (ROOT / "scheduler" / "telemetry" / "event_metrics.py").read_text()
-    database = (ROOT / "scheduler" / "store" / "queries" / "gauges.py").read_text()
+    database = (ROOT / "scheduler" / "store" / "read" / "gauges.py").read_text()
     texts = {Origin.EVENTS: events, Origin.DATABASE: database}
     by_state = {f"dagrun.duration.{state}" for state in ("success", "failed")} | {
         f"ti.{state}" for state in ("scheduled", "queued", "running", "deferred")

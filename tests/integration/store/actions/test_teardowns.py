@@ -11,7 +11,8 @@ from paceline.exceptions import ConflictError
 from paceline.states import RunState, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import backfills, delete, mark
-from scheduler.store.dags.dags import Versions, pause
+from scheduler.store.dags.dags import pause
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Changes, Tasks
 from scheduler.store.worker.claims import Claim

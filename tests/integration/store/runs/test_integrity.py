@@ -8,7 +8,7 @@ from support.scenario import Scenario, dag
 
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker.claims import Ending

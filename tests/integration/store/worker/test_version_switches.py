@@ -22,7 +22,7 @@ from scheduler.dagfiles.load import load
 from scheduler.messaging import wakeups
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.dags.dags import Versions
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.upkeep import processes

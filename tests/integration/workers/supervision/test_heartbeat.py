@@ -10,7 +10,7 @@ from support.servers import PostgresServer
 from support.waiting import eventually
 
 from scheduler.settings import Settings
-from scheduler.store.upkeep.processes import Registration
+from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.claims import Claim, Continuation, Ending
 from workers.process.logs import worker_log
 from workers.supervision import heartbeat

@@ -2,7 +2,7 @@
 
 from support.scenario import chain
 
-from scheduler.store.dags.dags import MAX_CACHED, Versions
+from scheduler.store.dags.versions import MAX_CACHED, Versions
 
 
 def test_ten_thousand_versions_leave_a_bounded_number_behind() -> None:
