@@ -43,7 +43,7 @@ def one_task(ledger: Ledger, seconds: float = 0.0) -> dict[str, str]:
 def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path, how: str
 ) -> None:
-    env = {"PACELINE_SCHEDULER_QUEUE_HEADROOM": "64"}
+    env = {"PACELINE_SCHEDULER_PREFETCH_WINDOW": "64"}
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger), env=env, workers=[], waiters=0) as faulty:
         faulty.trigger("one", 50, "r")
         queued = "select id, try_number, dispatch_id from task_instance where state = 'queued' order by id"

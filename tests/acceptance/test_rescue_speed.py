@@ -117,7 +117,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
     from support.servers import running_redis
 
     with running_redis(short_folder / "redis") as server:
-        own = {"PACELINE_BROKER_URL": server.new_database(), "PACELINE_SCHEDULER_QUEUE_HEADROOM": "200"}
+        own = {"PACELINE_BROKER_URL": server.new_database(), "PACELINE_SCHEDULER_PREFETCH_WINDOW": "200"}
         stack = stack_factory(dags={"d.py": DAGS}, schedulers=2, workers=[("default", 4)], env=default_times() | own)
         known(stack, engine)
         transact(engine, manual_runs.trigger, "short", run_id="r")

@@ -39,7 +39,7 @@ POSTGRES = DURABLE | {"log_lock_waits": "on", "log_line_prefix": "%m [%p] %a %x 
 #: small, so that messages of the queue with few places do not use up `parallelism`.
 ENVIRONMENT = {
     "PACELINE_SCHEDULER_MIN_FILE_PROCESS_INTERVAL": "600",
-    "PACELINE_SCHEDULER_QUEUE_HEADROOM": "4",
+    "PACELINE_SCHEDULER_PREFETCH_WINDOW": "4",
     "PACELINE_WORKER_GRACE_SEC": "8",
 }
 #: Deaths are noticed sooner, so that a short run sees many of them.

@@ -30,7 +30,9 @@ MAX_BODY_CHARACTERS = 4096
 LARGEST_ID = 2**63 - 1
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Headers that must be empty: they request more than one immediate run.
-EMPTY_HEADERS = ("compression", "eta", "expires", "group", "chord", "stamps", "stamped_headers", "replaced_task_nesting")
+EMPTY_HEADERS = ("compression", "group", "chord", "stamps", "stamped_headers", "replaced_task_nesting")
+#: The time limits of Celery, none of which a dispatch has.
+NO_LIMITS: tuple[Any, ...] = (None, [], [None, None])
 #: The suffix of the queues of Celery's remote control.
 CONTROL_SUFFIX = ".pidbox"
 #: Routing key, pattern and queue.
@@ -186,7 +188,8 @@ def dispatch_fault(message: Mapping[str, Any]) -> str | None:
         return fault
     if headers.get("task") != TASK_NAME:
         return f"it is for another task than {TASK_NAME}"
-    if any(headers.get(name) for name in EMPTY_HEADERS) or any(headers.get("timelimit") or ()) or headers.get("retries") != 0:
+    is_later = any(headers.get(name) is not None for name in ("eta", "expires")) or headers.get("timelimit") not in NO_LIMITS
+    if is_later or any(headers.get(name) for name in EMPTY_HEADERS) or headers.get("retries") != 0:
         return "its headers request more than one immediate run"
     return _body_fault(message.get("body"), headers.get("id"))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from billiard.einfo import ExceptionInfo
+from celery.exceptions import InvalidTaskError
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from celery.worker import state as celery_state
 from celery.worker.request import Request as CeleryRequest
@@ -179,19 +180,23 @@ def strategy(task: Any, _app: Any, consumer: Any) -> Callable[..., None]:
     eventer = consumer.event_dispatcher
 
     def handle(message: Any, _body: Any, ack: Any, reject: Any, callbacks: Any) -> None:
-        request = task.Request(
-            message,
-            on_ack=ack,
-            on_reject=reject,
-            app=consumer.app,
-            hostname=consumer.hostname,
-            eventer=eventer,
-            task=task,
-            connection_errors=consumer.connection_errors,
-            body=json.loads(message.body),
-            headers=message.headers,
-            decoded=True,
-        )
+        try:
+            request = task.Request(
+                message,
+                on_ack=ack,
+                on_reject=reject,
+                app=consumer.app,
+                hostname=consumer.hostname,
+                eventer=eventer,
+                task=task,
+                connection_errors=consumer.connection_errors,
+                body=json.loads(message.body),
+                headers=message.headers,
+                decoded=True,
+            )
+        except Exception as error:
+            # Celery rejects and logs the message. Any other error, of a header of an odd type, would end the worker.
+            raise InvalidTaskError(f"{type(error).__name__}: {error}") from error
         if sends_task_events(eventer):
             request.send_event("task-received", **_described(request))
         celery_state.task_reserved(request)

@@ -46,7 +46,7 @@ class Ask:
                 f"""
                 update task_instance set state = %(state)s, scheduled_at = now(), queued_at = now(), started_at = now(),
                        ended_at = now(), queued_by = 's', dispatch_id = gen_random_uuid(), due_at = now() + interval '1 hour',
-                       worker = %(worker)s, asked = 'none', resume = '{{}}'{values}
+                       worker = %(worker)s, requested_state = 'none', resume = '{{}}'{values}
                  where dag_run_id = %(run)s and task_id = %(task)s
                 """,
                 columns | {"run": run, "task": task_id, "state": state, "worker": self.scenario.worker_id},

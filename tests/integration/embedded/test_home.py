@@ -52,7 +52,7 @@ def test_the_next_owner_waits_for_children_of_a_killed_owner(tmp_path):
     source = """
         import subprocess, sys, time
         from pathlib import Path
-        from scheduler.embedded import access_lists, home
+        from scheduler.embedded import home
         with home.lock(Path(sys.argv[1])) as children:
             print(subprocess.Popen(["sleep", "600"], pass_fds=[children]).pid, flush=True)
             time.sleep(600)

@@ -133,7 +133,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     # No scheduler takes a turn here, so nothing is submitted again.
     eventually(ended, timeout=10, interval=0.1, message=lambda: f"{cluster.state()}\n{logs(bench)}")
     eventually(lambda: bench.scenario.states(run) == {"t": "none"})
-    assert jobs(bench)[0]["state"] == "killed"
+    eventually(lambda: jobs(bench)[0]["state"] == "killed")
 
 
 @pytest.mark.long
@@ -177,7 +177,7 @@ def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_wo
     assert bench.scenario.states(run) == {"t": "failed"}
     assert processes(job) == []
     assert [one["state"] for one in cluster.applications(job["tag"]) if one["state"] in {"WAITING", "RUNNING"}] == []
-    assert jobs(bench)[0]["state"] == "killed"
+    eventually(lambda: jobs(bench)[0]["state"] == "killed")
 
 
 @pytest.mark.on_demand
