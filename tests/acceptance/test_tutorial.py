@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from support.standalone import STOP_S, ask, environment_of, standalone
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(600)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 #: A block of commands, or the content of a file with its path.
 STEP = re.compile(r"Save this as `(?P<path>[^`]+)`:\n\n```python\n(?P<text>.*?)```|```sh\n(?P<commands>.*?)```", re.DOTALL)
 STACK = "paceline standalone"
 FAILS = "# fails"
-COMMAND_S = 120
+COMMAND_S = 240
 
 
 def test_every_command_of_the_tutorial_works(short_folder: Path) -> None:
