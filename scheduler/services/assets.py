@@ -20,7 +20,7 @@ from scheduler.store.dags.assets import SucceededTask, Update
 from scheduler.store.dags.partitions import Pending
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
@@ -93,7 +93,7 @@ class Assets(TimedService):
         return list(created.values()), {dag_id: why for (dag_id, _), why in (unreadable | failed).items()}
 
 
-@commit_point("update", lambda stored: stored.taken)
+@step("update", lambda stored: stored.taken)
 def _store_updates(connection: Connection, versions: Versions) -> _Stored:
     """Turn the notices of successful tasks into updates of their outlets. One that cannot be stored is set aside."""
     successes = {success.notice_id: success for success in assets.take_successes(connection, limit=BATCH)}
@@ -155,7 +155,7 @@ def _is_due(dag: SerializedDag, pending: Pending) -> bool:
     return not isinstance(table, WhenPartitioned) or (_condition(dag) is not None and table.is_met(pending.key, pending.arrived))
 
 
-@commit_point("asset")
+@step("asset")
 def _create_partition_run(
     connection: Connection, dag_id: str, key: str, versions: Versions, settings: Settings
 ) -> runs.CreatedRun | None:
@@ -204,7 +204,7 @@ def _partitions(uri: str, success: SucceededTask) -> list[Partition | None]:
     return [own if own is not None and own.key == key else Partition(key, None) for key in named] or [own]
 
 
-@commit_point("asset")
+@step("asset")
 def _create_run(connection: Connection, dag_id: str, versions: Versions, settings: Settings) -> runs.CreatedRun | None:
     held = assets.lock(connection, dag_id)
     if held is None:

@@ -10,7 +10,7 @@ from scheduler.settings import Settings
 from scheduler.store.actions import backfill_steps as steps
 from scheduler.store.actions.backfills import why_left_out
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.runs import runs
 
 
@@ -74,7 +74,7 @@ class Backfilled:
         return [run for step in self.steps.values() for run in step.runs]
 
 
-@commit_point("backfill", lambda step: step.runs or step.ended)
+@step("backfill", lambda step: step.runs or step.ended)
 def _step(connection: Connection, backfill_id: int, versions: Versions, settings: Settings) -> _Step:
     """Process the next date if the limit allows a run; with no date left, end the backfill after its last run."""
     held = steps.lock(connection, backfill_id)

@@ -19,7 +19,7 @@ from scheduler.services.service import LogLine, is_away, reason_of
 from scheduler.settings import Settings
 from scheduler.store.dags.dags import pause_if_failing
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
 
 #: The services that may start a run when another one has ended.
@@ -144,7 +144,7 @@ class _Results:
     broken: dict[int, str] = field(default_factory=dict)
 
 
-@commit_point("due", lambda due: due[0])
+@step("due", lambda due: due[0])
 def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
     return instances.due(connection, limit=limit), instances.next_due_s(connection)
 
@@ -169,7 +169,7 @@ def _batches(connection: Connection, ids: Collection[int], versions: Versions) -
     return batches
 
 
-@commit_point("promote")
+@step("promote")
 def _examine(
     connection: Connection, ids: Sequence[int], versions: Versions, settings: Settings, *, sweeps: bool
 ) -> dict[int, _ExaminedRun]:

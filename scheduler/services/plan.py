@@ -17,7 +17,7 @@ from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.schedules import Due
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.runs import runs
 
 BROKEN_PAUSE = timedelta(minutes=1)
@@ -79,7 +79,7 @@ def _due(
     return schedules.due(connection, now, limit=limit, spread=spread, without=without), schedules.next_due(connection, now)
 
 
-@commit_point("plan")
+@step("plan")
 def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Versions, settings: Settings) -> list[runs.CreatedRun]:
     due = schedules.lock(connection, dag_id)
     if due is None:

@@ -21,7 +21,7 @@ from scheduler.services.dispatch import send
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.services.shared_limits import SharedLimits
 from scheduler.settings import Settings
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.queueing import capacity, parking
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.queueing.parking import ParkedTask
@@ -137,7 +137,7 @@ class _Chosen:
     parked: list[ParkedTask] = field(default_factory=list)
 
 
-@commit_point("queue", lambda chosen: chosen.messages)
+@step("queue", lambda chosen: chosen.messages)
 def _choose_and_queue(
     connection: Connection,
     settings: Settings,

@@ -11,7 +11,7 @@ from paceline.states import RunState, TaskState
 from scheduler.services.examination import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.store.actions import mark
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 from scheduler.store.runs import runs, selection
 
 REASON = "dagrun_timeout: its run took too long"
@@ -45,7 +45,7 @@ class Timeouts(Service):
         )
 
 
-@commit_point("timeout")
+@step("timeout")
 def _end(connection: Connection, dag_run_id: int) -> RunState | None:
     """The state of the run after its end: running if its teardowns are left; None if another process has it."""
     if not runs.lock_timed_out(connection, dag_run_id):

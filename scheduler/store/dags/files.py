@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
 from scheduler.store.db import sqlstates
-from scheduler.store.db.database import commit_point, transact
+from scheduler.store.db.database import step, transact
 
 #: The orders of new and changed files, which come first. Unchanged files follow in the order in which they became due.
 ORDERS = {
@@ -220,7 +220,7 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, min_interval:
     return transact(engine, _record, failed, **arguments)
 
 
-@commit_point("parse", lambda recorded: recorded.accepted)
+@step("parse", lambda recorded: recorded.accepted)
 def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_interval: timedelta) -> Recorded:
     # A file that changed while it was parsed is due at once. No row is updated if the claim was lost or the file was removed.
     mine = connection.exec_driver_sql(

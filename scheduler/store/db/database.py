@@ -5,7 +5,7 @@ import getpass
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import psycopg2
 from psycopg2 import extensions, extras
@@ -218,20 +218,36 @@ def until_answered(engine: Engine, *, pause_s: float, **more: Any) -> Callable[.
     return functools.partial(repeat, transact, engine)
 
 
+class Step(Generic[P, R]):
+    """A function that runs in a transaction, with fault points before and after its commit, reached when `did(result)`."""
+
+    def __init__(self, name: str, did: Callable[[R], object], work: Callable[P, R]) -> None:
+        self.name, self.did, self._work = name, did, work
+        functools.update_wrapper(self, work)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._work(*args, **kwargs)
+
+
+def step(name: str, did: Callable[[Any], object] = bool) -> Callable[[Callable[P, R]], Step[P, R]]:
+    """Name the step that a function is when it runs in a transaction."""
+    return functools.partial(Step, name, did)
+
+
 def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Return `work(connection, ...)`, run in a transaction. Retry it after a lost race, and for the engine's patience while the
     server accepts no writes.
 
     Only errors with which the server confirms that it stored nothing are retried. After a lost connection, this is unknown.
     """
-    step, did = getattr(work, "commit_point", ("", _never))
+    named = work if isinstance(work, Step) else None
 
     def once() -> R:
         try:
             with engine.begin() as connection:
                 result = work(connection, *args, **kwargs)
-                if did(result):
-                    fault_points.point(f"{step}.commit")
+                if named is not None and named.did(result):
+                    fault_points.point(f"{named.name}.commit")
                 return result
         except ValueError as error:
             # The errors of psycopg2 for a string that it cannot send.
@@ -242,8 +258,8 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
     patience = retries.repeated(_stored_nothing, pause_s=PAUSE_S, stop=stop_after_delay(_patience_s(engine)))
     races = retries.repeated(_is_lost_race, pause_s=0.0, stop=stop_after_attempt(MAX_ATTEMPTS))
     result: R = patience(races, once)
-    if did(result):
-        fault_points.point(f"{step}.committed")
+    if named is not None and named.did(result):
+        fault_points.point(f"{named.name}.committed")
     return result
 
 
@@ -265,20 +281,6 @@ def _stored_nothing(error: BaseException) -> bool:
 
 def _is_lost_race(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and sqlstates.is_lost_race(error.orig)
-
-
-def commit_point(step: str, did: Callable[[Any], object] = bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Name the fault points before and after the commit of this function's transaction, reached when `did(result)`."""
-
-    def mark(work: Callable[P, R]) -> Callable[P, R]:
-        work.commit_point = step, did  # type: ignore[attr-defined]
-        return work
-
-    return mark
-
-
-def _never(_: object) -> bool:
-    return False
 
 
 TIMESTAMPTZ = 1184

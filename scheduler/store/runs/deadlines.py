@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from paceline.states import PASSED
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import ORDER
-from scheduler.store.db.database import commit_point
+from scheduler.store.db.database import step
 
 #: Whether an SLA or a deadline has passed, see store/upkeep/pending_work.
 PENDING = "exists (select from deadline where missed_at is null and due_at <= clock_timestamp())"
@@ -71,7 +71,7 @@ def runs_due(connection: Connection, *, limit: int) -> list[int]:
     return list(rows.scalars())
 
 
-@commit_point("deadline")
+@step("deadline")
 def settle(connection: Connection, dag_run_id: int) -> tuple[int, int]:
     """Delete the SLAs and deadlines that one run has met, and record those that it missed, with a notice and email for each.
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, CursorResult
 from paceline.states import DUE, OPEN, STARTED, Decision, TaskState
 from scheduler.messaging.message import Message
 from scheduler.store.db import rows
-from scheduler.store.db.database import commit_point
+from scheduler.store.db.database import step
 from scheduler.store.db.rows import array_literal
 from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
 from scheduler.store.worker import dispatches
@@ -238,7 +238,7 @@ def _messages(queued: CursorResult[Any]) -> list[Message]:
     return sorted(rows.of_result(Message, queued), key=lambda message: (-message.priority_weight, message.ti_id))
 
 
-@commit_point("stamp", lambda _: True)
+@step("stamp", lambda _: True)
 def stamp_dispatched(connection: Connection, messages: Sequence[Message]) -> None:
     """Record that the broker has these messages. If a crash undoes this, rescue only checks them again."""
     connection.exec_driver_sql("set local synchronous_commit = off")

@@ -12,7 +12,7 @@ from paceline.authoring.timetables.base import Partition
 from paceline.states import OPEN, RunState
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
-from scheduler.store.db.database import commit_point
+from scheduler.store.db.database import step
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, new_instances
 
@@ -138,7 +138,7 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
     return CreatedRun(key, new.run_id)
 
 
-@commit_point("start")
+@step("start")
 def start_queued(connection: Connection) -> list[int]:
     """queued -> running, oldest first, within max_active_runs of each DAG and backfill. Returns the IDs of the runs.
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from paceline.exceptions import no_dag
 from scheduler.store.db import rows
-from scheduler.store.db.database import commit_point
+from scheduler.store.db.database import step
 
 #: Whether a notice is open, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where ended_at is null)"
@@ -49,7 +49,7 @@ class Notice:
         return f"{self.dag_id}.{self.ti['task_id']}{index} (run {self.run_id}, try {self.ti['try_number']})"
 
 
-@commit_point("notice")
+@step("notice")
 def claim(
     connection: Connection, claimed_by: str, *, emails: bool, lease_s: float, limit: int, without_files: Collection[str] = ()
 ) -> list[Notice]:
@@ -100,7 +100,7 @@ def progress(connection: Connection, notice_id: int, claimed_by: str, *, done: i
     return noted.rowcount == 1
 
 
-@commit_point("delivered")
+@step("delivered")
 def end(connection: Connection, notice_id: int, claimed_by: str, *, error: str | None = None) -> bool:
     """End a notice, with `error` if it failed; False if the claim is lost."""
     ended = connection.exec_driver_sql(

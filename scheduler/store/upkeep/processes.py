@@ -10,7 +10,7 @@ from paceline.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.clock import TIMEOUT_OF_KIND, lost, silent
-from scheduler.store.db.database import act_as, commit_point, transact
+from scheduler.store.db.database import act_as, step, transact
 from scheduler.store.runs import instances
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
@@ -32,7 +32,7 @@ def register(engine: Engine, *, kind: str, name: str, host: str, pid: int, queue
     return process_id
 
 
-@commit_point("register")
+@step("register")
 def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
     entered = connection.exec_driver_sql(
         "insert into process (id, kind, name, host, pid, queues, concurrency, schema) values (%s, %s, %s, %s, %s, %s, %s, %s)", row
@@ -40,7 +40,7 @@ def _enter(connection: Connection, row: tuple[object, ...]) -> bool:
     return entered.rowcount == 1
 
 
-@commit_point("heartbeat")
+@step("heartbeat")
 def heartbeat(connection: Connection, process_id: str) -> bool:
     """Renew the heartbeat; False if this process was declared lost and must register again."""
     connection.exec_driver_sql("set local synchronous_commit = off")
@@ -112,7 +112,7 @@ def stored_as_running(connection: Connection, worker_id: str) -> dict[str, int]:
     return {row.dispatch_id: row.id for row in rows}
 
 
-@commit_point("lost")
+@step("lost")
 def fail_lost(connection: Connection, ti_id: int | None, dispatch_id: str, reason: str, *, at_once: bool = False) -> list[int]:
     """running -> up_for_retry or failed, because the process that ran this dispatch ended. Returns the changed runs.
 
@@ -125,7 +125,7 @@ def fail_lost(connection: Connection, ti_id: int | None, dispatch_id: str, reaso
     return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
-@commit_point("expire", lambda expired: expired[0])
+@step("expire", lambda expired: expired[0])
 def expire_lost(
     connection: Connection, *, worker_timeout_s: float, scheduler_timeout_s: float, waiter_timeout_s: float
 ) -> tuple[list[str], list[int]]:
@@ -156,7 +156,7 @@ def expire_lost(
     return [row.id for row in dead], sorted(set(runs))
 
 
-@commit_point("expire", lambda _: True)
+@step("expire", lambda _: True)
 def expire(connection: Connection, process_ids: Collection[str], *, why: str) -> list[int]:
     """As `expire_lost`, for processes that are known to have ended. Returns the changed runs."""
     dead = connection.exec_driver_sql(

@@ -12,7 +12,7 @@ from psycopg2.extras import Json
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.db.database import commit_point
+from scheduler.store.db.database import step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Fired:
     outcome: dict[str, Any]
 
 
-@commit_point("await")
+@step("await")
 def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
     """Claim triggers that no waiter awaits, oldest first; none for a waiter that was declared lost or has stopped."""
     # Holds its row against processes.expire and processes.stop, so that a trigger is taken either before (and released by them)
@@ -73,7 +73,7 @@ def waiting(connection: Connection) -> int:
     return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
 
 
-@commit_point("fire")
+@step("fire")
 def fire(connection: Connection, fired: Sequence[Fired]) -> int:
     """deferred -> scheduled, for each dispatch that still waits. Returns the number of rows moved.
 

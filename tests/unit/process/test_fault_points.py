@@ -34,7 +34,7 @@ def test_every_point_is_in_the_code_and_every_point_of_the_code_is_listed() -> N
         for path in (ROOT / folder).rglob("*.py"):
             source = path.read_text(encoding="utf-8")
             found.update(re.findall(r'fault_points\.point\("([a-z.]+)"\)', source))
-            for step in re.findall(r'@commit_point\("([a-z]+)"', source):
+            for step in re.findall(r'@step\("([a-z]+)"', source):
                 found.update([f"{step}.commit", f"{step}.committed"])
             for step in re.findall(r'step="([a-z]+)"', source):
                 found.update([f"{step}.publish", f"{step}.published"])
