@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from support import folders
 
@@ -37,6 +38,9 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Keep the test modules with rewritten assertions, also where PYTHONDONTWRITEBYTECODE is set: that is half of the collection.
     sys.dont_write_bytecode = False
+    # The same examples each time, so that a change is judged by what it changes. `make fuzz` and `make test-faults` try new ones.
+    if os.environ.get("FAULT_TESTS") != "full":
+        hypothesis.settings.load_profile("ci")
     # JVMs live for seconds here, too short a time for the optimizing compiler, which takes half of their CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
