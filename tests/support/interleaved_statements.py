@@ -19,7 +19,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines, instances
 from scheduler.store.upkeep import notices, processes, retention
 from scheduler.store.worker import deferrals, dispatches, xcoms
-from scheduler.store.worker.claims import Continuation, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace
 from scheduler.store.worker.deferrals import Fired
 from support.interleavings import Interleaving
 from support.run_actions import ALL, clear_, mark_, running
@@ -57,17 +57,25 @@ def _claim(one: Interleaving) -> Callable[[], Any]:
 
 def _report(one: Interleaving, ending: Ending = SUCCESS, *, in_place: bool = False) -> Callable[[], Any]:
     claim = one.claim_a()
-    one.continuation = Continuation(str(uuid.uuid4())) if in_place else None
-    return lambda: one.follower.report(claim, ending, one.continuation)
+    return _reported(one, claim, ending, in_place=in_place)
+
+
+def _reported(one: Interleaving, claim: Claim, ending: Ending, *, in_place: bool) -> Callable[[], bool]:
+    following = NextInPlace(str(uuid.uuid4())) if in_place else None
+
+    def report() -> bool:
+        one.reported = one.follower.report(claim, ending, following)
+        return one.reported.is_stored
+
+    return report
 
 
 def _report_join(one: Interleaving) -> Callable[[], Any]:
     z = one.scenario.claim(one.messages["z"])
-    assert z is not None and one.scenario.follower.report(one.claim_a(), Ending(S.SUCCESS))
-    one.continuation = Continuation(str(uuid.uuid4()))
+    assert z is not None and one.scenario.follower.report(one.claim_a(), Ending(S.SUCCESS)).is_stored
     b = running(one.scenario)
-    assert one.scenario.follower.report(b, Ending(S.SUCCESS))
-    return lambda: one.follower.report(z, Ending(S.SUCCESS), one.continuation)
+    assert one.scenario.follower.report(b, Ending(S.SUCCESS)).is_stored
+    return _reported(one, z, Ending(S.SUCCESS), in_place=True)
 
 
 def _suspend(one: Interleaving, *, deferred: bool) -> Callable[[], Any]:
@@ -119,7 +127,7 @@ def _stop_marked(one: Interleaving) -> Callable[[], Any]:
 def _fire(one: Interleaving) -> Callable[[], Any]:
     claim = one.claim_a()
     ending = Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={}))
-    assert one.scenario.follower.report(claim, ending)
+    assert one.scenario.follower.report(claim, ending).is_stored
     fired = Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})
     return lambda: transact(one.scenario.engine, deferrals.fire, [fired])
 
@@ -162,7 +170,7 @@ def _after_setup(one: Interleaving) -> None:
     """The setup `z` has succeeded, and `a` runs."""
     one.is_of_worker = False
     setup = one.scenario.claim(one.messages["z"])
-    assert setup is not None and one.scenario.follower.report(setup, SUCCESS)
+    assert setup is not None and one.scenario.follower.report(setup, SUCCESS).is_stored
     one.claim_a()
 
 
@@ -217,7 +225,7 @@ def _assets(one: Interleaving) -> Callable[[], Any]:
     one.scenario.add(dag("e", {"updated": []}, schedule=timetable.WhenUpdated(ASSET).to_spec()))
     service = one.scenario.schedulers[0].service(Assets)
     service.run_once(datetime.now(UTC))
-    assert one.scenario.follower.report(one.claim_a(), SUCCESS)
+    assert one.scenario.follower.report(one.claim_a(), SUCCESS).is_stored
 
     def distribute() -> None:
         service.run_once(datetime.now(UTC))
@@ -244,7 +252,7 @@ def _deadlines(one: Interleaving) -> Callable[[], Any]:
 def _notices(one: Interleaving) -> Callable[[], Any]:
     """A callback of `a` is due. Nobody calls it who lost the claim."""
     one.is_of_worker = False
-    assert one.scenario.follower.report(one.claim_a(), SUCCESS)
+    assert one.scenario.follower.report(one.claim_a(), SUCCESS).is_stored
     engine = one.scenario.engine
     called: list[int] = []
 
@@ -267,7 +275,7 @@ def _retention(one: Interleaving) -> Callable[[], Any]:
     one.is_of_worker = False
     for message in one.messages.values():  # they are not in the broker any more
         claim = one.scenario.claim(message)
-        assert claim is not None and one.scenario.follower.report(claim, SUCCESS)
+        assert claim is not None and one.scenario.follower.report(claim, SUCCESS).is_stored
     one.scenario.run_to_end(turns=40)
     one.scenario.sql("update dag_run set ended_at = ended_at - interval '100 days'")
     one.scenario.sql("update task_instance set ended_at = ended_at - interval '100 days'")

@@ -21,7 +21,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.hot_path import HotPath
 from support.run_actions import ALL, clear_, mark_
@@ -50,7 +50,8 @@ class Interleaving:
         self.hot = HotPath(scenario.settings, scenario.worker_id)
         self.follower = Follower(self.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
         self.other: Engine = database.create(scenario.settings)
-        self.continuation: Continuation | None = None
+        #: The answer to the report of the statement.
+        self.reported: Reported | Refused | None = None
         self.is_of_worker = True
         self.claimed: Claim | None = None
         #: What a person marked `a` as, which no worker changes.
@@ -115,7 +116,7 @@ class Interleaving:
     def judge(self) -> None:
         """Check that version, number and task belong together, and that nothing started too early or twice."""
         scenario = self.scenario
-        for claim in (self.claimed, self.continuation and self.continuation.claim):
+        for claim in (self.claimed, self.reported and self.reported.continues):
             if claim is not None:
                 assert scenario.hot.dag(claim.version_id).number.get(claim.task_id) == claim.task_no, claim
         rows = scenario.rows(
@@ -159,8 +160,8 @@ class Interleaving:
         scenario = self.scenario
         scenario.sql("update dag_schedule set is_paused = false")
         scenario.sql("update process set heartbeat_at = clock_timestamp() where stopped_at is null")
-        for claim in (self.claimed, self.continuation and self.continuation.claim):
-            if claim is not None and not scenario.follower.report(claim, Ending(S.SUCCESS)):
+        for claim in (self.claimed, self.reported and self.reported.continues):
+            if claim is not None and not scenario.follower.report(claim, Ending(S.SUCCESS)).is_stored:
                 scenario.follower.end_as_requested(claim)
         left = scenario.rows("select t.id, dispatch_id::text from task_instance t where state in ('running', 'shutdown')")
         for ti_id, dispatch_id in left:
@@ -174,7 +175,7 @@ class Interleaving:
         for ti_id, dispatch_id in scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'"):
             claim = scenario.claim((ti_id, dispatch_id))
             if claim is not None:
-                assert scenario.follower.report(claim, Ending(S.SUCCESS))
+                assert scenario.follower.report(claim, Ending(S.SUCCESS)).is_stored
         scenario.run_to_end(turns=40)
         states = scenario.states(self.run)
         if "down" in states and states["z"] == "success":

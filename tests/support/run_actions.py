@@ -46,12 +46,12 @@ def running(scenario: Scenario) -> Claim:
 
 def push(scenario: Scenario, claim: Claim, value: str = "1") -> None:
     """Report a success with this JSON as the return value."""
-    assert scenario.follower.report(claim, Ending(state=TaskState.SUCCESS, result=value))
+    assert scenario.follower.report(claim, Ending(state=TaskState.SUCCESS, result=value)).is_stored
 
 
 def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, result: str | None = None) -> bool:
     """Report as a worker does when user code ends. Returns False if the task was stopped; then its requested end is stored."""
-    reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0, result=result))
+    reported = scenario.follower.report(claim, Ending(state=state, delay_s=0.0, result=result)).is_stored
     if not reported:
         scenario.follower.end_as_requested(claim)
     return reported

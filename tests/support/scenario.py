@@ -28,7 +28,7 @@ from workers.supervision.running_tasks import RunningTasks
 from workers.task.database_store import DatabaseStore
 from workers.task.execute import TryRunner
 from workers.task.follow import Follower
-from workers.task.in_place import Continuing
+from workers.task.in_place import InPlaceSeries
 
 WORKER_PLACES = 64
 #: In seconds. A test with a shorter heartbeat timeout is about missing heartbeats.
@@ -163,7 +163,7 @@ class Scenario:
             claim = self.claim(message)
             if claim is not None:
                 ending = outcome(claim)
-                assert self.follower.report(claim, ending if isinstance(ending, Ending) else Ending(ending, delay_s=0.0))
+                assert self.follower.report(claim, ending if isinstance(ending, Ending) else Ending(ending, delay_s=0.0)).is_stored
                 ran += 1
         return ran
 
@@ -218,5 +218,5 @@ def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0, running: 
         slot=slot,
         guard=Guard(),
         log=logs.TryLog(),
-        continuing=Continuing(slot, seconds=in_place_seconds),
+        series=InPlaceSeries(slot, seconds=in_place_seconds),
     )

@@ -41,7 +41,7 @@ from workers.task import runtimes
 from workers.task.database_store import DatabaseStore, ReportLock
 from workers.task.execute import TryRunner
 from workers.task.follow import Follower
-from workers.task.in_place import Continuing, InPlaceEvents
+from workers.task.in_place import InPlaceEvents, InPlaceSeries
 from workers.task.outcome import Fail, Retry, TryFailed
 
 TICK_S = 0.2
@@ -257,7 +257,7 @@ def _add_task(
             if isinstance(result, Fail | Retry):
                 raise TryFailed(result.reason)
 
-        strategy.executes_with(execute, lambda: runner.continuing.must_be_replaced)
+        strategy.executes_with(execute, lambda: runner.series.must_be_replaced)
 
     signals.worker_process_init.connect(prepare, weak=False)
     signals.worker_process_shutdown.connect(lambda **_: runtimes.close(), weak=False)
@@ -284,7 +284,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
             json_lines=settings.logs.format == "json",
             closed=None if settings.logs.url is None else log_copies.Notes(settings, os.getppid()).add,
         ),
-        continuing=Continuing(
+        series=InPlaceSeries(
             slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events
         ),
     )

@@ -25,7 +25,7 @@ from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import claims, dispatches, external_runs, xcoms
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
 from workers.process.logs import worker_log
 from workers.process.secrets_backend import StoreBackend
@@ -146,38 +146,37 @@ class DatabaseStore:
     def dag(self, version_id: int) -> SerializedDag:
         return self.patient(lambda: self.hot.dag(version_id))
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+    def report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Reported | Refused:
         """Store the ending. If the report is refused because the task was cleared or marked, store the requested state."""
         fault_points.point("report.before")
-        accepted = self.patient(lambda: self._report(claim, ending, continuation))
-        if not accepted and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
+        answer = self.patient(lambda: self._report(claim, ending, next_in_place))
+        if not answer.is_stored and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
             # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
-            accepted = self.patient(lambda: self.follower.report(claim, ending, continuation))
-        if not accepted and self.patient(lambda: self.follower.end_as_requested(claim)):
+            again = None if next_in_place is None else next_in_place.asked_again()
+            answer = self.patient(lambda: self.follower.report(claim, ending, again))
+        if not answer.is_stored and self.patient(lambda: self.follower.end_as_requested(claim)):
             worker_log.info("stopped %s.%s (run %s) as asked", claim.dag_id, claim.task_id, claim.run_id)
-        elif not accepted:
+        elif not answer.is_stored:
             worker_log.warning(
                 "report %s of %s.%s (run %s, try %d) refused: dispatch %s is no longer the current one",
                 ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
             )  # fmt: skip
-        return accepted
+        return answer
 
-    def _report(self, claim: Claim, ending: Ending, continuation: Continuation | None) -> bool:
+    def _report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None) -> Reported | Refused:
         """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same.
 
         An attempt after an error opens it again, so it gets here too.
         """
         if self.hot.is_open:
-            return self.follower.report(claim, ending, continuation)
+            return self.follower.report(claim, ending, next_in_place)
         with self._turn():
-            if continuation is not None:
-                continuation.withdrawn = not continuation.is_allowed()
-            accepted = self.follower.report(claim, ending, continuation)
-            if (continuation is None or continuation.claim is None) and self.lock.others_wait():
+            answer = self.follower.report(claim, ending, None if next_in_place is None else next_in_place.asked_again())
+            if answer.continues is None and self.lock.others_wait():
                 # Each of them would keep its connection for a while.
                 self.hot.close_for_others()
-            return accepted
+            return answer
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

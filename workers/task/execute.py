@@ -16,13 +16,13 @@ from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Settings, log_paths
-from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from workers.process import logs, trace_properties
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
 from workers.supervision.running_tasks import Running, Slot
 from workers.task import context, outcome, runtimes
-from workers.task.in_place import Continuing
+from workers.task.in_place import InPlaceSeries
 from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
 from workers.task.runtimes import Runtime
 from workers.task.store import Store
@@ -45,7 +45,7 @@ class TryRunner:
     slot: Slot
     guard: Guard
     log: logs.Log
-    continuing: Continuing
+    series: InPlaceSeries
 
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
         """Run one dispatch to its report, then the tasks with which the report continues in place. The outcome of the last one.
@@ -64,13 +64,13 @@ class TryRunner:
                 if following is None:
                     return result
                 claim = following
-                self.continuing.go_on(claim)
+                self.series.go_on(claim)
                 fault_points.point("continue.after")
         finally:
             self.slot.put_down()
 
     def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
-        self.continuing.begin(dispatch_id)
+        self.series.begin(dispatch_id)
         fault_points.point("claim.before")
         claim = self.store.claim(ti_id, dispatch_id, worker_id, lambda: self.slot.is_ours(dispatch_id))
         if claim is None:
@@ -90,7 +90,7 @@ class TryRunner:
         task = dag.tasks[claim.task_no]
         runtime = runtimes.of(task.runtime)
         if not runtime.traits.has_code:
-            return Success(), self._report(claim, dag, EMPTY)[1]
+            return Success(), self._report(claim, dag, EMPTY).continues
         return self._run_logged(claim, dag, task, runtime, worker_id)
 
     def _run_logged(
@@ -123,16 +123,16 @@ class TryRunner:
             finally:
                 self.slot.leave()
             if self.guard.unfit is not None:
-                self.continuing.retire()
+                self.series.retire()
                 self.log.line(self.guard.unfit, "WARNING")
             # Before the report, so that the reason is in the log when the state is visible.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            accepted, following = self._report(claim, dag, self._complete(_ending(result)))
-            if not accepted:
+            answer = self._report(claim, dag, self._complete(_ending(result)))
+            if not answer.is_stored:
                 self.log.line(REFUSED, "WARNING")
-            if not (accepted and isinstance(result, Success)):
+            if not (answer.is_stored and isinstance(result, Success)):
                 runtime.discard(claim, self.settings)
-            return result, following
+            return result, answer.continues
         finally:
             self.log.close()
 
@@ -211,14 +211,12 @@ class TryRunner:
             self.store.push_xcom(claim, key, text)
         return result
 
-    def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> tuple[bool, Claim | None]:
-        """Whether the ending was stored, and the claim of the next task in place.
+    def _report(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Reported | Refused:
+        """Report the ending. The answer may have the claim of the next task in place.
 
         A process whose files user code has closed is about to die. The next task must not die with it.
         """
-        continuation = self.continuing.after(claim, dag, ending) if self.log.can_close else None
-        accepted = self.store.report(claim, ending, continuation)
-        return accepted, None if continuation is None else continuation.claim
+        return self.store.report(claim, ending, self.series.after(claim, dag, ending) if self.log.can_close else None)
 
 
 def _ending(result: Outcome) -> Ending:

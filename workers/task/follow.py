@@ -18,7 +18,7 @@ from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.db import sqlstates
 from scheduler.store.worker import dispatches
-from scheduler.store.worker.claims import Claim, Continuation, Ending, Moved, Refused, Reported, Undecided
+from scheduler.store.worker.claims import Claim, Ending, Moved, NextInPlace, Refused, Reported, Undecided
 from scheduler.store.worker.hot_path import HotPath
 
 log = logging.getLogger("paceline.worker")
@@ -40,17 +40,16 @@ class Follower:
         self._enabled = enabled
         self._aging = aging
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Store the end of a try and follow it. False if the task instance no longer belongs to this dispatch.
+    def report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Reported | Refused:
+        """Store the end of a try and follow it. Refused if the task instance no longer belongs to this dispatch.
 
-        With a continuation, the next task instance may run in this process. Its claim is then in the continuation, and it needs no
-        message.
+        With `next_in_place`, the next task instance may run in this process. Then it needs no message: the answer has its claim.
 
         The outcome of a task must not depend on its downstream tasks: after an error there, the end is stored alone, and the
         scheduler decides the downstream tasks.
         """
         try:
-            return self._follow(claim, ending, continuation, self._hot.dag(claim.version_id))
+            return self._follow(claim, ending, next_in_place, self._hot.dag(claim.version_id))
         except Exception as error:
             if sqlstates.is_passing(error):
                 raise
@@ -58,7 +57,7 @@ class Follower:
                 "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
                 claim.dag_id, claim.task_id, claim.run_id,
             )  # fmt: skip
-            return self._follow(claim, ending, continuation, None)
+            return self._follow(claim, ending, next_in_place, None)
 
     def end_as_requested(self, claim: Claim) -> bool:
         """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
@@ -67,29 +66,30 @@ class Follower:
             self._wakeups.wake(f"run:{claim.dag_run_id}", "queue")
         return ended
 
-    def _follow(self, claim: Claim, ending: Ending, continuation: Continuation | None, dag: SerializedDag | None) -> bool:
+    def _follow(
+        self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None, dag: SerializedDag | None
+    ) -> Reported | Refused:
         """Plan and report; if a join may be ready, lock it, plan and report again; then announce. Without `dag`, nothing moves."""
         plan = NO_MOVES if dag is None or not self._enabled else plan_of(dag, claim, ending.state, ending.skip)
         answer: Reported | Undecided | Refused
         if ending.state in SUSPENDED:
             answer = self._hot.suspend(claim, ending)
         else:
-            answer = self._hot.report(claim, ending, plan, continuation, aging=self._aging)
+            answer = self._hot.report(claim, ending, plan, next_in_place, aging=self._aging)
         waiting = answer.waiting
         if isinstance(answer, Undecided):
             assert dag is not None, "a plan without moves has no joins"
             with self._hot.locked(claim, plan, waiting) as states:
                 fault_points.point("follow.locked")
                 decided = plan_of(dag, claim, ending.state, ending.skip, states)
-                answer = self._hot.report(claim, ending, decided, continuation, aging=self._aging, is_locked=True)
+                answer = self._hot.report(claim, ending, decided, next_in_place, aging=self._aging, is_locked=True)
                 fault_points.point("follow.commit")
-        if continuation is not None:
-            continuation.claim = answer.continues
+        assert not isinstance(answer, Undecided), "under locks, nothing is left to ask about"
         if isinstance(answer, Reported):
             certain = not plan.needs_scheduler and waiting.issuperset(plan.left)
             needs_scheduler = dag is None or not certain or self._is_last(claim, dag, plan, answer)
             self._announce(claim, ending, dag, answer, needs_scheduler=needs_scheduler)
-        return answer.is_stored
+        return answer
 
     def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
         """Whether no later report can decide the remaining downstream tasks or end the run, although the plan assumed one would.

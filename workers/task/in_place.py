@@ -14,7 +14,7 @@ from contextlib import suppress
 from paceline.states import PASSED
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace
 from workers.supervision.running_tasks import InPlace, Slot, Step
 
 #: Bytes that are read at once.
@@ -62,7 +62,7 @@ class InPlaceEvents:
 ENDINGS = PASSED
 
 
-class Continuing:
+class InPlaceSeries:
     """The work of one pool process: the task instance of a message, and the next ones in place for `seconds`."""
 
     def __init__(self, slot: Slot, *, seconds: float = 0.0, max_tasks: int = 0, events: InPlaceEvents | None = None) -> None:
@@ -89,22 +89,22 @@ class Continuing:
         self._until = self._began + self._seconds
         self._left -= 1
 
-    def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> Continuation | None:
-        """The task instances with which the report of this ending may continue; None if the next task must go by message."""
+    def after(self, claim: Claim, dag: SerializedDag, ending: Ending) -> NextInPlace | None:
+        """The dispatch with which the report of this ending may continue; None if the next task must go by message."""
         if ending.state not in ENDINGS or claim.task_no not in dag.in_place or self.must_be_replaced or not self._is_allowed():
             return None
-        continuation = Continuation(str(uuid.uuid4()), self._is_allowed)
+        following = NextInPlace(str(uuid.uuid4()), self._is_allowed)
         # Before the report: from its commit on, this process runs that task, and may die.
         self._slot.continues(
             InPlace(
                 message=self._message,
                 ti_id=claim.id,
                 dispatch_id=claim.dispatch_id,
-                next_dispatch_id=continuation.dispatch_id,
+                next_dispatch_id=following.dispatch_id,
             )
         )
         fault_points.point("continue.before")
-        return continuation
+        return following
 
     def _is_allowed(self) -> bool:
         """Whether its time is not over, and its worker is not stopping."""

@@ -141,7 +141,7 @@ def _execute(operator: AbstractOperator, values: Context) -> object:
         for hook in (*rendered.execute_hooks["pre_execute"], rendered.pre_execute):
             hook(context)
         goes_on = "method" in resume
-        result = rendered.resume_execution(*_continuation(resume), values) if goes_on else rendered.execute(context)
+        result = rendered.resume_execution(*_resume_call(resume), values) if goes_on else rendered.execute(context)
         for hook in (*rendered.execute_hooks["post_execute"], rendered.post_execute):
             hook(context, result)
     except AirflowRescheduleException as error:
@@ -192,7 +192,7 @@ def _label(operator: AbstractOperator, values: Context) -> None:
         values["ti"].set_map_label(str(renderer.render(operator.map_index_template, values, "map_index_template")))
 
 
-def _continuation(resume: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _resume_call(resume: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The method with which a deferred task continues, and its arguments."""
     if "error" in resume:
         return "__fail__", {"error": resume["error"]}

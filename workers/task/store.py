@@ -18,7 +18,7 @@ from paceline.authoring.triggers import Counts, Target
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core
 from scheduler.store.worker import xcoms
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
 from scheduler.store.worker.xcoms import Source
 
@@ -105,10 +105,10 @@ class Store(Protocol):
 
     def dag(self, version_id: int) -> SerializedDag: ...
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
-        """Move running to the state of the ending, and decide the tasks below. False if the try is no longer the current one.
+    def report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Reported | Refused:
+        """Move running to the state of the ending, and decide the tasks below. Refused if the try is no longer the current one.
 
-        With a continuation, this process may continue with a task instance that is then running too: its claim is put there.
+        With `next_in_place`, this process may continue with a task instance that is then running too: the answer has its claim.
         """
 
     def clear_xcoms(self, claim: Claim) -> None:

@@ -1,7 +1,7 @@
 """The records of one dispatch that a worker and the store exchange: the claim, its end, and the task instances it moved."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -79,20 +79,22 @@ class Ending:
     deferral: Deferral | None = None
 
 
-@dataclass(slots=True)
-class Continuation:
-    """The task instance with which a report lets its process continue in place.
+@dataclass(frozen=True, slots=True)
+class NextInPlace:
+    """The dispatch with which a report may let its process continue with another task instance, in place.
 
-    The dispatch ID is chosen before the report, so that a lost answer can be read again.
+    Its ID is chosen before the report, so that a lost answer can be read again.
     """
 
     dispatch_id: str
-    #: Whether the process may still continue. A report that had to wait calls it again: its worker may be stopping by then.
+    #: Whether the process may still continue. A report that had to wait asks again: its worker may be stopping by then.
     is_allowed: Callable[[], bool] = lambda: True
     #: The next task must go by message. An earlier attempt of the report may have continued nevertheless.
     withdrawn: bool = False
-    #: Set by the report if it continues.
-    claim: Claim | None = None
+
+    def asked_again(self) -> "NextInPlace":
+        """The same dispatch, withdrawn if the process may not continue any more."""
+        return replace(self, withdrawn=not self.is_allowed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Continued(Moved):
+class MovedInPlace(Moved):
     """A moved task instance, with further columns that a claim returns."""
 
     task_no: int
@@ -165,7 +167,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow(Continued):
+class ReportRow(MovedInPlace):
     """A row of the report statement: a moved task instance (all NULL if there is none), and values that are equal in all rows."""
 
     waiting: list[int]

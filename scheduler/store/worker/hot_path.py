@@ -18,9 +18,9 @@ from scheduler.settings import Settings
 from scheduler.store.worker import hot_statements as sql
 from scheduler.store.worker.claims import (
     Claim,
-    Continuation,
-    Continued,
     Ending,
+    MovedInPlace,
+    NextInPlace,
     Peer,
     Refused,
     Reported,
@@ -33,7 +33,7 @@ from scheduler.store.worker.worker_connection import WorkerConnection
 ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
 #: With the version of its number: the run may have another one since the report.
 #: The pool keeps the search short: its running and queued task instances have an index.
-CONTINUED = f"""
+MOVED_IN_PLACE = f"""
 select t.id, t.dispatch_id::text, t.task_id, t.map_index, t.queue, t.priority_weight, t.state, t.pool, t.pool_slots, t.task_no,
        t.try_number, t.max_tries, t.started_at, r.version_id
   from task_instance t join dag_run r on r.id = t.dag_run_id
@@ -66,19 +66,19 @@ class HotPath(WorkerConnection):
         claim: Claim,
         ending: Ending,
         plan: Plan,
-        continuation: Continuation | None = None,
+        next_in_place: NextInPlace | None = None,
         *,
         aging: bool = False,
         is_locked: bool = False,
     ) -> Reported | Undecided | Refused:
         """running -> the end of the try, durably, with the moves of `plan`.
 
-        With a continuation, the task instance that gets the slots may go straight to running under its dispatch ID. `is_locked`:
+        With `next_in_place`, the task instance that gets the slots may go straight to running under that dispatch ID. `is_locked`:
         inside `locked`, which has the locks.
         """
         if plan.peer_joins:
             return Undecided(self._waiting(claim, plan.asked))
-        in_place = plan.in_place and continuation is not None and not continuation.withdrawn
+        in_place = plan.in_place and next_in_place is not None and not next_in_place.withdrawn
         hold = "" if is_locked else f"{(sql.HOLD_MOVES if plan.settled else sql.HOLD).execute}; "
         answer = self.objects(
             ReportRow,
@@ -97,7 +97,7 @@ class HotPath(WorkerConnection):
                 "below_branch": [decision.task_no in plan.below_branch for decision in plan.settled],
                 "successor": None if plan.successor is None else plan.successor + 1,
                 "next_dispatch_id": str(uuid.uuid4()) if plan.passes_slots else None,
-                "in_place_id": continuation.dispatch_id if continuation is not None and in_place else None,
+                "in_place_id": next_in_place.dispatch_id if next_in_place is not None and in_place else None,
                 "line_in_place": plan.line_in_place,
                 "place": self._place,
                 "joins": plan.joins,
@@ -108,14 +108,14 @@ class HotPath(WorkerConnection):
         if not waiting.issuperset(plan.joins):
             return Undecided(waiting)
         if first.others_wait is None:
-            return self._refused(claim, ending, continuation)
+            return self._refused(claim, ending, next_in_place)
         moved = tuple(row for row in answer if row.was_waiting is False)
         return Reported(
             pool_has_waiting=first.pool_has_waiting,
             others_wait=first.others_wait,
             moved=moved,
             slots_passed_to=next((row for row in answer if row.was_waiting), None),
-            continues=next((_continued(claim, row) for row in answer if row.state is TaskState.RUNNING), None),
+            continues=next((_claim_in_place(claim, row) for row in answer if row.state is TaskState.RUNNING), None),
             waiting=waiting,
             all_moved=bool(first.run_goes_on) and len(moved) == len(plan.settled),
         )
@@ -173,11 +173,11 @@ class HotPath(WorkerConnection):
         parameters = {**_names(claim), "tasks": list(peers)}
         return {peer.task_no: peer.state for peer in self.objects(Peer, sql.PEER_STATES.execute, parameters)}
 
-    def _refused(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> Refused:
+    def _refused(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Refused:
         """The answer to a report that the database did not accept. It may repeat one that was stored, but whose answer was lost."""
-        continued = [] if continuation is None else self.objects(Continued, CONTINUED, (claim.pool, continuation.dispatch_id))
+        moved = [] if next_in_place is None else self.objects(MovedInPlace, MOVED_IN_PLACE, (claim.pool, next_in_place.dispatch_id))
         ended = self.read(ENDED, (claim.id, claim.dispatch_id, ending.state.value))
-        return Refused(bool(ended), _continued(claim, continued[0]) if continued else None)
+        return Refused(bool(ended), _claim_in_place(claim, moved[0]) if moved else None)
 
 
 def _names(claim: Claim, asked: Ranges = NO_RANGES) -> dict[str, object]:
@@ -198,7 +198,7 @@ def _end(ending: Ending) -> dict[str, object]:
     return {"state": ending.state.value, "reason": ending.reason, "due_in_s": ending.delay_s}
 
 
-def _continued(claim: Claim, row: Continued) -> Claim:
+def _claim_in_place(claim: Claim, row: MovedInPlace) -> Claim:
     """The claim of a task instance of the same run, which the report of `claim` moved to running."""
     assert row.dispatch_id is not None, "a running task instance has a dispatch"
     own = {name: getattr(row, name) for name in Claim.__slots__ if hasattr(row, name)}

@@ -30,7 +30,7 @@ from workers.process.guard import Guard
 from workers.supervision.running_tasks import RunningTasks, Slot
 from workers.task import context as worker_context
 from workers.task.execute import TryRunner
-from workers.task.in_place import Continuing
+from workers.task.in_place import InPlaceSeries
 from workers.waiter.triggers import OtherRuns, Triggers
 
 #: The event of a try by the state that it ended in.
@@ -144,7 +144,7 @@ class MemoryRun:
             slot=(slot := _OwnSlot.create()),
             guard=Guard(),
             log=(terminal := _Terminal()),
-            continuing=Continuing(slot),
+            series=InPlaceSeries(slot),
         )
         #: The exceptions of user code that failed a try, with the number of the task instance.
         self.errors: list[tuple[int, BaseException]] = []

@@ -23,7 +23,7 @@ from scheduler.deciding import evaluate, expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.db import fencing
-from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.xcoms import Source
 from workers.process.secrets_backend import MemoryBackend, StoredSecrets
 from workers.task.store import MemoryStates
@@ -176,10 +176,10 @@ class MemoryStore:
     def dag(self, version_id: int) -> SerializedDag:
         return self.plan
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+    def report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Reported | Refused:
         instance = self.instances[claim.id]
         if instance.state is not S.RUNNING or instance.dispatch_id != claim.dispatch_id:
-            return False
+            return Refused(is_stored=False)
         instance.reason, instance.resume, instance.deferral = ending.reason, ending.resume, ending.deferral
         instance.due_at = None if ending.delay_s is None else time.monotonic() + ending.delay_s
         if ending.result is not None:
@@ -189,7 +189,7 @@ class MemoryStore:
         self._move(instance, ending.state)
         if ending.state in FINISHED:
             self.settle()
-        return True
+        return Reported(pool_has_waiting=False, others_wait=False)
 
     def settle(self) -> None:
         """Apply all decisions, and create the instances of mapped tasks, until nothing is left to decide."""

@@ -89,7 +89,7 @@ def test_following_prints_new_lines_until_the_try_ends(
             file.write("ended\n")
         from scheduler.store.worker.claims import Ending
 
-        assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+        assert scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
 
     background(work)
     done = cli("tasks", "logs", "pair", "one", "first", "-f")

@@ -39,7 +39,7 @@ def scenario(make_scenario: Callable[..., Scenario], counts_deferred: bool) -> S
     scenario.trigger("d", run_id="r")
     scenario.turn()
     claims = {claim.task_id: claim for message in scenario.messages()[:2] if (claim := scenario.claim(message)) is not None}
-    assert scenario.follower.report(claims["big"], DEFERS)
+    assert scenario.follower.report(claims["big"], DEFERS).is_stored
     assert scenario.states() == {
         "big": "deferred", "runs": "running", "queued": "queued", "waits": "scheduled", "waits_too": "scheduled",
     }  # fmt: skip

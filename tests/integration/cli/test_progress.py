@@ -51,7 +51,7 @@ def test_the_progress_of_a_running_task_is_shown_until_it_ends(scenario: Scenari
     first, second = transact(scenario.engine, reads.task_instances, "pair", "one")
     assert (first["progress"]["tasks_done"], second["progress"]) == (6, None)
 
-    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     writer.write(Progress(tasks=99).as_json())
     writer.close()
     assert scenario.rows("select (progress->>'tasks')::int from task_progress") == [(20,)]

@@ -38,7 +38,7 @@ class Past:
         for message in waiting:
             claim = self.scenario.claim(message)
             assert claim is not None
-            assert self.scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+            assert self.scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
         self.scenario.run_to_end()
         assert set(self.scenario.states(run).values()) == {"success"}
         return run

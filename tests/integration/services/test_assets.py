@@ -327,7 +327,7 @@ def test_an_update_that_cannot_be_stored_stops_no_other(scenario: Scenario, brea
         claim = scenario.claim(message)
         assert claim is not None
         xcoms.push(scenario.hot, claim, assets.XCOM_KEY, "{}")
-        assert scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+        assert scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     (version,) = scenario.rows("select data::text from dag_version where dag_id = 'broken'")
     break_it(scenario)
 

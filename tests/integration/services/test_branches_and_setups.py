@@ -184,7 +184,7 @@ def test_fail_fast_ends_everything_but_teardowns_at_the_first_failure(scenario: 
     states = scenario.states(run)
     assert (states["slow"], states["next"], states["down"]) == ("shutdown", "skipped", "none")
     # Its worker stops it and sets the requested state.
-    assert not scenario.follower.report(claims["slow"], Ending(S.SUCCESS))
+    assert not scenario.follower.report(claims["slow"], Ending(S.SUCCESS)).is_stored
     assert scenario.follower.end_as_requested(claims["slow"])
     scenario.run_to_end()
 

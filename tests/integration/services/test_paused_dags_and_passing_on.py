@@ -15,7 +15,7 @@ from scheduler.services.queue import Queue
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
-from scheduler.store.worker.claims import Continuation, Ending
+from scheduler.store.worker.claims import Ending, NextInPlace
 
 PARKED = "select count(*) from task_instance where state = 'scheduled' and rank < 0"
 
@@ -98,11 +98,10 @@ def test_a_process_continues_in_place_beside_a_paused_dag(scenario: Scenario) ->
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
-    continuation = Continuation(str(uuid.uuid4()))
 
-    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS), continuation)
+    answer = scenario.follower.report(claim, Ending(TaskState.SUCCESS), NextInPlace(str(uuid.uuid4())))
 
-    assert continuation.claim is not None
+    assert answer.is_stored and answer.continues is not None
 
 
 def test_a_pass_reads_no_task_instance_of_a_paused_dag(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +150,7 @@ def test_a_chain_in_the_pool_of_a_task_behind_its_own_limit_follows(scenario: Sc
         row[0].split("#")[0] for row in scenario.rows("select queued_by from task_instance where dag_run_id = %s order by id", run)
     ]
     assert by == ["s0"] + ["w"] * 19
-    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     scenario.run_to_end()
     assert scenario.run_state(first) == scenario.run_state(run) == "success"
     assert scenario.rows("select count(*) from task_instance where rank < 0") == [(0,)]
@@ -178,7 +177,7 @@ def test_a_free_limit_of_a_task_wins_over_a_chain_of_lower_rank_in_a_full_pool(s
     assert claim is not None and scenario.rows(PARKED) == [(4,)]
     assert scenario.rows("select passes_slots_on from pool where name = 'narrow'") == [(True,)]
     claim = scenario.claim(other)
-    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    assert claim is not None and scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     scenario.turn()
     assert scenario.rows("select task_id from task_instance where state = 'queued'") == [("a",)]
 

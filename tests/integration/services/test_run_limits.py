@@ -153,7 +153,7 @@ def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Sce
     scenario.work()
     scenario.turn()
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
-    assert scenario.follower.report(claims["waits"], Ending(TaskState.UP_FOR_RETRY, delay_s=100.0))
+    assert scenario.follower.report(claims["waits"], Ending(TaskState.UP_FOR_RETRY, delay_s=100.0)).is_stored
     ((lasts_s,),) = scenario.rows("select extract(epoch from timeout_at - started_at)::float from dag_run")
     assert 59 <= lasts_s <= 61
 
@@ -165,7 +165,7 @@ def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Sce
     assert scenario.run_state(run) == "failed"
     assert scenario.states(run) == {"done": "success", "running": "shutdown", "after": "skipped", "waits": "skipped"}
     claim = claims["running"]
-    assert not scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    assert not scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     assert dispatches.end_as_requested(scenario.hot, claim)
     assert scenario.states(run)["running"] == "skipped"
     ((ended_at,),) = scenario.rows("select ended_at from dag_run")

@@ -16,7 +16,7 @@ from support.scenario import Scenario, pool_process
 
 from paceline.states import FINISHED, RUN_FINISHED
 from paceline.states import TaskState as S
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.testing.in_memory.run import LoadedDag
 from workers.task.database_store import DatabaseStore
 from workers.task.execute import TryRunner
@@ -54,9 +54,10 @@ class Drive:
 
     def end(self, one: memory.Instance, claim: Claim) -> list[memory.Instance]:
         """The task instances that have ended, in order."""
-        continuation = Continuation(str(uuid4())) if self.in_place else None
-        assert self.scenario.follower.report(claim, self.plan.ending(*one), continuation)
-        if continuation is not None and (found := continuation.claim) is not None:
+        following = NextInPlace(str(uuid4())) if self.in_place else None
+        answer = self.scenario.follower.report(claim, self.plan.ending(*one), following)
+        assert answer.is_stored
+        if (found := answer.continues) is not None:
             self._running[found.task_no, found.map_index] = found
         return [one]
 
@@ -166,9 +167,9 @@ class Claimed(DatabaseStore):
     def claim(self, *_: object) -> Claim:
         return self.held
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+    def report(self, claim: Claim, ending: Ending, following: NextInPlace | None = None) -> Reported | Refused:
         self.ended.append((claim.task_no, claim.map_index))
-        return super().report(claim, ending, continuation)
+        return super().report(claim, ending, following)
 
 
 @dataclass

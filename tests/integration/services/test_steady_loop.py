@@ -161,4 +161,4 @@ def test_tasks_under_the_name_of_an_ended_worker_are_lost_immediately(make_scena
     ((state, reason),) = scenario.rows("select state, reason from task_try")
     assert state == "failed"
     assert reason.endswith("has ended")
-    assert not scenario.follower.report(claim, Ending(TaskState.SUCCESS))
+    assert not scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored

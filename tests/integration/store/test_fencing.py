@@ -187,12 +187,12 @@ def test_two_dispatches_of_a_task_instance_never_share_a_result(make_scenario: M
     xcoms.clear(scenario.hot, second)
     with pytest.raises(StaleTryError):
         xcoms.push(scenario.hot, first, "part", '"first"')
-    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
+    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"')).is_stored
     assert scenario.rows(stored) == []
     xcoms.push(scenario.hot, second, "part", '"second"')
-    assert scenario.follower.report(second, Ending(TaskState.SUCCESS, result='"second"'))
+    assert scenario.follower.report(second, Ending(TaskState.SUCCESS, result='"second"')).is_stored
     with pytest.raises(StaleTryError):
         xcoms.push(scenario.hot, first, "part", '"first"')
-    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"'))
+    assert not scenario.follower.report(first, Ending(TaskState.SUCCESS, result='"first"')).is_stored
 
     assert scenario.rows(stored) == [("part", "second"), ("return_value", "second")]

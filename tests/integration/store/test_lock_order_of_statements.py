@@ -64,7 +64,7 @@ def added_above(scenario: Scenario) -> tuple[Claim, int, int]:
     with scenario.engine.begin() as connection:
         integrity.follow_newest(connection, run, known, default_queue="default")
     new = claims(scenario)["new"]
-    assert scenario.follower.report(first, SUCCESS)
+    assert scenario.follower.report(first, SUCCESS).is_stored
     numbers = ids(scenario)
     assert numbers["old"] < numbers["new"]
     return new, numbers["old"], numbers["new"]
@@ -134,7 +134,7 @@ def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
     waiting = Ending(TaskState.DEFERRED, resume={}, deferral=Deferral(classpath="a.B", kwargs={}))
     found = claims(scenario)
     for claim in reversed(found.values()):
-        assert scenario.follower.report(claim, waiting)
+        assert scenario.follower.report(claim, waiting).is_stored
     low, *_, high = sorted(claim.id for claim in found.values())
     fired = [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={}) for claim in found.values()]
     known = [(claim.id, claim.dispatch_id) for claim in found.values()]

@@ -17,7 +17,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.claims import Claim, Continuation, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace
 
 S = TaskState
 MINE = str(uuid4())
@@ -96,7 +96,7 @@ def follow(successor: bool, state: S, *, passes_slots_on: bool = False, in_place
             line_in_place=in_place,
         )
         scenario.sql("update pool set passes_slots_on = %s", passes_slots_on or in_place)
-        scenario.hot.report(finished, Ending(S.SUCCESS), plan, Continuation(str(uuid4())))
+        scenario.hot.report(finished, Ending(S.SUCCESS), plan, NextInPlace(str(uuid4())))
 
     return move
 

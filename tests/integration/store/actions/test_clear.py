@@ -87,7 +87,7 @@ def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> 
     assert brief(clear_(scenario)) == [("t000", -1, "running", "shutdown")]
 
     assert scenario.rows("select state, requested_state, max_tries from task_instance") == [("shutdown", "none", 3)]
-    assert not scenario.follower.report(claim, Ending(state=S.SUCCESS)), "its own end does not count any more"
+    assert not scenario.follower.report(claim, Ending(state=S.SUCCESS)).is_stored, "its own end does not count any more"
     assert scenario.follower.end_as_requested(claim)
     assert scenario.states(run) == {"t000": "none"}
     assert scenario.rows("select try_number, state from task_try") == [(1, "shutdown")]
@@ -218,7 +218,7 @@ def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> Non
     scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
     scenario.trigger("d", run_id="r")
     claim = running(scenario)
-    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("no",)))
+    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("no",))).is_stored
     scenario.run_to_end()
     expected = {"branch": "success", "yes": "success", "no": "skipped"}
     assert scenario.states() == expected
@@ -233,11 +233,11 @@ def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> Non
 def test_a_cleared_branch_loses_its_decision(scenario: Scenario) -> None:
     scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
     scenario.trigger("d", run_id="r")
-    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",)))
+    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",))).is_stored
     scenario.run_to_end()
 
     clear_(scenario)
-    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("yes",)))
+    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("yes",))).is_stored
     scenario.run_to_end()
 
     assert scenario.states() == {"branch": "success", "yes": "skipped", "no": "success"}

@@ -56,7 +56,7 @@ def test_a_worker_may_repeat_statements_that_a_read_only_server_refused(
     assert sqlstates.is_passing(unreachable.value)
 
     read_only(False)
-    assert scenario.follower.report(claimed, ending)
+    assert scenario.follower.report(claimed, ending).is_stored
 
 
 def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: Claim, read_only: Switch) -> None:
@@ -69,7 +69,7 @@ def test_no_scheduler_ends_over_a_read_only_server(scenario: Scenario, claimed: 
     assert complaint.since is not None
 
     read_only(False)
-    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS)).is_stored
     scenario.run_to_end()
     assert set(scenario.states().values()) == {"success"}
 
@@ -139,7 +139,7 @@ def test_a_transaction_whose_session_the_server_ended_is_repeated(scenario: Scen
         stopped_while_it_decides()
 
     assert sqlstates.is_passing(ended.value)
-    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(claimed, Ending(TaskState.SUCCESS)).is_stored
 
 
 def test_an_error_of_the_call_itself_does_not_pass(scenario: Scenario) -> None:

@@ -86,9 +86,9 @@ def test_nothing_to_map_over_hides_no_failure(scenario: Scenario, ref: dict[str,
 
     scenario.turn()
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
-    assert scenario.follower.report(claims["list"], Ending(S.SUCCESS, result="[]"))
+    assert scenario.follower.report(claims["list"], Ending(S.SUCCESS, result="[]")).is_stored
     scenario.turn()
-    assert scenario.follower.report(claims["bad"], Ending(S.FAILED))
+    assert scenario.follower.report(claims["bad"], Ending(S.FAILED)).is_stored
     scenario.run_to_end()
 
     assert scenario.states(run) == {"bad": "failed", "list": "success", "b": "upstream_failed", "c": "upstream_failed"}

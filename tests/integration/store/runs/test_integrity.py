@@ -111,7 +111,7 @@ def test_a_branch_that_is_gone_when_it_ends_skips_nothing(scenario: Scenario) ->
     scenario.add(dag("d", {"other": [], "b": ["other"]}, options=branches, **FREE))
     follow(scenario, run)
 
-    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("b",)))
+    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("b",))).is_stored
 
     scenario.run_to_end(turns=20)
     assert scenario.states() == {"branch": "success", "other": "success", "b": "success"}

@@ -139,7 +139,7 @@ def test_it_returns_the_running_dispatches_that_the_database_does_not_have(scena
     held, elsewhere, undone, ended = (claim for claim in claims if claim is not None)
     scenario.sql("update task_instance set worker = 'another' where id = %s", elsewhere.id)
     scenario.sql("update task_instance set state = 'queued', worker = null, started_at = null where id = %s", undone.id)
-    assert scenario.follower.report(ended, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(ended, Ending(TaskState.SUCCESS)).is_stored
 
     running = {claim.dispatch_id: claim.id for claim in (held, elsewhere, undone, ended)}
     renewal, results = renewing(settings, scenario.worker_id, running=running)

@@ -220,5 +220,5 @@ def test_a_claim_and_a_report_with_their_locks_are_one_message_each(scenario: Sc
         hot.dag(claim.version_id)  # read once in a process
         hot.sent = 0
         follower = Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
-        assert follower.report(claim, Ending(TaskState.SUCCESS))
+        assert follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
         assert (hot.sent, scenario.states()) == (1, {"a": "success", "b": "queued"})

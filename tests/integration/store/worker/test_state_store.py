@@ -29,13 +29,13 @@ def test_the_values_of_a_task_outlive_a_clear_and_those_of_an_asset_its_run(scen
     first = claimed(scenario)
     for uri in (None, URI):
         xcoms.put(scenario.hot, first, uri, "k", '{"id": 7}', expires_in_s=None)
-    assert scenario.follower.report(first, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(first, Ending(TaskState.SUCCESS)).is_stored
     scenario.run_to_end()
 
     clear_(scenario, dag_id="c", run_id="r1")
     again = claimed(scenario)
     assert (get(again, None), get(again, URI)) == ({"id": 7}, {"id": 7})
-    assert scenario.follower.report(again, Ending(TaskState.SUCCESS))
+    assert scenario.follower.report(again, Ending(TaskState.SUCCESS)).is_stored
     scenario.run_to_end()
 
     scenario.trigger("c", run_id="r2")

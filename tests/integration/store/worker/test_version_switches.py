@@ -27,7 +27,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import external_runs
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.database_store import DatabaseStore
 
@@ -66,11 +66,12 @@ def test_a_report_does_not_follow_the_edges_of_the_former_version(scenario: Scen
     claim = running(scenario)
     scenario.sql("update pool set passes_slots_on = true")
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, **FREE))
-    continuation = Continuation(str(uuid.uuid4())) if in_place else None
+    following = NextInPlace(str(uuid.uuid4())) if in_place else None
     scenario.broker.delete(wakeups.KEY)
-    assert overtaken_by_a_switch(scenario, run, lambda: scenario.follower.report(claim, Ending(S.SUCCESS), continuation))
+    answer = overtaken_by_a_switch(scenario, run, lambda: scenario.follower.report(claim, Ending(S.SUCCESS), following))
+    assert answer.is_stored
     assert scenario.states() == {"a": "success", "b": "none", "c": "none"}
-    assert continuation is None or continuation.claim is None
+    assert answer.continues is None
     woken = scenario.broker.zrange(wakeups.KEY, 0, -1)
     assert f"run:{run}".encode() in woken, "a scheduler decides what the report could not"
 
@@ -80,14 +81,15 @@ def test_a_report_whose_answer_was_lost_continues_with_the_number_of_the_present
     run = scenario.trigger("d", run_id="r")
     claim = running(scenario)
     scenario.sql("update pool set passes_slots_on = true")
-    continuation = Continuation(str(uuid.uuid4()))
-    assert scenario.follower.report(claim, Ending(S.SUCCESS), continuation) and continuation.claim is not None
+    following = NextInPlace(str(uuid.uuid4()))
+    answer = scenario.follower.report(claim, Ending(S.SUCCESS), following)
+    assert answer.is_stored and answer.continues is not None
     newer = scenario.add(dag("d", {"new": [], "a": [], "c": ["a"]}, **FREE))
     switch(scenario, run)
-    continuation.claim = None
-    assert scenario.follower.report(claim, Ending(S.SUCCESS), continuation)
-    assert continuation.claim is not None
-    ours = continuation.claim
+    answer = scenario.follower.report(claim, Ending(S.SUCCESS), following)
+    assert answer.is_stored
+    ours = answer.continues
+    assert ours is not None
     assert (scenario.hot.dag(ours.version_id).content_hash, newer.tasks[ours.task_no].task_id) == (newer.content_hash, "c")
 
 

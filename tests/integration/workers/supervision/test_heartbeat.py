@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from scheduler.settings import Settings
 from scheduler.store.upkeep.registration import Registration
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from workers.process.logs import worker_log
 from workers.supervision import heartbeat
 from workers.supervision.heartbeat import HeartbeatThread
@@ -95,10 +95,10 @@ class Interrupted(DatabaseStore):
     server: PostgresServer = field(kw_only=True)
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+    def report(self, claim: Claim, ending: Ending, following: NextInPlace | None = None) -> Reported | Refused:
         self.server.take_writes(False)
         self.ended.set()
-        return DatabaseStore.report(self, claim, ending, continuation)
+        return DatabaseStore.report(self, claim, ending, following)
 
 
 def test_a_report_that_waits_for_a_server_without_writes_is_not_lost(

@@ -72,7 +72,7 @@ def test_an_error_while_following_leaves_the_report_and_wakes_a_scheduler(scenar
     faults = {fault_points.FAULTS: "follow.commit=raise", fault_points.FOLDER: str(tmp_path)}
     fault_points.arm(faults, scenario.settings.database_url)
     try:
-        assert scenario.follower.report(second, SUCCESS)
+        assert scenario.follower.report(second, SUCCESS).is_stored
     finally:
         fault_points.arm({}, scenario.settings.database_url)
 
@@ -176,7 +176,7 @@ def test_a_report_of_another_dispatch_is_refused_and_follows_nothing(scenario: S
     claim = claim_one(scenario)
     scenario.sql("update task_instance set dispatch_id = gen_random_uuid() where task_id = 't000'")
 
-    assert scenario.follower.report(claim, SUCCESS) is False
+    assert scenario.follower.report(claim, SUCCESS).is_stored is False
 
     assert scenario.states() == {"t000": "running", "t001": "none"}
 
@@ -186,8 +186,8 @@ def test_a_report_repeated_after_a_lost_answer_counts_as_stored(scenario: Scenar
     scenario.trigger("c")
     claim = claim_one(scenario)
 
-    assert scenario.follower.report(claim, SUCCESS) is True
-    assert scenario.follower.report(claim, SUCCESS) is True
+    assert scenario.follower.report(claim, SUCCESS).is_stored is True
+    assert scenario.follower.report(claim, SUCCESS).is_stored is True
 
     assert scenario.states() == {"t000": "success", "t001": "queued"}
 
@@ -239,7 +239,7 @@ def test_a_task_that_its_runs_new_version_has_not_is_reported_and_followed_by_no
     claim = scenario.claim(scenario.messages()[0])
     assert claim
 
-    assert scenario.follower.report(claim, Ending(TaskState.FAILED, reason="no such task"))
+    assert scenario.follower.report(claim, Ending(TaskState.FAILED, reason="no such task")).is_stored
 
     assert scenario.states(run) == {"t000": "failed"}
 

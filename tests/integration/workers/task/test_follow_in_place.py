@@ -15,7 +15,7 @@ from scheduler.store.actions import mark
 from scheduler.store.queueing import pools
 from scheduler.store.read import history
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.worker.claims import Claim, Continuation, Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from workers.supervision.running_tasks import RunningTasks
 from workers.task.database_store import DatabaseStore
 from workers.task.follow import Follower
@@ -24,8 +24,8 @@ S = TaskState
 SUCCESS = Ending(S.SUCCESS)
 
 
-def continuation() -> Continuation:
-    return Continuation(str(uuid4()))
+def next_in_place() -> NextInPlace:
+    return NextInPlace(str(uuid4()))
 
 
 def start(scenario: Scenario, plan: SerializedDag, **options: Any) -> Claim:
@@ -48,13 +48,14 @@ def claimed_as(scenario: Scenario, claim: Claim) -> Claim:
 
 def test_the_report_returns_the_claim_of_the_successor(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3), conf={"a": 1})
-    next_one = continuation()
+    next_one = next_in_place()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_one)
+    assert answer.is_stored
 
     assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
     assert scenario.messages() == []
-    found = next_one.claim
+    found = answer.continues
     assert found is not None and found.dispatch_id == next_one.dispatch_id and found.conf == {"a": 1}
     again = claimed_as(scenario, found)
     assert found == Claim(**{name: getattr(again, name) for name in Claim.__slots__} | {"started_at": found.started_at})
@@ -63,14 +64,14 @@ def test_the_report_returns_the_claim_of_the_successor(scenario: Scenario) -> No
 def test_the_first_in_line_runs_in_place_too(scenario: Scenario) -> None:
     scenario.pool("p", 1)
     first = start(scenario, dag("d", {"a": [], "b": [], "c": []}, task={"pool": "p"}))
-    next_one = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
     assert scenario.states() == {"a": "success", "b": "running", "c": "scheduled"}
-    assert next_one.claim is not None
-    assert next_one.claim.task_id == "b"
-    assert next_one.claim.try_number == 1
+    assert answer.continues is not None
+    assert answer.continues.task_id == "b"
+    assert answer.continues.try_number == 1
     assert scenario.messages() == []
 
 
@@ -78,21 +79,21 @@ def test_a_join_runs_in_place_after_the_last_task_above_it(scenario: Scenario) -
     start_a = start(scenario, dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
     start_b = scenario.claim(scenario.rows("select id, dispatch_id::text from task_instance where task_id = 'b'")[0])
     assert start_b is not None
-    first, last = continuation(), continuation()
 
-    assert scenario.follower.report(start_a, SUCCESS, first)
-    assert scenario.follower.report(start_b, SUCCESS, last)
+    answers = [scenario.follower.report(claim, SUCCESS, next_in_place()) for claim in (start_a, start_b)]
 
-    assert first.claim is None
-    assert last.claim is not None
-    assert last.claim.task_id == "join"
+    assert all(answer.is_stored for answer in answers)
+    first, last = (answer.continues for answer in answers)
+    assert first is None
+    assert last is not None
+    assert last.task_id == "join"
 
 
 def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_went_by_message(scenario: Scenario) -> None:
-    def trail(dag_id: str, next_one: Continuation | None) -> list[tuple[Any, ...]]:
+    def trail(dag_id: str, next_one: NextInPlace | None) -> list[tuple[Any, ...]]:
         first = start(scenario, chain(dag_id, 2))
-        scenario.follower.report(first, SUCCESS, next_one)
-        second = scenario.claim(scenario.messages()[0]) if next_one is None else next_one.claim
+        answer = scenario.follower.report(first, SUCCESS, next_one)
+        second = scenario.claim(scenario.messages()[0]) if next_one is None else answer.continues
         assert second is not None
         scenario.follower.report(second, SUCCESS)
         with scenario.engine.begin() as connection:
@@ -100,7 +101,7 @@ def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_w
         return [(e["task_id"], e["from_state"], e["to_state"], e["actor"]) for e in found if e["task_id"] == "t001"]
 
     by_message = trail("sent", None)
-    in_place = trail("continued", continuation())
+    in_place = trail("continued", next_in_place())
 
     assert in_place == by_message
     assert scenario.rows("select count(*) from task_instance where queued_by = %s and worker = %s and queued_at <= started_at",
@@ -110,7 +111,7 @@ def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_w
 def test_an_execution_in_place_has_its_notice(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 2, options={"t001": {"notify": ("on_execute",)}}))
 
-    scenario.follower.report(first, SUCCESS, continuation())
+    scenario.follower.report(first, SUCCESS, next_in_place())
 
     assert scenario.rows("select kind from notice") == [("on_execute",)]
 
@@ -120,8 +121,8 @@ def test_decisions_of_a_report_keep_their_reasons(scenario: Scenario, state: Tas
     edges, rules = {"a": [], "failed": ["a"], "succeeded": ["a"]}, {"failed": "all_failed"}
     by_message, in_place = (start(scenario, dag(dag_id, edges, rules=rules)) for dag_id in ("sent", "continued"))
 
-    assert scenario.follower.report(by_message, Ending(state))
-    assert scenario.follower.report(in_place, Ending(state), continuation())
+    assert scenario.follower.report(by_message, Ending(state)).is_stored
+    assert scenario.follower.report(in_place, Ending(state), next_in_place()).is_stored
 
     expected, found = (
         scenario.rows("select task_id, reason from task_instance where dag_run_id = %s and state = 'skipped' and task_no > 0"
@@ -134,36 +135,38 @@ def test_decisions_of_a_report_keep_their_reasons(scenario: Scenario, state: Tas
 
 def test_a_repeated_report_after_a_lost_response_returns_the_task_to_continue_with(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
-    stored, asked = continuation(), continuation()
-    asked.dispatch_id = stored.dispatch_id
-    assert scenario.follower.report(first, SUCCESS, stored)
+    next_one = next_in_place()
+    stored = scenario.follower.report(first, SUCCESS, next_one)
+    assert stored.is_stored
 
-    assert scenario.follower.report(first, SUCCESS, asked)
+    repeated = scenario.follower.report(first, SUCCESS, next_one)
 
-    assert asked.claim == stored.claim
+    assert repeated.is_stored
+    assert repeated.continues == stored.continues is not None
     assert scenario.states() == {"t000": "success", "t001": "running", "t002": "none"}
 
 
 def test_a_lost_answer_is_found_even_if_the_task_that_ended_was_marked_in_between(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
-    stored, asked = continuation(), continuation()
-    asked.dispatch_id = stored.dispatch_id
-    assert scenario.follower.report(first, SUCCESS, stored)
+    next_one = next_in_place()
+    stored = scenario.follower.report(first, SUCCESS, next_one)
+    assert stored.is_stored
     mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t000",)), S.FAILED)
 
-    assert not scenario.follower.report(first, SUCCESS, asked)
+    repeated = scenario.follower.report(first, SUCCESS, next_one)
 
-    assert asked.claim == stored.claim
+    assert not repeated.is_stored
+    assert repeated.continues == stored.continues is not None
 
 
 def test_a_report_after_a_lost_response_does_not_take_a_task_that_went_by_message(scenario: Scenario) -> None:
     first = start(scenario, chain("d", 3))
     scenario.follower.report(first, SUCCESS, None)
-    asked = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, asked)
+    repeated = scenario.follower.report(first, SUCCESS, next_in_place())
 
-    assert asked.claim is None
+    assert repeated.is_stored
+    assert repeated.continues is None
 
 
 class Watched(DatabaseStore):
@@ -172,9 +175,9 @@ class Watched(DatabaseStore):
     running = RunningTasks(1)
     confirmed: ClassVar[list[dict[str, int]]] = []
 
-    def report(self, claim: Claim, ending: Ending, continuation: Continuation | None = None) -> bool:
+    def report(self, claim: Claim, ending: Ending, following: NextInPlace | None = None) -> Reported | Refused:
         self.confirmed.append(self.running.claimed())
-        return super().report(claim, ending, continuation)
+        return super().report(claim, ending, following)
 
 
 def test_heartbeats_cover_a_task_in_place_whose_report_waits(scenario: Scenario) -> None:
@@ -263,11 +266,11 @@ def test_it_goes_by_message_or_waits_if(
     scenario.messages()
     if change is not None:
         change(scenario)
-    next_one = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
-    assert next_one.claim is None
+    assert answer.continues is None
     assert scenario.rows("select coalesce(state, 'none') from task_instance where task_id = 'b'") == [(state,)]
     assert len(scenario.messages()) == (state == "queued")
 
@@ -277,13 +280,13 @@ def test_a_successor_runs_before_another_run_of_higher_rank_only_in_place(scenar
     first = start(scenario, dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"pool": "p"}))
     _outranked(scenario)
     scenario.messages()
-    in_place = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, in_place)
-    assert in_place.claim is not None
-    assert in_place.claim.task_id == "b"
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
+    assert answer.continues is not None
+    assert answer.continues.task_id == "b"
     # The time of the process is over.
-    assert scenario.follower.report(in_place.claim, SUCCESS)
+    assert scenario.follower.report(answer.continues, SUCCESS).is_stored
 
     assert scenario.states(first.dag_run_id)["c"] == "scheduled"
     assert scenario.messages() == []
@@ -301,11 +304,11 @@ def test_a_task_of_another_run_that_outranks_a_successor_goes_first(
     first = start(scenario, dag("d", {"a": [], "b": ["a"]}, task={"pool": "p"}, options={"b": options}))
     _outranked(scenario)
     follower = Follower(scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True, aging=aging)
-    next_one = continuation()
 
-    assert follower.report(first, SUCCESS, next_one)
+    answer = follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
-    assert next_one.claim is None
+    assert answer.continues is None
     assert scenario.states(first.dag_run_id)["b"] == "scheduled"
 
 
@@ -314,9 +317,9 @@ def test_a_task_that_resumes_an_earlier_dispatch_goes_by_message(scenario: Scena
     scenario.pool("p", 1)
     first = start(scenario, dag("d", {"a": [], "b": []}, task={"pool": "p"}))
     scenario.sql("update task_instance set resume = %s where task_id = 'b'", resume)
-    next_one = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
     assert scenario.states()["b"] == ("running" if resume is None else "queued")
 
@@ -324,11 +327,11 @@ def test_a_task_that_resumes_an_earlier_dispatch_goes_by_message(scenario: Scena
 def test_the_line_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
     scenario.pool("p", 1)
     first = start(scenario, dag("d", {"a": [], "b": [], "c": ["b"]}, task={"pool": "p"}, options={"c": {"runtime": "pyspark"}}))
-    next_one = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
-    assert next_one.claim is None
+    assert answer.continues is None
     assert scenario.states()["b"] == "queued"
 
 
@@ -336,9 +339,9 @@ def test_a_task_that_takes_the_slots_from_a_successor_goes_by_message_in_a_dag_w
     scenario.pool("p", 1)
     options = {"a": {"priority_weight": 10}, "waits": {"priority_weight": 9}, "spark": {"runtime": "pyspark"}}
     first = start(scenario, dag("d", {"a": [], "waits": [], "b": ["a"], "spark": ["b"]}, task={"pool": "p"}, options=options))
-    next_one = continuation()
 
-    assert scenario.follower.report(first, SUCCESS, next_one)
+    answer = scenario.follower.report(first, SUCCESS, next_in_place())
+    assert answer.is_stored
 
-    assert next_one.claim is None
+    assert answer.continues is None
     assert scenario.states() == {"a": "success", "waits": "queued", "b": "scheduled", "spark": "none"}

@@ -52,9 +52,9 @@ def test_upstream_tasks_that_are_not_below_the_ended_task_are_seen(scenario: Sce
     scenario.turn()
     running = claims(scenario)
 
-    assert scenario.follower.report(running["a", -1], Ending(S.SKIPPED))
+    assert scenario.follower.report(running["a", -1], Ending(S.SKIPPED)).is_stored
     assert {scenario.states()[name] for name in rules} == {"none"}
-    assert scenario.follower.report(running["b", -1], Ending(S.SUCCESS))
+    assert scenario.follower.report(running["b", -1], Ending(S.SUCCESS)).is_stored
 
     scenario.turn()
     assert {scenario.states()[name] for name in rules} == {"queued"}
@@ -68,9 +68,9 @@ def test_every_instance_of_a_mapped_task_is_seen(scenario: Scenario) -> None:
     running = claims(scenario)
 
     for index in (0, 1):
-        assert scenario.follower.report(running["each", index], Ending(S.SUCCESS))
+        assert scenario.follower.report(running["each", index], Ending(S.SUCCESS)).is_stored
         assert scenario.states()["after"] == "none"
-    assert scenario.follower.report(running["each", 2], Ending(S.SUCCESS))
+    assert scenario.follower.report(running["each", 2], Ending(S.SUCCESS)).is_stored
 
     assert scenario.states()["after"] == "queued"
 
@@ -85,7 +85,7 @@ def test_following_does_not_wait_for_a_reader_of_the_run(scenario: Scenario) -> 
         another_scheduler.exec_driver_sql("select 1 from dag_run where id = %s for no key update", (run,))
         for one in running.values():
             # A lock that it waited for would end this with an error after 30 s.
-            assert scenario.follower.report(one, Ending(S.SUCCESS))
+            assert scenario.follower.report(one, Ending(S.SUCCESS)).is_stored
 
         assert scenario.states()["join"] == "queued"
 

@@ -139,7 +139,7 @@ def test_a_connection_that_opens_for_a_report_closes_immediately_if_other_proces
     scenario.hot.close()
 
     with another_process_waits(store.lock) if others_wait else nullcontext():
-        assert store.report(claim, Ending(TaskState.SUCCESS))
+        assert store.report(claim, Ending(TaskState.SUCCESS)).is_stored
 
     assert scenario.hot.is_open != others_wait
 

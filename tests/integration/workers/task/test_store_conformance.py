@@ -135,7 +135,7 @@ def test_pushed_xcoms_can_be_pulled(tries: Tries) -> None:
     store.clear_xcoms(first)
 
     assert store.pull_xcom(first, "first", "list", -1, "none") == "none"
-    assert store.report(first, Ending(TaskState.SUCCESS, result="[7]"))
+    assert store.report(first, Ending(TaskState.SUCCESS, result="[7]")).is_stored
     each = [tries.claim() for _ in range(3)]
     assert store.pull_xcom(each[0], "first", "return_value", -1, None) == [7]
     assert (store.pull_xcoms(each[0], 1, "k"), store.count_entries(each[0], 1, "k", is_mapped=True)) == ([], 0)
@@ -155,9 +155,9 @@ def test_a_try_that_is_over_changes_nothing(tries: Tries) -> None:
     claim = store.claim(*message, tries.worker_id)
     assert claim is not None
     assert store.claim(*message, tries.worker_id) is None
-    assert store.report(claim, Ending(TaskState.FAILED, reason="lost"))
+    assert store.report(claim, Ending(TaskState.FAILED, reason="lost")).is_stored
 
-    assert not store.report(claim, Ending(TaskState.SUCCESS))
+    assert not store.report(claim, Ending(TaskState.SUCCESS)).is_stored
 
     for write in (
         lambda: store.push_xcom(claim, "k", "1"),
@@ -174,7 +174,7 @@ def test_a_try_that_continues_keeps_its_xcoms(tries: Tries) -> None:
     store, first = tries.store, tries.claim()
     store.push_xcom(first, "k", "1")
 
-    assert store.report(first, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"pokes": 1}))
+    assert store.report(first, Ending(TaskState.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"pokes": 1})).is_stored
 
     again = tries.claim()
     assert (again.id, again.try_number, again.resume, again.started_at) == (first.id, 1, {"pokes": 1}, first.started_at)
@@ -182,7 +182,7 @@ def test_a_try_that_continues_keeps_its_xcoms(tries: Tries) -> None:
     with pytest.raises(StaleTryError):
         store.push_xcom(first, "k", "2")
     assert store.pull_xcom(again, "first", "k", -1, None) == 1
-    assert store.report(again, Ending(TaskState.UP_FOR_RETRY, reason="failed", delay_s=0.0))
+    assert store.report(again, Ending(TaskState.UP_FOR_RETRY, reason="failed", delay_s=0.0)).is_stored
     retried = tries.claim()
     assert (retried.id, retried.try_number, retried.resume) == (first.id, 2, None)
     assert retried.started_at > first.started_at

@@ -34,7 +34,7 @@ def claimed(scenario: Scenario) -> Claim:
 
 def retried(scenario: Scenario, claim: Claim) -> Claim:
     """The try after one that has failed, or whose worker was lost."""
-    assert scenario.follower.report(claim, Ending(S.UP_FOR_RETRY, delay_s=0.0))
+    assert scenario.follower.report(claim, Ending(S.UP_FOR_RETRY, delay_s=0.0)).is_stored
     return claimed(scenario)
 
 
@@ -106,7 +106,7 @@ def test_the_run_of_another_author_is_a_conflict_in_every_try(scenario: Scenario
 
 def test_a_cleared_task_triggers_again(scenario: Scenario, first: Claim) -> None:
     made = trigger(scenario, first)
-    assert scenario.follower.report(first, Ending(S.SUCCESS))
+    assert scenario.follower.report(first, Ending(S.SUCCESS)).is_stored
     clear.clear(scenario.engine, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
 
     assert trigger(scenario, claimed(scenario)) != made
@@ -134,7 +134,7 @@ def test_the_first_start_is_that_of_the_first_try_since_a_clear(scenario: Scenar
 
     third = retried(scenario, retried(scenario, first))
     assert (first_start(first), first_start(third)) == (first.started_at, first.started_at)
-    assert scenario.follower.report(third, Ending(S.SUCCESS))
+    assert scenario.follower.report(third, Ending(S.SUCCESS)).is_stored
     clear.clear(scenario.engine, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
     cleared = claimed(scenario)
     assert first_start(cleared) == cleared.started_at

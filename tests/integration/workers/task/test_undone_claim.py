@@ -244,7 +244,7 @@ def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_not
     with pytest.raises(StaleTryError):
         xcoms.push(scenario.hot, away, "key", '"late"')
     assert not dispatches.claim_again(scenario.hot, away)
-    assert not scenario.follower.report(away, Ending(TaskState.SUCCESS))
+    assert not scenario.follower.report(away, Ending(TaskState.SUCCESS)).is_stored
 
     assert scenario.rows("select state, worker from task_instance where task_id = 't000'") == [("running", other)]
     elsewhere.close()

@@ -58,7 +58,7 @@ def defer_one(scenario: Scenario, trigger: Any, *, push: Mapping[str, str] | Non
     (claim,) = claim_all(scenario)
     for key, text in (push or {}).items():
         xcoms.push(scenario.hot, claim, key, text)
-    assert scenario.follower.report(claim, deferred(trigger, **options))
+    assert scenario.follower.report(claim, deferred(trigger, **options)).is_stored
     return claim
 
 
@@ -95,7 +95,7 @@ def test_500_tasks_succeed_whose_triggers_fire_at_the_same_time(make_many: Scena
     refused: list[Claim] = []
 
     def report(claim: Claim, ending: Ending) -> None:
-        if not scenario.follower.report(claim, ending):
+        if not scenario.follower.report(claim, ending).is_stored:
             refused.append(claim)
 
     def work() -> bool:
@@ -148,7 +148,7 @@ def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario:
     scenario.turn()
     (claim,) = claim_all(scenario)
     ending = Ending(TaskState.DEFERRED, resume={"method": "m"}, deferral=Deferral(classpath=classpath, kwargs={"nonsense": 1}))
-    assert scenario.follower.report(claim, ending)
+    assert scenario.follower.report(claim, ending).is_stored
 
     with running_waiter(scenario.settings):
         again = resumed(scenario)
@@ -338,7 +338,7 @@ def test_a_waiter_awaits_no_more_than_its_capacity(settings: Settings) -> None:
     scenario.trigger("few", run_id="r")
     scenario.turn()
     for claim in claim_all(scenario):
-        assert scenario.follower.report(claim, deferred(never()))
+        assert scenario.follower.report(claim, deferred(never())).is_stored
 
     with running_waiter(small, "one") as one:
         eventually(lambda: len(one._running) == 2)
@@ -364,14 +364,14 @@ def test_external_triggers_share_one_query(scenario: Scenario) -> None:
     }
     for claim in claim_all(scenario):
         trigger = ExternalTrigger(targets[claim.task_id], allowed_states=["success"], failed_states=["failed"])
-        assert scenario.follower.report(claim, deferred(trigger))
+        assert scenario.follower.report(claim, deferred(trigger)).is_stored
 
     with running_waiter(scenario.settings) as waiter:
         queries = _asked(waiter._engine)
         eventually(lambda: len(waiter._running) == 3)
-        assert scenario.follower.report(claims[0], Ending(TaskState.SUCCESS))
+        assert scenario.follower.report(claims[0], Ending(TaskState.SUCCESS)).is_stored
         assert _event(scenario)["x"] == "done"
-        assert scenario.follower.report(claims[1], Ending(TaskState.FAILED))
+        assert scenario.follower.report(claims[1], Ending(TaskState.FAILED)).is_stored
         events = _event(scenario, wanted=2)
 
     assert events == {"y": "failed", "z": "failed"}

@@ -12,7 +12,7 @@ from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
 from workers.supervision.running_tasks import InPlace, RunningTasks
-from workers.task.in_place import Continuing, InPlaceEvents
+from workers.task.in_place import InPlaceEvents, InPlaceSeries
 
 S = TaskState
 PLAIN = dag("d", {"a": [], "b": ["a"]})
@@ -30,8 +30,8 @@ def claim(task_no: int = 0, map_index: int = -1, **ids: str) -> Claim:
     return Claim(**dict.fromkeys(Claim.__slots__, None) | known | names)  # type: ignore[arg-type]
 
 
-def process(running_tasks: RunningTasks, **worker: float) -> Continuing:
-    return Continuing(running_tasks.slot(0), **{"seconds": 60} | worker)
+def process(running_tasks: RunningTasks, **worker: float) -> InPlaceSeries:
+    return InPlaceSeries(running_tasks.slot(0), **{"seconds": 60} | worker)
 
 
 def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its_death() -> None:
@@ -39,10 +39,10 @@ def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        continuing = process(running_tasks)
-        continuing.begin("message")
-        continuation = continuing.after(claim(), PLAIN, Ending(S.SUCCESS))
-        os.write(writer, b"" if continuation is None else continuation.dispatch_id.encode())
+        series = process(running_tasks)
+        series.begin("message")
+        following = series.after(claim(), PLAIN, Ending(S.SUCCESS))
+        os.write(writer, b"" if following is None else following.dispatch_id.encode())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writer)
@@ -55,10 +55,10 @@ def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its
 
 @pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
 def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) -> None:
-    continuing = process(RunningTasks(1))
-    continuing.begin("message")
+    series = process(RunningTasks(1))
+    series.begin("message")
 
-    first, second = (continuing.after(claim(), PLAIN, Ending(state)) for _ in range(2))
+    first, second = (series.after(claim(), PLAIN, Ending(state)) for _ in range(2))
 
     assert first is not None
     assert second is not None
@@ -67,36 +67,36 @@ def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) 
 
 @pytest.mark.parametrize("state", [S.FAILED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED])
 def test_it_offers_nothing_after_any_other_end(state: TaskState) -> None:
-    continuing = process(RunningTasks(1))
-    continuing.begin("message")
+    series = process(RunningTasks(1))
+    series.begin("message")
 
-    assert continuing.after(claim(), PLAIN, Ending(state)) is None
+    assert series.after(claim(), PLAIN, Ending(state)) is None
 
 
 def test_it_offers_nothing_without_a_budget_or_after_its_end() -> None:
     for budget in (0, 1e-9):
-        continuing = process(RunningTasks(1), seconds=budget)
-        continuing.begin("message")
-        assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+        series = process(RunningTasks(1), seconds=budget)
+        series.begin("message")
+        assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
 def test_it_offers_nothing_once_its_worker_stops() -> None:
     running_tasks = RunningTasks(1)
-    continuing = process(running_tasks)
-    continuing.begin("message")
+    series = process(running_tasks)
+    series.begin("message")
 
     running_tasks.drain()
 
-    assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+    assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
 def test_an_offer_is_valid_until_its_worker_stops_or_its_time_is_over() -> None:
     running_tasks = RunningTasks(1)
     stopping, late = process(running_tasks), process(RunningTasks(1), seconds=0.1)
     offers = []
-    for continuing in (stopping, late):
-        continuing.begin("message")
-        offers.append(continuing.after(claim(), PLAIN, Ending(S.SUCCESS)))
+    for series in (stopping, late):
+        series.begin("message")
+        offers.append(series.after(claim(), PLAIN, Ending(S.SUCCESS)))
     by_stop, by_time = offers
     assert by_stop is not None
     assert by_time is not None
@@ -109,35 +109,35 @@ def test_an_offer_is_valid_until_its_worker_stops_or_its_time_is_over() -> None:
 
 
 def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() -> None:
-    continuing = process(RunningTasks(1), max_tasks=3)
-    continuing.begin("message")
+    series = process(RunningTasks(1), max_tasks=3)
+    series.begin("message")
     for _ in range(2):
-        assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
-        assert not continuing.must_be_replaced
-        continuing.go_on(claim())
+        assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
+        assert not series.must_be_replaced
+        series.go_on(claim())
 
-    assert continuing.must_be_replaced
-    assert continuing.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+    assert series.must_be_replaced
+    assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
 @pytest.mark.parametrize("special", [{"runtime": "pyspark"}, {"runtime": "spark_submit"}, {"exclusive": True}])
 def test_it_offers_nothing_after_a_spark_task_or_an_exclusive_one(special: dict[str, Any]) -> None:
-    continuing = process(RunningTasks(1))
-    continuing.begin("message")
+    series = process(RunningTasks(1))
+    series.begin("message")
     plan = dag("d", {"a": [], "b": ["a"]}, options={"a": special})
 
     assert plan.in_place == {1}
-    assert continuing.after(claim(0), plan, Ending(S.SUCCESS)) is None
-    assert continuing.after(claim(1), plan, Ending(S.SUCCESS)) is not None
+    assert series.after(claim(0), plan, Ending(S.SUCCESS)) is None
+    assert series.after(claim(1), plan, Ending(S.SUCCESS)) is not None
 
 
 @pytest.mark.parametrize(("map_index", "arguments"), [(-1, "r"), (3, "r [3]")])
 def test_the_parent_sees_the_task_that_runs_in_place(map_index: int, arguments: str) -> None:
     running_tasks = RunningTasks(2)
-    continuing = process(running_tasks)
-    continuing.begin("message")
+    series = process(running_tasks)
+    series.begin("message")
 
-    continuing.go_on(claim(map_index=map_index))
+    series.go_on(claim(map_index=map_index))
 
     step = running_tasks.step("message")
     assert step is not None
@@ -149,10 +149,10 @@ def test_the_parent_sees_the_task_that_runs_in_place(map_index: int, arguments: 
 def test_events_are_written_while_they_are_enabled(wanted: bool) -> None:
     running_tasks, events = RunningTasks(1), InPlaceEvents()
     running_tasks.events = wanted
-    continuing = Continuing(running_tasks.slot(0), seconds=60, events=events)
-    continuing.begin("message")
+    series = InPlaceSeries(running_tasks.slot(0), seconds=60, events=events)
+    series.begin("message")
 
-    continuing.go_on(claim())
+    series.go_on(claim())
 
     assert [step.dispatch_id for step in events.read()] == ["mine"] * wanted
 
@@ -160,11 +160,11 @@ def test_events_are_written_while_they_are_enabled(wanted: bool) -> None:
 def test_the_longest_ids_fit_into_the_shared_memory_and_into_an_event() -> None:
     running_tasks, events = RunningTasks(1), InPlaceEvents()
     running_tasks.events = True
-    continuing = Continuing(running_tasks.slot(0), seconds=60, events=events)
-    continuing.begin("message")
+    series = InPlaceSeries(running_tasks.slot(0), seconds=60, events=events)
+    series.begin("message")
     longest = "\U0001d49c" * ID_MAX_LENGTH
 
-    continuing.go_on(claim(dag_id=longest, run_id=longest, task_id=longest))
+    series.go_on(claim(dag_id=longest, run_id=longest, task_id=longest))
 
     (step,) = events.read()
     assert running_tasks.step("message") == step
