@@ -55,7 +55,7 @@ def changed(mutant: Mutant, change: Change, source: str) -> str:
     return source.replace(change.old, change.new)
 
 
-EXECUTE, RULES, HOT = "workers/task/execute.py", "scheduler/deciding/rules.py", "scheduler/store/worker/hot_statements.py"
+EXECUTE, RULES, HOT = "workers/task/execute.py", "scheduler/deciding/rules.py", "scheduler/store/moves/claim.sql"
 QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/processes.py"
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
@@ -65,7 +65,7 @@ ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",
 )
-CLAIM = "coalesce(t.state, '') = 'queued' or ($is_repeated"
+CLAIM = "coalesce(t.state, '') = 'queued' or (:is_repeated"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
 HOLD_POOLS = '    found = connection.exec_driver_sql(\n        f"""\n        with wanted as materialized ('
 #: Takes its time from one to the next.

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from scheduler.store.worker.hot_statements import Prepared
+from scheduler.store.moves import prepared
 
 STORE = Path(__file__).parents[2] / "scheduler" / "store"
+MOVES = STORE / "moves"
 LOCKS = re.compile(r"\bfor (no key update|update|share|key share)\b|\bupdate \w+( \w)?\s+set\b|\bdelete from\b", re.IGNORECASE)
 
 #: The functions of SQLAlchemy and of store/worker/worker_connection that send the text in their argument `statement`.
@@ -42,10 +43,10 @@ COVERED: dict[str, set[str]] = {
 
 #: The statements that are sent as text, by the same names.
 TEXTS: dict[str, set[str]] = {
-    "claim": {"worker/hot_statements.HOLD", "worker/hot_statements.CLAIM"},
-    "report in place": {"worker/hot_statements.HOLD_MOVES", "worker/hot_statements.REPORT"},
-    "report below a join": {"worker/hot_statements.LOCK_JOINS"},
-    "suspend": {"worker/hot_statements.SUSPEND"},
+    "claim": {"moves/claim.sql hold", "moves/claim.sql claim"},
+    "report in place": {"moves/report.sql hold_moves", "moves/report.sql report"},
+    "report below a join": {"moves/joins.sql lock_joins"},
+    "suspend": {"moves/suspend.sql suspend"},
     "end as requested": {"worker/dispatches.END_AS_REQUESTED"},
     "write of a task": {"db/fencing.CURRENT"},
     "services": {"runs/runs.START", "runs/runs.STARTABLE"},
@@ -87,8 +88,14 @@ ELSEWHERE = ("accounts/", "secrets/", "dags/files.", "dags/dags.reparse", "db/mi
 
 
 def find() -> set[str]:
-    """The name of each, as `folder/module.function`, or `folder/module.CONSTANT` for a statement of its own."""
-    return {
+    """The name of each: `folder/module.function`, `folder/module.CONSTANT` for a statement of its own, or `moves/file.sql name`."""
+    prepared_ones = {
+        f"moves/{path.name} {one.name}"
+        for path in MOVES.glob("*.sql")
+        for one in prepared.read(path.stem)
+        if LOCKS.search(one.body)
+    }
+    return prepared_ones | {
         f"{path.relative_to(STORE).with_suffix('')}.{name}"
         for path in STORE.rglob("*.py")
         if "migrations" not in path.parts
@@ -138,6 +145,9 @@ def entered() -> Iterator[set[str]]:
 
 def _parts_of(text: str) -> list[str]:
     """What a statement with this text has in it: of a prepared one its execution, of a template all but its fields."""
+    file, is_prepared, name = text.partition(".sql ")
+    if is_prepared:
+        assert (STORE / f"{file}.sql").exists(), text
+        return [f"execute {name}("]
     module, _, name = text.rpartition(".")
-    sent = getattr(importlib.import_module(f"scheduler.store.{module.replace('/', '.')}"), name)
-    return [f"execute {sent.name}("] if isinstance(sent, Prepared) else re.split(r"\{\w+\}", sent)
+    return re.split(r"\{\w+\}", getattr(importlib.import_module(f"scheduler.store.{module.replace('/', '.')}"), name))

@@ -1,6 +1,6 @@
 """In-place follow: when a pool process continues with the next task itself, without a message (docs/adr/0030).
 
-The report decides with which task, see deciding/following.py and store/worker/hot_statements.REPORT. Only the process has these
+The report decides with which task, see deciding/following.py and store/moves/report.sql. Only the process has these
 facts: how long it has continued, and whether its worker allows it.
 """
 

@@ -1,7 +1,7 @@
 """The scheduler's transitions of task instances: one named function each, conditional on the state that it changes.
 
 Zero rows updated is a lost race, which is a normal result. Rows are always locked in ID order; see docs/explanation/locks.md.
-Where rows are known by ID, their state is compared as coalesce(state, ''), see store/worker/hot_statements.py.
+Where rows are known by ID, their state is compared as coalesce(state, ''), see store/moves/claim.sql.
 """
 
 import uuid

@@ -15,7 +15,7 @@ from psycopg2.extras import Json
 from paceline.states import STARTED, TaskState
 from scheduler.deciding.following import NO_RANGES, JoinStates, Plan, Ranges
 from scheduler.settings import Settings
-from scheduler.store.worker import hot_statements as sql
+from scheduler.store.moves import prepared as sql
 from scheduler.store.worker.claims import (
     Claim,
     Ending,

@@ -27,8 +27,8 @@ from scheduler.store.dags import versions
 from scheduler.store.db import fencing, rows, sqlstates
 from scheduler.store.db.database import connect
 from scheduler.store.db.fencing import Writer
+from scheduler.store.moves.prepared import STATEMENTS
 from scheduler.store.worker import crashes
-from scheduler.store.worker.hot_statements import STATEMENTS
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from support.interleaved_statements import STATEMENTS, interleaving
 from support.interleavings import CHANGES
 from support.scenario import Scenario
 
-from scheduler.store.worker import hot_statements, worker_connection, xcoms
+from scheduler.store.moves import prepared
+from scheduler.store.worker import worker_connection, xcoms
 
 LOCK = " for no key update"
 
@@ -28,16 +29,18 @@ def gone(*texts: str) -> tuple[tuple[str, str], ...]:
     return tuple((text, "") for text in texts)
 
 
-QUEUED = "and (coalesce(t.state, '') = 'queued' or ($is_repeated and coalesce(t.state, '') = 'running' and t.worker = $worker))"
+QUEUED = "and (coalesce(t.state, '') = 'queued' or (:is_repeated and coalesce(t.state, '') = 'running' and t.worker = :worker))"
 RUNNING = "and coalesce(state, '') = 'running'"
 MUTANTS = [
     Mutant("claim_without_lock", "HOLD", gone(LOCK), "claim", "version switch"),
-    Mutant("claim_of_another_dispatch", "CLAIM", gone("and t.dispatch_id = $dispatch_id"), "claim", "requeue"),
-    Mutant("claim_in_any_state", "CLAIM", gone(QUEUED), "claim", "mark"),
+    Mutant(
+        "claim_of_another_dispatch", "CLAIM", (("t.dispatch_id = :dispatch_id", ":dispatch_id is not null"),), "claim", "requeue"
+    ),
+    Mutant("claim_in_any_state", "CLAIM", ((QUEUED, "and :is_repeated is not null"),), "claim", "mark"),
     Mutant(
         "claim_for_a_lost_worker",
         "CLAIM",
-        (("p.id = $worker and p.stopped_at is null", "p.id = $worker and $is_repeated is not null"),),
+        (("p.id = :worker and p.stopped_at is null", "p.id = :worker and :is_repeated is not null"),),
         "claim",
         "expire",
     ),
@@ -48,7 +51,7 @@ MUTANTS = [
     Mutant("suspend_in_any_state", "SUSPEND", gone(RUNNING), "suspend", "mark"),
     Mutant("write_of_a_stale_try", "PUSH", ((" and coalesce(state, '') in ", " and 'running' in "),), "write of a task", "expire"),
     Mutant("deferral_in_any_state", "SUSPEND", gone(RUNNING), "defer", "mark failed"),
-    Mutant("claim_in_any_state_of_the_run", "CLAIM", gone(QUEUED), "claim", "cancel"),
+    Mutant("claim_in_any_state_of_the_run", "CLAIM", ((QUEUED, "and :is_repeated is not null"),), "claim", "cancel"),
     Mutant("report_in_place_in_any_state", "REPORT", gone(RUNNING), "report in place", "mark failed"),
 ]
 
@@ -57,21 +60,21 @@ def apply(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
     if mutant.target == "PUSH":
         patch.setattr(xcoms, "PUSH", _changed(xcoms.PUSH, mutant))
     else:
-        former = getattr(hot_statements, mutant.target)
+        former = getattr(prepared, mutant.target)
         changed = replace(former, body=_changed(former.body, mutant))
         match mutant.target:
             case "HOLD":
-                patch.setattr(hot_statements, "HOLD", changed)
+                patch.setattr(prepared, "HOLD", changed)
             case "HOLD_MOVES":
-                patch.setattr(hot_statements, "HOLD_MOVES", changed)
+                patch.setattr(prepared, "HOLD_MOVES", changed)
             case "CLAIM":
-                patch.setattr(hot_statements, "CLAIM", changed)
+                patch.setattr(prepared, "CLAIM", changed)
             case "REPORT":
-                patch.setattr(hot_statements, "REPORT", changed)
+                patch.setattr(prepared, "REPORT", changed)
             case "SUSPEND":
-                patch.setattr(hot_statements, "SUSPEND", changed)
-        prepared = [changed if one is former else one for one in hot_statements.ALL]
-        patch.setattr(worker_connection, "STATEMENTS", "".join(f"\n{one.prepare}" for one in prepared))
+                patch.setattr(prepared, "SUSPEND", changed)
+        statements = [changed if one is former else one for one in prepared.ALL.values()]
+        patch.setattr(worker_connection, "STATEMENTS", "".join(f"\n{one.prepare}" for one in statements))
 
 
 def _changed(source: str, mutant: Mutant) -> str:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from unit.docs.test_parity import functions_in
 
+from scheduler.store.moves import prepared
+from scheduler.store.moves.prepared import Prepared
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
-#: The modules of the store by name: no two rooms have one of the same name.
-STORE = {path.stem: path for path in sorted((ROOT / "scheduler" / "store").glob("*/*.py"))}
+#: The modules of the store by room and name.
+STORE = {f"{path.parent.name}/{path.stem}": path for path in sorted((ROOT / "scheduler" / "store").glob("*/*.py"))}
 #: The code that runs in workers and waiters.
 WORKER_FILES = sorted((ROOT / "workers").rglob("*.py"))
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
@@ -49,10 +52,10 @@ def modules(path: Path) -> dict[str, tuple[str, str | None]]:
         if not isinstance(node, ast.ImportFrom):
             continue
         match (node.module or "").split("."):
-            case ["scheduler", "store", _]:
-                found |= {alias.asname or alias.name: (alias.name, None) for alias in node.names}
-            case ["scheduler", "store", _, module]:
-                found |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+            case ["scheduler", "store", room]:
+                found |= {alias.asname or alias.name: (f"{room}/{alias.name}", None) for alias in node.names}
+            case ["scheduler", "store", room, module]:
+                found |= {alias.asname or alias.name: (f"{room}/{module}", alias.name) for alias in node.names}
     return found
 
 
@@ -74,6 +77,8 @@ def used(node: ast.AST, imported: dict[str, tuple[str, str | None]], here: str |
 @cache
 def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset()) -> bool:
     """Whether a part of the store sends SQL that writes, itself or through others."""
+    if isinstance(statement := getattr(prepared, part, None), Prepared) and module == "moves/prepared":
+        return bool(WRITES.search(re.sub(r"\s+", " ", statement.body)))
     node = parts(module).get(part)
     if node is None or part == CONNECTING or (module, part) in above:
         return False
@@ -86,15 +91,20 @@ def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset
     )
 
 
+def named(module: str, part: str) -> str:
+    """As the page names it."""
+    return f"{module.partition('/')[2]}.{part}"
+
+
 def written_by_workers() -> set[str]:
     found = set()
     classes = {one for path in WORKER_FILES for one in modules(path).values() if one[1] is not None and one[1][0].isupper()}
     attributes = {one.attr for path in WORKER_FILES for one in ast.walk(tree(path)) if isinstance(one, ast.Attribute)}
     for path in WORKER_FILES:
-        found |= {".".join(one) for one in used(tree(path), modules(path), None) if one[1] != "Settings" and writes(*one)}
+        found |= {named(*one) for one in used(tree(path), modules(path), None) if one[1] != "Settings" and writes(*one)}
     for module, name in classes:
         methods = [part for part in parts(module) if part.startswith(f"{name}.") and part.partition(".")[2] in attributes]
-        found |= {f"{module}.{method}" for method in methods if writes(module, method)}
+        found |= {named(module, method) for method in methods if writes(module, method)}
     return found - CARRIERS
 
 

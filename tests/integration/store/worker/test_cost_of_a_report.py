@@ -1,20 +1,24 @@
 """Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from support.scenario import Scenario, dag
 
 from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.store.worker import hot_statements
+from scheduler.store.moves import prepared
+from scheduler.store.moves.prepared import Prepared
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
-from scheduler.store.worker.hot_statements import Prepared
 from workers.task.follow import Follower
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
@@ -83,9 +87,9 @@ def cost_of_one_report(scenario: Scenario) -> tuple[int, int, int]:
         "in_place_id": quoted(uuid4()),
         "line_in_place": "true",
     }
-    probe = execution(hot_statements.UNSTARTED, values)
-    report = execution(hot_statements.REPORT, values)
-    lock = execution(hot_statements.LOCK_JOINS, values)
+    probe = execution(prepared.UNSTARTED, values)
+    report = execution(prepared.REPORT, values)
+    lock = execution(prepared.LOCK_JOINS, values)
     found = pages(scenario, probe), pages(scenario, report), pages(scenario, lock)
     scenario.messages()  # of the task instances that got the slots
     return found
@@ -156,8 +160,8 @@ def test_no_hot_statement_scans_a_table(scenario: Scenario) -> None:
         **{"aging": "false", "line_in_place": "true", "resume": "'{}'", "kwargs": "'{}'"},
         **dict.fromkeys(("state", "worker", "classpath"), "'success'"),
     }
-    assert hot_statements.STATEMENTS.count("\nprepare ") == len(hot_statements.ALL)
-    for statement in hot_statements.ALL:
+    assert prepared.STATEMENTS.count("\nprepare ") == len(prepared.ALL)
+    for statement in prepared.ALL.values():
         name = statement.name
         cursor.execute(f"explain {execution(statement, values)}")
         plan = "\n".join(row[0] for row in cursor.fetchall())
@@ -222,3 +226,16 @@ def test_a_claim_and_a_report_with_their_locks_are_one_message_each(scenario: Sc
         follower = Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
         assert follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
         assert (hot.sent, scenario.states()) == (1, {"a": "success", "b": "queued"})
+
+
+@pytest.mark.skipif(shutil.which("psql") is None, reason="needs the client of PostgreSQL")
+@pytest.mark.parametrize("name", ["claim", "report", "joins", "suspend"])
+def test_psql_takes_a_file_of_statements_as_it_is(scenario: Scenario, name: str) -> None:
+    commands = [f"explain {execution(statement, {})}" for statement in prepared.read(name)]
+    file = Path(prepared.__file__).with_name(f"{name}.sql")
+    psql = ["psql", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-f", str(file), *(part for one in commands for part in ("-c", one))]
+
+    done = subprocess.run([*psql, scenario.settings.database_url], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("QUERY PLAN") == len(commands)

@@ -6,7 +6,6 @@ import pytest
 
 from paceline.states import TaskState
 from scheduler.store.db import rows
-from scheduler.store.worker.hot_statements import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,3 @@ def test_null_is_none_also_where_a_state_is_expected() -> None:
 def test_a_row_without_a_field_or_with_two_columns_for_it_is_refused(columns: list[str]) -> None:
     with pytest.raises(TypeError, match="is no One: state"):
         rows.objects(One, columns, [(7, "queued", "queued")])
-
-
-def test_parameters_of_a_prepared_statement_are_numbered_in_the_order_of_their_types() -> None:
-    statement = Prepared("pick", {"ids": "int[]", "id": "bigint"}, "select 1 where $id = any($ids) or $id = 0")
-
-    assert statement.prepare == "prepare pick (int[], bigint) as\nselect 1 where $2 = any($1) or $2 = 0;"
-    assert statement.execute == "execute pick(%(ids)s::int[], %(id)s)"

@@ -1,0 +1,53 @@
+"""The statements of the hot path: the .sql files beside this module, prepared once on each connection of a pool process.
+
+A file is one that psql takes as it is: `\\set` gives a parameter its name, number and type, and `prepare` gives the statement its
+name. So `psql -f claim.sql` and then `explain execute claim(...)` show the plan that a worker gets.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+STATEMENT = re.compile(r"((?:^\\set [^\n]+\n)+)prepare (\w+) as\n(.+?);$", re.MULTILINE | re.DOTALL)
+PARAMETER = re.compile(r"\\set (\w+) \$\d+::(\S+)")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A statement with `:name` for each parameter, and the types of these in the order of their numbers."""
+
+    name: str
+    parameters: Mapping[str, str]
+    body: str
+
+    @cached_property
+    def prepare(self) -> str:
+        """The statement that prepares it, which a connection runs once."""
+        numbered = {name: f"${number}::{kind}" for number, (name, kind) in enumerate(self.parameters.items(), 1)}
+        body = re.sub(r"(?<!:):(\w+)", lambda found: numbered[found.group(1)], self.body)
+        return f"prepare {self.name} as\n{body};"
+
+    @cached_property
+    def execute(self) -> str:
+        """The statement that executes it, with a mapping of its parameters. Arrays are cast, since an empty one has no type."""
+        values = [f"%({name})s{f'::{kind}' if kind.endswith('[]') else ''}" for name, kind in self.parameters.items()]
+        return f"execute {self.name}({', '.join(values)})"
+
+
+def read(name: str) -> list[Prepared]:
+    """The statements of a file, in its order."""
+    text = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
+    return [Prepared(name, dict(PARAMETER.findall(head)), body) for head, name, body in STATEMENT.findall(text)]
+
+
+#: All of them, by name.
+ALL = {one.name: one for name in ("claim", "report", "joins", "suspend") for one in read(name)}
+HOLD, CLAIM = ALL["hold"], ALL["claim"]
+HOLD_MOVES, REPORT = ALL["hold_moves"], ALL["report"]
+UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS = ALL["unstarted"], ALL["needs_scheduler"], ALL["lock_joins"]
+UPSTREAM_STATES, PEER_STATES = ALL["upstream_states"], ALL["peer_states"]
+SUSPEND = ALL["suspend"]
+#: The statements that a new connection runs.
+STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL.values())

@@ -1,0 +1,56 @@
+"""The .sql files of the hot path: each statement is read, and the lists and numbers in them are the ones of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from paceline import states
+from paceline.states import States
+from scheduler.store.moves import prepared
+from scheduler.store.moves.prepared import Prepared
+from scheduler.store.queueing.limits import LOWEST_RANK
+
+FILES = sorted((Path(__file__).parents[4] / "scheduler" / "store" / "moves").glob("*.sql"))
+
+
+def test_a_statement_gets_its_parameters_by_number_and_type() -> None:
+    statement = Prepared("pick", {"ids": "int[]", "id": "bigint"}, "select 1::text where :id = any(:ids) or :id = 0")
+
+    assert statement.prepare == ("prepare pick as\nselect 1::text where $2::bigint = any($1::int[]) or $2::bigint = 0;")
+    assert statement.execute == "execute pick(%(ids)s::int[], %(id)s)"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_each_statement_of_a_file_is_prepared_with_the_numbers_that_psql_takes(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = prepared.read(path.stem)
+
+    assert [one.name for one in found] == re.findall(r"^prepare (\w+)", text, re.MULTILINE)
+    assert {one.name for one in found} <= prepared.ALL.keys()
+    numbers = [int(number) for number in re.findall(r"\\set \w+ \$(\d+)::", text)]
+    assert numbers == [number for one in found for number in range(1, len(one.parameters) + 1)]
+    for one in found:
+        assert set(re.findall(r"(?<!:):(\w+)", one.body)) == one.parameters.keys(), one.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_lists_of_states_are_sets_of_the_table_of_states(path: Path) -> None:
+    lists = re.findall(r"state (?:not )?in (\([^)]*\))", path.read_text(encoding="utf-8"))
+
+    known = {value.sql for value in vars(states).values() if isinstance(value, States)}
+    assert {" ".join(one.split()) for one in lists} <= known
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_rank_is_that_of_the_end_of_the_line(path: Path) -> None:
+    ranks = re.findall(r"rank > (-?\d+)", path.read_text(encoding="utf-8"))
+
+    assert set(ranks) <= {str(LOWEST_RANK)}
+
+
+def test_the_check_of_lists_and_ranks_sees_them() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in FILES)
+
+    assert len(re.findall(r"state (?:not )?in \(", text)) == 6
+    assert len(re.findall(r"rank > -1\d{18}", text)) == 3
