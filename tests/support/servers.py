@@ -58,6 +58,17 @@ class PostgresServer:
         self.execute("select pg_reload_conf()")
         eventually(lambda: self._takes_writes() == yes)
 
+    def autovacuum(self, *, on: bool) -> None:
+        """Start or end autovacuum in all databases."""
+        self.execute(f"alter system set autovacuum = {'on' if on else 'off'}")
+        self.execute("select pg_reload_conf()")
+        eventually(lambda: self._vacuums() == on)
+
+    def _vacuums(self) -> bool:
+        with contextlib.closing(self.embedded.connect("postgres")) as connection, connection.cursor() as cursor:
+            cursor.execute("select 1 from pg_stat_activity where backend_type like 'autovacuum%'")
+            return cursor.fetchone() is not None
+
     def _takes_writes(self) -> bool:
         with contextlib.closing(self.embedded.connect("postgres")) as connection, connection.cursor() as cursor:
             cursor.execute("show default_transaction_read_only")

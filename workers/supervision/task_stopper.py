@@ -171,6 +171,9 @@ class TaskStopper(VitalThread):
 
     def _end_now(self) -> None:
         running = self._running_tasks.running()
+        # First the reason: the event loop may notice a death, and report it, before `on_abort` does.
+        for task in running:
+            self._killed.setdefault(task.dispatch_id, WORKER_STOPPED)
         for pid in self._pool():
             kill_tree(pid)
         self._on_abort(running)

@@ -1,9 +1,7 @@
 """Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
 
 import re
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from support.scenario import Scenario, dag
+from support.servers import PostgresServer
 
 from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
@@ -23,6 +22,14 @@ from workers.task.follow import Follower
 
 #: 20 % more pages than in the small case is allowed: an index of a million rows has one level more.
 ALLOWED = 1.2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_autovacuum(postgres_server: PostgresServer) -> Iterator[None]:
+    """While autovacuum analyzes any table of the database, entries of dead rows stay in the indexes, and a report reads them."""
+    postgres_server.autovacuum(on=False)
+    yield
+    postgres_server.autovacuum(on=True)
 
 
 def fan_in(scenario: Scenario, dag_id: str, width: int) -> None:
