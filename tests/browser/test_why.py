@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from integration.cli.conftest import Cli
 from integration.cli.situations import Place, Situation
-from integration.cli.test_why_situations import SITUATIONS, answers, plain
+from integration.cli.test_why import SITUATIONS, answers, plain
 from playwright.sync_api import Browser, Page, expect
 from support.scenario import Scenario
 from support.waiting import eventually

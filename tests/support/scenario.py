@@ -118,6 +118,23 @@ class Scenario:
     def trigger(self, dag_id: str, **options: Any) -> int:
         return transact(self.engine, manual_runs.trigger, dag_id, **options).id
 
+    def triggered(self, new: SerializedDag, **options: Any) -> int:
+        """Store a DAG and trigger a run of it."""
+        self.add(new)
+        return self.trigger(new.dag_id, **options)
+
+    def start(self, new: SerializedDag, **options: Any) -> int:
+        """Store a DAG, trigger a run of it and take a turn, so that its first tasks are queued."""
+        run = self.triggered(new, **options)
+        self.turn()
+        return run
+
+    def finish(self, new: SerializedDag, **options: Any) -> int:
+        """Store a DAG, trigger a run of it and work until no run is open."""
+        run = self.triggered(new, **options)
+        self.run_to_end()
+        return run
+
     def turn(self, *, poll: bool = True) -> None:
         """Run one iteration of every scheduler, in random order. `poll` makes every service due, except retention after the first
         turn: its interval is an hour, and it takes a fifth of the transactions of a turn.

@@ -23,7 +23,7 @@ TEMPLATE = "migrated"
 FAST = {
     "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "512MB",
     # A vacuum in the middle of a test that counts the blocks of a statement would change the count.
-    "autovacuum": "on", "autovacuum_naptime": "1min",
+    "autovacuum_naptime": "1min",
 }  # fmt: skip
 #: For a server that the test crashes: committed data survives that. No test simulates a crash of the machine.
 DURABLE = {name: value for name, value in FAST.items() if name != "synchronous_commit"}

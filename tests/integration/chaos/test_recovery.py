@@ -17,9 +17,7 @@ from scheduler.services.rescue import Rescue
 @pytest.fixture
 def dead(scenario: Scenario) -> str:
     """The id of a scheduler that died after its messages were sent and before it had noted that."""
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     scenario.sql("update task_instance set dispatched_at = null, queued_at = queued_at - interval '1 hour'")
     scenario.sql("update crash_free set since = since - interval '1 hour'")
     return scenario.rows("select queued_by from task_instance")[0][0]

@@ -111,6 +111,7 @@ class Place:
             self.sql(f"delete from {table} where {'file' if table == 'import_error' else 'dag_id'} like 'd%%'")
         self.sql("delete from pool where name <> 'default_pool'")
         self.sql("delete from process where name like '%%-%%'")
+        self.sql("update process set stopped_at = null where kind = 'scheduler'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,14 +307,25 @@ def run_not_due(place: Place) -> None:
 def a_backfill(*, paused: bool, others: tuple[str, ...] = ()) -> Callable[[Place], None]:
     def build(place: Place) -> None:
         queued_run(*others)(place)
-        place.sql(
-            "insert into backfill (id, dag_id, version_id, from_date, to_date, max_active_runs, reprocess, is_paused)"
-            " overriding system value select 7, 'd', max(version_id), now(), now(), 1, 'none', %s from dag_run",
-            paused,
-        )
-        place.sql("update dag_run set backfill_id = 7, backfill_ordinal = id")
+        insert_backfill(place, runs=[run for (run,) in place.rows("select id from dag_run")], paused=paused)
 
     return build
+
+
+def insert_backfill(place: Place, *, runs: Sequence[int], max_active_runs: int = 1, paused: bool = False) -> None:
+    """Backfill 7, which made these runs."""
+    place.sql(
+        "insert into backfill (id, dag_id, version_id, from_date, to_date, max_active_runs, reprocess, is_paused)"
+        " overriding system value select 7, 'd', max(version_id), now(), now(), %s, 'none', %s from dag_run",
+        max_active_runs, paused,
+    )  # fmt: skip
+    place.sql("update dag_run set backfill_id = 7, backfill_ordinal = id where id = any(%s)", list(runs))
+
+
+def behind_another_run(place: Place) -> None:
+    place.add(runs=("zero",), max_active_runs=1)
+    place.scenario.trigger("d", run_id="before")
+    place.run = place.scenario.trigger("d", run_id="one")
 
 
 def begun(place: Place) -> None:
@@ -331,6 +343,12 @@ def paused(place: Place) -> None:
 def import_error(place: Place) -> None:
     in_state("scheduled")(place)
     place.sql("insert into import_error (file, line, message) values ('d.py', 7, 'NameError: x')")
+
+
+def nothing_works(place: Place) -> None:
+    import_error(place)
+    place.sql("update dag_schedule set is_paused = true where dag_id = 'd'")
+    place.sql("update process set stopped_at = now() where kind = 'scheduler'")
 
 
 def undecidable(place: Place) -> None:

@@ -77,9 +77,7 @@ def test_a_stored_variable_that_a_file_ignores_is_a_warning(cli: Cli, scenario: 
 
 
 def test_the_list_of_a_run_and_why_give_the_same_reasons(cli: Cli, scenario: Scenario) -> None:
-    scenario.add(dag("typo", {"a": []}, task={"pool": "nowhere", "queue": "gppu"}))
-    scenario.trigger("typo", run_id="r")
-    scenario.turn()
+    scenario.start(dag("typo", {"a": []}, task={"pool": "nowhere", "queue": "gppu"}), run_id="r")
     scenario.turn()
 
     why = " ".join(cli.json("tasks", "why", "typo", "r", "a")["waiting_for"])

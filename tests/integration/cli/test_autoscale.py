@@ -22,9 +22,7 @@ LIMITS = Limits(minimum=0, maximum=20, concurrency=2, drain_s=300, default_servi
 def wide(scenario: Scenario) -> Scenario:
     """A run with 40 tasks in the queue `heavy`, in a pool of 64 slots, none of which has started."""
     scenario.pool("big", 64)
-    scenario.add(dag("wide", {f"t{n}": [] for n in range(40)}, task={"queue": "heavy", "pool": "big"}))
-    scenario.trigger("wide")
-    scenario.turn()
+    scenario.start(dag("wide", {f"t{n}": [] for n in range(40)}, task={"queue": "heavy", "pool": "big"}))
     return scenario
 
 
@@ -44,9 +42,7 @@ def test_the_backlog_of_a_queue_becomes_a_number_of_workers(cli: Cli, wide: Scen
 
 def test_tasks_that_wait_for_a_pool_need_no_worker(cli: Cli, scenario: Scenario) -> None:
     scenario.pool("narrow", 3)
-    scenario.add(dag("d", {f"t{n}": [] for n in range(9)}, task={"queue": "q", "pool": "narrow"}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(dag("d", {f"t{n}": [] for n in range(9)}, task={"queue": "q", "pool": "narrow"}))
 
     found = cli.json("autoscale", "--queue", "q", "-c", "1", "--service-time", "3600")
 

@@ -159,9 +159,7 @@ def test_pools_are_set_changed_listed_and_deleted(cli: Cli, scenario: Scenario) 
 
 def test_a_pool_shows_its_use_and_cannot_be_deleted_then(cli: Cli, scenario: Scenario) -> None:
     scenario.pool("narrow", 1)
-    scenario.add(dag("wide", {"a": [], "b": []}, task={"pool": "narrow"}))
-    scenario.trigger("wide", run_id="one")
-    scenario.turn()
+    scenario.start(dag("wide", {"a": [], "b": []}, task={"pool": "narrow"}), run_id="one")
     scenario.turn()
 
     (pool,) = [pool for pool in cli.json("pools", "list") if pool["name"] == "narrow"]

@@ -36,9 +36,7 @@ def test_no_java_is_a_problem_with_advice(cli: Cli, scenario: Scenario) -> None:
 
 
 def test_a_queue_with_work_and_no_worker_is_named(cli: Cli, scenario: Scenario) -> None:
-    scenario.add(dag("lonely", {"a": []}, task={"queue": "nobody"}))
-    scenario.trigger("lonely")
-    scenario.turn()
+    scenario.start(dag("lonely", {"a": []}, task={"queue": "nobody"}))
     scenario.turn()
 
     (problem,) = problems(cli, "queues")
@@ -49,8 +47,7 @@ def test_a_queue_with_work_and_no_worker_is_named(cli: Cli, scenario: Scenario) 
 
 
 def test_a_pool_that_does_not_exist_is_named(cli: Cli, scenario: Scenario) -> None:
-    scenario.add(dag("lost", {"a": []}, task={"pool": "nowhere"}))
-    scenario.trigger("lost")
+    scenario.triggered(dag("lost", {"a": []}, task={"pool": "nowhere"}))
 
     (problem,) = problems(cli, "pools")
 
@@ -60,9 +57,7 @@ def test_a_pool_that_does_not_exist_is_named(cli: Cli, scenario: Scenario) -> No
 
 def test_a_task_that_can_never_fit_its_pool_is_named(cli: Cli, scenario: Scenario) -> None:
     scenario.pool("small", 1)
-    scenario.add(dag("fat", {"a": []}, task={"pool": "small", "pool_slots": 3}))
-    scenario.trigger("fat")
-    scenario.turn()
+    scenario.start(dag("fat", {"a": []}, task={"pool": "small", "pool_slots": 3}))
     scenario.turn()
 
     (problem,) = problems(cli, "pools")

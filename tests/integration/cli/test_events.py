@@ -49,9 +49,7 @@ def test_the_events_of_a_run_are_complete(cli: Cli, scenario: Scenario) -> None:
 
 
 def test_a_task_ends_before_the_task_that_its_report_queues(cli: Cli, scenario: Scenario) -> None:
-    scenario.add(chain("c", 4))
-    scenario.trigger("c", run_id="one")
-    scenario.run_to_end()
+    scenario.finish(chain("c", 4), run_id="one")
 
     events = [event for event in cli.json("runs", "show", "c", "one", "--events")["events"] if event["task_id"]]
     in_order = [(event["task_id"], event["to_state"]) for event in events]
@@ -70,8 +68,7 @@ def test_steps_of_a_continued_dispatch_are_recorded(cli: Cli, scenario: Scenario
 
 
 def test_each_try_and_each_poke_has_its_own_steps(cli: Cli, scenario: Scenario) -> None:
-    scenario.add(dag("poll", {"sensor": []}, task={"retries": 1}))
-    scenario.trigger("poll", run_id="one")
+    scenario.triggered(dag("poll", {"sensor": []}, task={"retries": 1}), run_id="one")
     endings = iter([
         Ending(S.UP_FOR_RESCHEDULE, delay_s=0.0, resume={"pokes": 1}), Ending(S.UP_FOR_RETRY, delay_s=0.0), Ending(S.SUCCESS)
     ])  # fmt: skip

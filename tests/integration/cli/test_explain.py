@@ -22,8 +22,7 @@ def outcome(claim: Claim) -> Any:
 
 
 def test_a_story_has_each_step_in_order(scenario: Scenario) -> None:
-    scenario.add(chain("c", 2, task={"retries": 1}))
-    scenario.trigger("c", run_id="r")
+    scenario.triggered(chain("c", 2, task={"retries": 1}), run_id="r")
     scenario.run_to_end(outcome=outcome)
     steps = transact(scenario.engine, history.story, scenario.settings, "c", "r")
 
@@ -37,9 +36,7 @@ def test_a_story_has_each_step_in_order(scenario: Scenario) -> None:
 
 
 def test_the_command_prints_a_line_for_each_step(scenario: Scenario, monkeypatch: Any) -> None:
-    scenario.add(chain("c", 1))
-    run = scenario.trigger("c", run_id="r")
-    scenario.run_to_end()
+    run = scenario.finish(chain("c", 1), run_id="r")
     scenario.sql(
         "insert into notice (kind, dag_run_id, ended_at, error) values ('on_failure', %s, clock_timestamp(), 'it\x1b crashed')", run
     )
@@ -65,8 +62,7 @@ def test_a_story_lists_a_retry_a_full_pool_a_lost_worker_and_a_clear_in_order(
     scenario = make_scenario(worker={"heartbeat_timeout": 4.0})
     scenario.pool("narrow", 1)
     tasks = {"first": {"priority_weight": 9}, "second": {"retries": 2}}
-    scenario.add(dag("c", {"first": [], "second": []}, task={"pool": "narrow"}, options=tasks))
-    scenario.trigger("c", run_id="r")
+    scenario.triggered(dag("c", {"first": [], "second": []}, task={"pool": "narrow"}, options=tasks), run_id="r")
     ends = {1: Ending(TaskState.UP_FOR_RETRY, delay_s=0.0, reason="ValueError: no")}
     scenario.turn()
     scenario.work()

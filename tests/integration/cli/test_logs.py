@@ -109,9 +109,7 @@ def test_following_a_task_that_will_never_run_ends(cli: Cli, scenario: Scenario)
 
 def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) -> None:
     each = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}
-    scenario.add(dag("mapped", {"each": [], "after": ["each"]}, options={"each": each}))
-    scenario.trigger("mapped", run_id="one")
-    scenario.run_to_end()
+    scenario.finish(dag("mapped", {"each": [], "after": ["each"]}, options={"each": each}), run_id="one")
 
     folder = scenario.settings.logs_folder
     for index in (0, 1):

@@ -12,8 +12,9 @@ from .conftest import Cli
 
 def test_waiting_and_failed_notices_are_listed(cli: Cli, scenario: Scenario) -> None:
     scenario.schedulers[0].service(Notify).close()
-    scenario.add(dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(
+        dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}), run_id="r"
+    )
     scenario.run_to_end(outcome=lambda _: TaskState.FAILED)
     assert cli.json("notices", "list", "--failed") == []
     assert cli.json("notices", "list", "--dag", "pair") == []

@@ -35,9 +35,7 @@ def scenario(make_scenario: Callable[..., Scenario], counts_deferred: bool) -> S
     scenario.sql("update pool set include_deferred = %s where name = 'p'", counts_deferred)
     # A heavier task ranks first.
     own = {name: {"pool_slots": 2 if name == "big" else 1, "priority_weight": 9 - at} for at, name in enumerate(TASKS)}
-    scenario.add(dag("d", {name: [] for name in TASKS}, task={"pool": "p"}, options=own))
-    scenario.trigger("d", run_id="r")
-    scenario.turn()
+    scenario.start(dag("d", {name: [] for name in TASKS}, task={"pool": "p"}, options=own), run_id="r")
     claims = {claim.task_id: claim for message in scenario.messages()[:2] if (claim := scenario.claim(message)) is not None}
     assert scenario.follower.report(claims["big"], DEFERS).is_stored
     assert scenario.states() == {

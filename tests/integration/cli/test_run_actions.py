@@ -184,8 +184,9 @@ def test_a_person_is_asked_first(cli: Cli, scenario: Scenario, failed: int) -> N
 
 def test_runs_without_the_task_are_passed_over_and_counted(cli: Cli, scenario: Scenario) -> None:
     scenario.trigger("pair", run_id="old", logical_date=datetime(2026, 1, 1, tzinfo=UTC))
-    scenario.add(dag("pair", {"first": [], "second": ["first"], "third": []}))
-    scenario.trigger("pair", run_id="new", logical_date=datetime(2026, 1, 2, tzinfo=UTC))
+    scenario.triggered(
+        dag("pair", {"first": [], "second": ["first"], "third": []}), run_id="new", logical_date=datetime(2026, 1, 2, tzinfo=UTC)
+    )
     new = [("new", "third", -1, None, "skipped")]
 
     assert becomes(cli.json("tasks", "mark", "pair", "new", "third", "skipped", "--past", "--dry-run")) == new
@@ -201,8 +202,7 @@ def test_runs_without_the_task_are_passed_over_and_counted(cli: Cli, scenario: S
 def test_a_marked_run_names_the_teardowns_that_still_run(cli: Cli, scenario: Scenario) -> None:
     down = {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("up",), "scope": ("work",)}
     options = {"up": {"is_setup": True}, "work": {"setups": ("up",)}, "down": down}
-    scenario.add(dag("cluster", {"up": [], "work": ["up"], "down": ["work"]}, options=options))
-    run = scenario.trigger("cluster", run_id="one")
+    run = scenario.triggered(dag("cluster", {"up": [], "work": ["up"], "down": ["work"]}, options=options), run_id="one")
     assert end(scenario, running(scenario))
     work = running(scenario)
 

@@ -31,9 +31,9 @@ class Past:
     def run(self, **options: Any) -> int:
         """`first` has run and ended while `second` was scheduled; then `second` ran."""
         own = options.pop("options", {})
-        self.scenario.add(dag("d", {"first": [], "second": []}, options={"first": {"priority_weight": 9}, **own}, **options))
-        run = self.scenario.trigger("d", run_id="one")
-        self.scenario.turn()
+        run = self.scenario.start(
+            dag("d", {"first": [], "second": []}, options={"first": {"priority_weight": 9}, **own}, **options), run_id="one"
+        )
         waiting = self.scenario.messages()
         for message in waiting:
             claim = self.scenario.claim(message)
@@ -75,16 +75,6 @@ def waited(texts: list[str]) -> str:
     return re.sub(r"^Waited 4\d s", "Waited 40 s", found)
 
 
-def test_a_pool(past: Past) -> None:
-    past.scenario.pool("db", 1)
-    past.run(task={"pool": "db"})
-    past.stretch()
-
-    assert waited(past.steps()).startswith(
-        "Waited 40 s for pool 'db' with 1 of 1 slot in use by d.first of run 'one', then queued by "
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "include_deferred", "text"),
     [
@@ -110,46 +100,9 @@ def test_a_pool_whose_slot_a_task_held_between_two_dispatches(past: Past, state:
     assert waited(past.steps()).startswith(f"Waited 40 s {text}, then queued by ")
 
 
-def test_max_active_tasks(past: Past) -> None:
-    past.run(max_active_tasks=1)
-    past.stretch()
-
-    assert waited(past.steps()).startswith("Waited 40 s for max_active_tasks: 1 of 1 were active, then queued by ")
-
-
-def test_a_queue_without_workers(past: Past) -> None:
-    past.scenario.pool("db", 1)
-    past.run(task={"pool": "db"})
-    past.stretch()
-    past.scenario.sql("update pool set slots = 9 where name = 'db'")
-    past.scenario.sql("update process set started_at = now() where kind = 'worker'")
-
-    assert waited(past.steps()).startswith("Waited 40 s for queue 'default', which no worker listened to, then queued by ")
-
-
-def test_a_wait_in_the_queue(past: Past) -> None:
-    past.run()
-    past.scenario.sql("update process set started_at = started_at - interval '1 hour', concurrency = 1")
-    past.scenario.sql(
-        f"update event set queued_at = queued_at - {LATER}, at = at - {LATER}"
-        " where to_state = 'scheduled' and task_instance_id in (select id from task_instance where task_id = 'second')"
-    )
-    past.scenario.sql(
-        f"update event set queued_at = queued_at - {LATER}"
-        " where queued_at is not null and task_instance_id in (select id from task_instance where task_id = 'second')"
-    )
-    past.scenario.sql(
-        f"update event set queued_at = queued_at - 2 * {LATER}, started_at = started_at - 2 * {LATER}"
-        " where queued_at is not null and task_instance_id in (select id from task_instance where task_id = 'first')"
-    )
-
-    assert waited(past.steps()).startswith("Waited 40 s in queue 'default', whose 1 place was taken, then started by w#")
-
-
 def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:
     scenario = past.scenario
-    scenario.add(dag("d", {"first": [], "second": ["first"]}, options={"second": {"retries": 1}}))
-    run = scenario.trigger("d", run_id="one")
+    run = scenario.triggered(dag("d", {"first": [], "second": ["first"]}, options={"second": {"retries": 1}}), run_id="one")
     tries = iter([TaskState.SUCCESS, TaskState.UP_FOR_RETRY, TaskState.SUCCESS])
     scenario.run_to_end(outcome=lambda claim: next(tries))
     assert scenario.states(run)["second"] == "success"
@@ -165,8 +118,7 @@ def test_the_whole_story_of_a_task_that_was_tried_twice(past: Past) -> None:
 
 @pytest.mark.parametrize("at_first", [1, 16], ids=["one version", "a new version lowers the limit"])
 def test_a_run_that_waited_for_another_run(scenario: Scenario, at_first: int) -> None:
-    scenario.add(dag("d", {"first": []}, max_active_runs=at_first))
-    scenario.trigger("d", run_id="zero")
+    scenario.triggered(dag("d", {"first": []}, max_active_runs=at_first), run_id="zero")
     scenario.trigger("d", run_id="one")
     if at_first > 1:
         scenario.add(dag("d", {"first": []}, max_active_runs=1))

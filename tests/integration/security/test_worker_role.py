@@ -119,11 +119,9 @@ def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any)
 
 def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: Any, settings: Settings) -> None:
     scenario = Scenario(settings)
-    scenario.add(chain("other", 2, task={"sla_s": 60.0}))
-    run = scenario.trigger("other", run_id="made")
+    run = scenario.triggered(chain("other", 2, task={"sla_s": 60.0}), run_id="made")
     _finish(scenario, run)
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
     again = running(scenario)
     worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
 

@@ -100,9 +100,7 @@ def test_a_task_that_fails_updates_nothing(scenario: Scenario) -> None:
 
 
 def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None:
-    scenario.add(updates("maker", A, B))
-    scenario.trigger("maker")
-    scenario.turn()
+    scenario.start(updates("maker", A, B))
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
@@ -187,9 +185,7 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
 
 def test_racing_schedulers_pass_each_success_on_once(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario()
-    scenario.add(dag("maker", {f"t{n}": [] for n in range(40)}, task={"outlets": (A.uri,), "notify": ("asset",)}))
-    scenario.trigger("maker")
-    scenario.turn()
+    scenario.start(dag("maker", {f"t{n}": [] for n in range(40)}, task={"outlets": (A.uri,), "notify": ("asset",)}))
     assert scenario.work() == 40
 
     threads = [threading.Thread(target=lambda: service(scenario).trigger(NOW)) for _ in range(3)]

@@ -56,9 +56,7 @@ def test_a_short_circuit_skips_regardless_of_trigger_rules(make_scenario: Callab
 
 def test_a_cleared_task_below_a_branch_is_skipped_again_by_the_stored_decision(scenario: Scenario) -> None:
     edges: dict[str, list[str]] = {"other": [], "choose": [], "below": ["choose", "other"]}
-    scenario.add(dag("b", edges, options={"choose": {"branches": True}}))
-    run = scenario.trigger("b")
-    scenario.turn()
+    run = scenario.start(dag("b", edges, options={"choose": {"branches": True}}))
     for message in scenario.messages():
         claim = scenario.claim(message)
         assert claim
@@ -145,8 +143,7 @@ def test_a_task_that_would_run_anyway_still_needs_a_setup_further_up_unless_its_
         "late": {"setups": ("up",), "trigger_rule": "all_done"},
         "any": {"setups": ("up",), "trigger_rule": "always"},
     }
-    scenario.add(dag("s", edges, options=own))
-    run = scenario.trigger("s")
+    run = scenario.triggered(dag("s", edges, options=own))
 
     scenario.run_to_end(outcome=ends(up=S.FAILED))
 
@@ -158,8 +155,7 @@ def test_a_setup_directly_above_counts_for_the_trigger_rule(make_scenario: Calla
     scenario = make_scenario(follow=follow)
     edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"]}
     own = {"up": {"is_setup": True}, "work": {"setups": ("up",), "trigger_rule": "all_done"}, "late": {"setups": ("up",)}}
-    scenario.add(dag("s", edges, options=own))
-    run = scenario.trigger("s")
+    run = scenario.triggered(dag("s", edges, options=own))
 
     scenario.run_to_end(outcome=ends(up=S.FAILED))
 
@@ -172,9 +168,7 @@ def test_fail_fast_ends_everything_but_teardowns_at_the_first_failure(scenario: 
         "up": {"is_setup": True},
         "down": {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("up",), "scope": ("bad", "next")},
     }
-    scenario.add(dag("f", edges, options=own, fail_fast=True))
-    run = scenario.trigger("f")
-    scenario.turn()
+    run = scenario.start(dag("f", edges, options=own, fail_fast=True))
     scenario.work(outcome=lambda claim: S.SUCCESS)
     scenario.turn()
     claims = {claim.task_id: claim for message in scenario.messages() if (claim := scenario.claim(message))}

@@ -84,8 +84,7 @@ def notices(scenario: Scenario) -> list[tuple[object, ...]]:
 
 
 def fail(scenario: Scenario, *endings: TaskState, **task: object) -> None:
-    scenario.add(dag("d", {"a": []}, task=TASK | {"retries": len(endings) - 1} | task))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", {"a": []}, task=TASK | {"retries": len(endings) - 1} | task), run_id="r")
     outcomes = iter(endings)
     scenario.run_to_end(outcome=lambda _: next(outcomes))
 

@@ -22,8 +22,7 @@ def scheduled(scenario: Scenario) -> set[str]:
 def test_workers_begin_before_all_of_a_large_run_is_ready(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"max_tis_per_query": 8})
     names = [f"t{number:03}" for number in range(100)]
-    scenario.add(dag("d", {name: [] for name in names}, options={"t077": {"priority_weight": 5}}))
-    run = scenario.trigger("d")
+    run = scenario.triggered(dag("d", {name: [] for name in names}, options={"t077": {"priority_weight": 5}}))
     promote = scenario.schedulers[0].service(Promote)
 
     first_look = promote.examiner.examine([run])
@@ -46,9 +45,7 @@ def test_of_many_decisions_final_states_and_the_best_ranked_come_first() -> None
 
 def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(scenario: Scenario) -> None:
     options = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
-    scenario.add(dag("d", {"a": [], "m": [], "z": ["a", "m"]}, options=options))
-    run = scenario.trigger("d")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "m": [], "z": ["a", "m"]}, options=options))
     scenario.sql("update task_instance set state = 'skipped', ended_at = now() where task_id = 'm' and map_index = 1")
 
     with scenario.engine.begin() as connection:

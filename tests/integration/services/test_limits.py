@@ -47,8 +47,7 @@ def test_without_reservation_small_tasks_pass(make_scenario: Callable[..., Scena
     scenario.trigger("small")
     scenario.turn()
     scenario.trigger("big")
-    scenario.add(wide("many", 50, task={"pool": "p"}))
-    scenario.trigger("many")
+    scenario.triggered(wide("many", 50, task={"pool": "p"}))
 
     scenario.turn()
 
@@ -70,9 +69,7 @@ def test_a_task_larger_than_its_pool_holds_no_place(scenario: Scenario) -> None:
 def test_rank_rises_with_age_if_configured(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"priority_aging": 60})
     scenario.pool("p", 1)
-    scenario.add(chain("holder", 2, task={"pool": "p", "priority_weight": 100}))
-    scenario.trigger("holder")
-    scenario.turn()
+    scenario.start(chain("holder", 2, task={"pool": "p", "priority_weight": 100}))
     for name, weight in (("old", 1), ("new", 5)):
         scenario.add(chain(name, 1, task={"pool": "p", "priority_weight": weight}))
         scenario.trigger(name)
@@ -156,9 +153,7 @@ def test_a_pool_called_as_the_connection_of_a_cluster_holds_the_tasks_that_go_th
 def test_deferred_tasks_hold_slots_only_of_pools_that_count_them(scenario: Scenario, counted: bool, queued: int) -> None:
     scenario.pool("p", 2)
     scenario.sql("update pool set include_deferred = %s where name = 'p'", counted)
-    scenario.add(wide("d", 4, task={"pool": "p"}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(wide("d", 4, task={"pool": "p"}))
     scenario.work(outcome=lambda claim: Ending(S.DEFERRED, resume={"method": "go"}, deferral=Deferral(classpath="x.Y", kwargs={})))
 
     scenario.turn()
@@ -169,8 +164,7 @@ def test_deferred_tasks_hold_slots_only_of_pools_that_count_them(scenario: Scena
 
 
 def test_a_task_instance_that_waits_without_a_worker_continues_with_the_same_try(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d")
+    run = scenario.triggered(chain("d", 1))
     seen: list[tuple[int, object, str]] = []
 
     def outcome(claim: Claim) -> Ending:

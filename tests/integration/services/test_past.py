@@ -103,8 +103,11 @@ def test_a_task_that_is_new_in_this_run_runs_by_default(scenario: Scenario, igno
     scenario.add(dag("p", {"b": []}))
     runs(scenario, 1)
     scenario.run_to_end()
-    scenario.add(dag("p", {"a": []}, options={"a": {"depends_on_past": True, "ignore_first_depends_on_past": ignore}}))
-    run = scenario.trigger("p", run_id="later", logical_date=day(9))
+    run = scenario.triggered(
+        dag("p", {"a": []}, options={"a": {"depends_on_past": True, "ignore_first_depends_on_past": ignore}}),
+        run_id="later",
+        logical_date=day(9),
+    )
 
     scenario.turn()
 

@@ -67,8 +67,9 @@ def test_a_task_that_was_taken_out_for_one_run_does_not_block_the_next(scenario:
     finish(scenario)
     assert (scenario.states(first), scenario.run_state(first)) == ({"a": "success", "b": "removed"}, "success")
 
-    scenario.add(dag("d", {"a": [], "b": ["a"]}, options=past, description="again", **FREE))
-    second = scenario.trigger("d", run_id="r2", logical_date=day(2))
+    second = scenario.triggered(
+        dag("d", {"a": [], "b": ["a"]}, options=past, description="again", **FREE), run_id="r2", logical_date=day(2)
+    )
     finish(scenario)
 
     assert scenario.run_state(second) == "success", scenario.states(second)
@@ -102,8 +103,9 @@ A = Asset("a", "s3://a")
 
 
 def test_a_task_of_an_asset_triggered_run_waits_for_the_run_before(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"t": []}, options={"t": {"depends_on_past": True}}, schedule=timetable.WhenUpdated(A).to_spec()))
-    first = scenario.trigger("d", run_id="r1")
+    first = scenario.triggered(
+        dag("d", {"t": []}, options={"t": {"depends_on_past": True}}, schedule=timetable.WhenUpdated(A).to_spec()), run_id="r1"
+    )
     second = scenario.trigger("d", run_id="r2")
     scenario.sql(
         "update dag_run set run_type = 'asset_triggered', logical_date = null, data_interval_start = null, data_interval_end = null"

@@ -31,9 +31,7 @@ def unpause(scenario: Scenario) -> None:
 def waiting_while_paused(scenario: Scenario, width: int = 3) -> int:
     """A run of the paused DAG `p` with one task queued and the others waiting for the pool `narrow`, behind all others of it."""
     scenario.pool("narrow", 1)
-    scenario.add(wide("p", width, task={"pool": "narrow"}))
-    run = scenario.trigger("p", run_id="p")
-    scenario.turn()
+    run = scenario.start(wide("p", width, task={"pool": "narrow"}), run_id="p")
     pause(scenario)
     scenario.turn()
     assert scenario.rows(PARKED) == [(width - 1,)]
@@ -43,8 +41,7 @@ def waiting_while_paused(scenario: Scenario, width: int = 3) -> int:
 def test_a_chain_in_the_pool_of_a_paused_dag_follows(scenario: Scenario) -> None:
     waiting_while_paused(scenario)
     scenario.work()
-    scenario.add(chain("c", 20, task={"pool": "narrow"}))
-    run = scenario.trigger("c", run_id="c")
+    run = scenario.triggered(chain("c", 20, task={"pool": "narrow"}), run_id="c")
 
     for _ in range(10):
         scenario.turn()
@@ -92,9 +89,7 @@ def test_a_task_that_waits_for_its_own_does_not_forbid_other_pools_to_pass_slots
 def test_a_process_continues_in_place_beside_a_paused_dag(scenario: Scenario) -> None:
     waiting_while_paused(scenario)
     scenario.work()
-    scenario.add(chain("c", 2, task={"pool": "narrow"}))
-    scenario.trigger("c", run_id="c")
-    scenario.turn()
+    scenario.start(chain("c", 2, task={"pool": "narrow"}), run_id="c")
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
@@ -127,8 +122,7 @@ def waiting_for_its_limit(scenario: Scenario, limit: str) -> int:
     """A run of `p` with one of six instances running, and the others behind a limit of their task, in the pool `narrow`."""
     scenario.pool("narrow", 2)
     options = {"pool": "narrow", "expand": {"kind": "product", "inputs": [{"literal": 6}]}, limit: 1}
-    scenario.add(dag("p", {"a": []}, task={**options, "priority_weight": 9}))
-    run = scenario.trigger("p", run_id="p")
+    run = scenario.triggered(dag("p", {"a": []}, task={**options, "priority_weight": 9}), run_id="p")
     for _ in range(2):
         scenario.turn()
     return run
@@ -139,9 +133,7 @@ def test_a_chain_in_the_pool_of_a_task_behind_its_own_limit_follows(scenario: Sc
     first = waiting_for_its_limit(scenario, limit)
     (held,) = scenario.messages()
     claim = scenario.claim(held)
-    scenario.add(chain("c", 20, task={"pool": "narrow"}))
-    run = scenario.trigger("c", run_id="c")
-    scenario.turn()
+    run = scenario.start(chain("c", 20, task={"pool": "narrow"}), run_id="c")
 
     while scenario.work():
         pass
@@ -161,9 +153,7 @@ def test_a_free_limit_of_a_task_wins_over_a_chain_of_lower_rank_in_a_full_pool(s
     waiting_for_its_limit(scenario, limit)
     (held,) = scenario.messages()
     claim = scenario.claim(held)
-    scenario.add(wide("c", 9, task={"pool": "narrow"}))
-    scenario.trigger("c", run_id="c")
-    scenario.turn()
+    scenario.start(wide("c", 9, task={"pool": "narrow"}), run_id="c")
     (other,) = scenario.messages()
     # The limit becomes free in a way that tells nobody, and all slots go to others meanwhile.
     scenario.sql("update task_instance set state = 'success', ended_at = now() where id = %s", held[0])
@@ -194,9 +184,7 @@ def test_an_unpaused_dag_gets_back_all_that_waited(scenario: Scenario) -> None:
 
 def test_nothing_is_parked_by_a_pass_that_overlaps_the_end_of_the_pause(scenario: Scenario) -> None:
     scenario.pool("narrow", 1)
-    scenario.add(wide("p", 3, task={"pool": "narrow"}))
-    run = scenario.trigger("p", run_id="p")
-    scenario.turn()
+    run = scenario.start(wide("p", 3, task={"pool": "narrow"}), run_id="p")
     pause(scenario)
     with scenario.engine.begin() as connection:
         capacity.park(connection, ["p"])

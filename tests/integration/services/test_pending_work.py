@@ -53,8 +53,7 @@ CAUSES = {
 def still(make_scenario: MakeScenario) -> Scenario:
     """A scheduler with a DAG whose one run has ended."""
     scenario = make_scenario()
-    scenario.add(dag("d", {"a": []}))
-    run = scenario.trigger("d")
+    run = scenario.triggered(dag("d", {"a": []}))
     eventually(lambda: (scenario.turn(), scenario.work(), scenario.run_state(run) == "success")[-1])
     scenario.turn()
     scenario.sql("update process set started_at = started_at - interval '1 hour'")

@@ -125,8 +125,7 @@ def test_one_dag_with_a_long_queue_of_runs_does_not_delay_another(scenario: Scen
     scenario.add(chain("busy", 1, max_active_runs=1))
     for number in range(100):
         scenario.trigger("busy", run_id=f"r{number}")
-    scenario.add(chain("other", 1))
-    other = scenario.trigger("other")
+    other = scenario.triggered(chain("other", 1))
 
     scenario.turn()
 
@@ -144,8 +143,7 @@ def test_conf_that_the_database_cannot_store_is_one_sentence(scenario: Scenario,
 
 
 def test_a_second_run_of_the_same_id_is_refused(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="one")
+    scenario.triggered(chain("c", 1), run_id="one")
 
     with pytest.raises(ConflictError, match="already has a run with run ID 'one'"):
         scenario.trigger("c", run_id="one")

@@ -18,9 +18,7 @@ def test_a_nearly_full_pool_does_not_starve_another(make_scenario: Callable[...,
     scenario = make_scenario(scheduler={"max_tis_per_query": 32, "prefetch_window": 100})
     scenario.pool("a", 20)
     scenario.pool("b", 20)
-    scenario.add(wide("blocker", 19, task={"pool": "a"}))
-    scenario.trigger("blocker")
-    scenario.turn()
+    scenario.start(wide("blocker", 19, task={"pool": "a"}))
     scenario.add(wide("many", 1000, task={"pool": "a", "priority_weight": 2}))
     scenario.add(wide("few", 100, task={"pool": "b", "priority_weight": 1}))
     scenario.trigger("many")
@@ -66,8 +64,7 @@ def test_higher_weight_goes_first_then_the_older(make_scenario: Callable[..., Sc
 def test_pool_slots_are_counted_and_never_overrun(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2)
     scenario.pool("p", 5)
-    scenario.add(wide("two", 20, task={"pool": "p", "pool_slots": 2}))
-    scenario.trigger("two")
+    scenario.triggered(wide("two", 20, task={"pool": "p", "pool_slots": 2}))
     for _ in range(40):
         scenario.turn()
         used = scenario.rows("select coalesce(sum(pool_slots), 0) from task_instance where state in ('queued', 'running')")[0][0]
@@ -80,8 +77,7 @@ def test_pool_slots_are_counted_and_never_overrun(make_scenario: Callable[..., S
 
 def test_parallelism_is_a_limit_over_all(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(core={"parallelism": 7})
-    scenario.add(wide("w", 50))
-    scenario.trigger("w")
+    scenario.triggered(wide("w", 50))
 
     scenario.turn()
 
@@ -133,8 +129,7 @@ def test_a_queue_holds_no_more_than_its_workers_can_take_soon(make_scenario: Cal
 
 
 def test_dispatched_at_is_stamped_once_the_broker_has_the_message(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 1))
 
     scenario.turn()
 
@@ -145,9 +140,7 @@ def test_a_message_has_a_readable_name_in_flower(scenario: Scenario) -> None:
     import base64
     import json
 
-    scenario.add(chain("dag_a", 1))
-    scenario.trigger("dag_a", run_id="run-1")
-    scenario.turn()
+    scenario.start(chain("dag_a", 1), run_id="run-1")
 
     body = next(body for key in broker_lists("default") for body in scenario.broker.lrange(key, 0, -1))
     message = json.loads(body)

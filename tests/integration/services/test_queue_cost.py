@@ -38,8 +38,7 @@ def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
 
 def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"prefetch_window": 8})
-    scenario.add(dag("w", {f"t{number:03}": [] for number in range(300)}))
-    scenario.trigger("w")
+    scenario.triggered(dag("w", {f"t{number:03}": [] for number in range(300)}))
     scenario.schedulers[0].service(Promote).examiner.examine()
 
     queries = statements_of_a_pass(scenario)

@@ -16,9 +16,7 @@ def reporter(scenario: Scenario) -> queue_report.QueueReport:
 
 
 def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1, task={"queue": "q"}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(chain("d", 1, task={"queue": "q"}))
     scenario.broker.delete(queue_report.KEY, queue_report.LOCK_KEY)
 
     assert [reporter(scenario).write(NOW), reporter(scenario).write(NOW)] == [True, False]

@@ -55,8 +55,7 @@ def test_a_deleted_redis_list_loses_no_work_and_no_try(make_scenario: Callable[.
 
 def test_a_message_that_is_in_the_broker_is_not_sent_again(make_scenario: Callable[..., Scenario]) -> None:
     scenario = fresh(make_scenario)
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 1))
     for _ in range(4):
         beat(scenario)
         scenario.turn()
@@ -93,9 +92,7 @@ def test_a_lost_message_is_found_behind_any_number_of_older_waiting_messages(
 ) -> None:
     monkeypatch.setattr(rescue, "BATCH", 5)
     scenario = fresh(make_scenario)
-    scenario.add(dag("wide", {f"t{number:02}": [] for number in range(23)}))
-    scenario.trigger("wide")
-    scenario.turn()
+    scenario.start(dag("wide", {f"t{number:02}": [] for number in range(23)}))
     settle(scenario)
     (waiting,) = [key for key in broker_lists("default") if scenario.broker.llen(key)]
     ids = sorted(json.loads(body)["headers"]["id"] for body in scenario.broker.lpop(waiting, 2))
@@ -109,9 +106,7 @@ def test_a_lost_message_is_found_behind_any_number_of_older_waiting_messages(
 def test_queued_without_a_message_is_published(make_scenario: Callable[..., Scenario]) -> None:
     """Killed between commit and publish."""
     scenario = fresh(make_scenario)
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1))
     scenario.messages()
     scenario.sql("update task_instance set dispatched_at = null")
 
@@ -144,8 +139,7 @@ def test_tasks_of_a_lost_worker_are_retried_immediately_or_fail(make_scenario: C
 
 def test_a_lost_scheduler_leaves_nothing_behind(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=2)
-    scenario.add(chain("c", 3))
-    run = scenario.trigger("c")
+    run = scenario.triggered(chain("c", 3))
     scenario.schedulers[0].run_once()
 
     survivor = scenario.schedulers[1]

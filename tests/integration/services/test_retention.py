@@ -182,8 +182,7 @@ def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> No
 
 
 def test_updates_of_assets_are_deleted_once_no_schedule_waits_for_them(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d")
+    run = scenario.triggered(chain("d", 1))
     scenario.sql("insert into asset (uri, name) values ('a', 'a')")
     scenario.sql("insert into asset_event (uri, created_by, created_at) select 'a', n::text, now() - interval '1 year'"
                  " from generate_series(1, 5) n")  # fmt: skip
@@ -195,8 +194,7 @@ def test_updates_of_assets_are_deleted_once_no_schedule_waits_for_them(scenario:
 
 
 def test_stopped_processes_delivered_notices_and_stray_import_errors_are_deleted(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d")
+    run = scenario.triggered(chain("d", 1))
     old = "now() - interval '1 year'"
     scenario.sql(f"insert into process (id, kind, name, host, pid, stopped_at) select n, 'worker', n, 'h', 1, {old}"
                  " from unnest(array['gone', 'runs']) n")  # fmt: skip
@@ -218,8 +216,7 @@ def test_stopped_processes_delivered_notices_and_stray_import_errors_are_deleted
 
 def test_the_search_of_a_table_ends_at_its_first_young_row(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "SCAN", 2)
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d")
+    run = scenario.triggered(chain("d", 1))
     scenario.sql(
         "insert into notice (kind, dag_run_id, created_at, ended_at) select 'dag_success', %s, at, at"
         " from unnest(array[90, 80, 70, 1, 1, 1, 1]) d cross join lateral (select now() - make_interval(days => d) as at) x",

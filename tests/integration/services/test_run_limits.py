@@ -33,8 +33,7 @@ def queue_runs(scenario: Scenario, dag_id: str, count: int) -> None:
 def test_500_queued_runs_of_one_dag_do_not_delay_another(scenario: Scenario) -> None:
     scenario.add(chain("busy", 1, max_active_runs=1))
     queue_runs(scenario, "busy", 500)
-    scenario.add(chain("other", 1))
-    other = scenario.trigger("other")
+    other = scenario.triggered(chain("other", 1))
 
     scenario.turn()
 
@@ -147,9 +146,7 @@ def overdue(scenario: Scenario) -> None:
 
 
 def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Scenario) -> None:
-    scenario.add(dag("c", {"done": [], "running": ["done"], "after": ["running"], "waits": ["done"]}, dagrun_timeout_s=60))
-    run = scenario.trigger("c")
-    scenario.turn()
+    run = scenario.start(dag("c", {"done": [], "running": ["done"], "after": ["running"], "waits": ["done"]}, dagrun_timeout_s=60))
     scenario.work()
     scenario.turn()
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
@@ -174,9 +171,7 @@ def test_a_run_that_takes_too_long_fails_and_its_tasks_are_skipped(scenario: Sce
 
 
 def test_a_run_that_started_again_has_its_whole_timeout_again(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, dagrun_timeout_s=60))
-    run = scenario.trigger("c")
-    scenario.turn()
+    run = scenario.start(chain("c", 1, dagrun_timeout_s=60))
     overdue(scenario)
     scenario.sql("update dag_run set state = 'queued', started_at = null")
 
@@ -187,8 +182,6 @@ def test_a_run_that_started_again_has_its_whole_timeout_again(scenario: Scenario
 
 
 def test_a_run_without_dagrun_timeout_has_none(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1))
 
     assert scenario.rows("select state, timeout_at from dag_run") == [("running", None)]

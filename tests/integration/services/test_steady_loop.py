@@ -37,8 +37,7 @@ def running(scenario: Scenario) -> Iterator[None]:
 def test_1000_task_instances_that_become_ready_at_once_do_not_delay_a_heartbeat(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(follow=False, worker={"heartbeat_timeout": 300})  # its worker has no heartbeat
     interval_s = scenario.settings.scheduler.scheduler_heartbeat_sec
-    scenario.add(dag("fan", {"root": [], **{f"leaf{number}": ["root"] for number in range(1000)}}))
-    run = scenario.trigger("fan")
+    run = scenario.triggered(dag("fan", {"root": [], **{f"leaf{number}": ["root"] for number in range(1000)}}))
     scenario.sql("create table beats (at timestamptz)")
     scenario.sql(
         """
@@ -148,9 +147,7 @@ def test_a_scheduler_that_was_declared_lost_claims_its_files_again(make_scenario
 
 def test_tasks_under_the_name_of_an_ended_worker_are_lost_immediately(make_scenario: MakeScenario) -> None:
     scenario = make_scenario()
-    scenario.add(chain("c", 1, task={"retries": 1}))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1, task={"retries": 1}))
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None

@@ -19,8 +19,7 @@ JOIN = {"left": [], "right": [], "join": ["left", "right"], "long": []}
 
 def open_runs(scenario: Scenario, count: int) -> list[int]:
     """Runs of JOIN after a lost race, apart from `end`: `long` runs, and no process will examine `join`."""
-    scenario.add(dag("d", JOIN))
-    first = scenario.trigger("d", run_id="first")
+    first = scenario.triggered(dag("d", JOIN), run_id="first")
     scenario.sql("update task_instance set max_tries = 0")
     scenario.sql(
         "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at)"

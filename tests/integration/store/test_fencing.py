@@ -149,8 +149,7 @@ def test_a_lost_scheduler_holds_no_dag_file(make_scenario: Make) -> None:
 @pytest.mark.parametrize("name", ["s", "odd/name%_"])
 def test_a_lost_scheduler_holds_no_notice(make_scenario: Make, name: str) -> None:
     scenario = make_scenario()
-    scenario.add(chain("c", 1))
-    run = scenario.trigger("c")
+    run = scenario.triggered(chain("c", 1))
     dead = processes.register(scenario.engine, kind="scheduler", name=name, host="h", pid=1)
     others = scenario.schedulers[0].scheduler_id
     for claimed_by in (f"{dead}/1", f"{others}/1"):
@@ -172,9 +171,7 @@ def test_a_lost_scheduler_holds_no_notice(make_scenario: Make, name: str) -> Non
 def test_two_dispatches_of_a_task_instance_never_share_a_result(make_scenario: Make) -> None:
     """XComs and the result of the stale try are refused, before and after the other try has succeeded."""
     scenario = make_scenario()
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1))
     [first] = [scenario.claim(message) for message in scenario.messages()]
     assert first is not None
     xcoms.push(scenario.hot, first, "part", '"first"')

@@ -56,8 +56,7 @@ def claims(scenario: Scenario) -> dict[str, Claim]:
 
 def added_above(scenario: Scenario) -> tuple[Claim, int, int]:
     """`new` was added above `old` while the run was open: reporting it moves `old`, whose id is lower."""
-    scenario.add(dag("d", {"first": (), "old": ("first",)}, disable_bundle_versioning=True))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"first": (), "old": ("first",)}, disable_bundle_versioning=True), run_id="r")
     first = claims(scenario)["first"]
     scenario.add(dag("d", {"first": (), "new": (), "old": ("new",)}, disable_bundle_versioning=True))
     known = versions.Versions()
@@ -73,8 +72,7 @@ def added_above(scenario: Scenario) -> tuple[Claim, int, int]:
 def settled_beside_a_join(scenario: Scenario) -> tuple[Claim, int, int]:
     """`a` settles `alone` and may decide `join`, which has the higher id."""
     edges = {"a": (), "z": (), "alone": ("a",), "join": ("a", "z")}
-    scenario.add(dag("d", edges))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", edges), run_id="r")
     found = claims(scenario)
     numbers = ids(scenario)
     assert numbers["alone"] < numbers["join"]
@@ -108,8 +106,7 @@ def deadlocks(scenario: Scenario) -> Any:
 def test_a_mapped_task_that_ends_settles_downstream_tasks_without_another_round_trip(scenario: Scenario) -> None:
     """Its instances have higher ids than the join; the report itself takes them in order."""
     mapped = {"m": {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}}
-    scenario.add(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", {"m": (), "after": ("m",)}, options=mapped, rules={"after": "one_success"}), run_id="r")
     locked: list[Plan] = []
 
     class Counting(HotPath):
@@ -129,8 +126,7 @@ def test_a_mapped_task_that_ends_settles_downstream_tasks_without_another_round_
 def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
     """By a clear and by a waiter, in any order of their arguments."""
     names = [f"t{number}" for number in range(3)]
-    scenario.add(dag("d", dict.fromkeys(names, ())))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", dict.fromkeys(names, ())), run_id="r")
     waiting = Ending(TaskState.DEFERRED, resume={}, deferral=Deferral(classpath="a.B", kwargs={}))
     found = claims(scenario)
     for claim in reversed(found.values()):

@@ -205,8 +205,7 @@ def test_the_database_has_the_same_states(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("change", ["state = 'unknown'", "pool_slots = 0", "requested_state = 'unknown'"])
 def test_an_impossible_value_is_refused_by_the_database(scenario: Scenario, change: str) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d")
+    scenario.triggered(chain("d", 1))
 
     with pytest.raises(IntegrityError, match="task_instance_complete"):
         scenario.sql(f"update task_instance set {change}")

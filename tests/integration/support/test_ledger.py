@@ -94,9 +94,7 @@ def test_tries_one_after_the_other_are_correct(ended: Scenario, ledger: Ledger, 
 
 
 def test_a_run_that_has_not_ended_is_stuck(scenario: Scenario, ledger: Ledger) -> None:
-    scenario.add(dag("d", {"t": []}))
-    scenario.trigger("d", run_id="r")
-    scenario.turn()
+    scenario.start(dag("d", {"t": []}), run_id="r")
 
     assert ledger.check(scenario.settings.database_url).stuck == ["d.t (run r) is queued in a run that is running"]
 

@@ -72,8 +72,7 @@ def failing_once(claim: Claim) -> TaskState | Ending:
 def test_each_try_and_run_is_counted_once(scenario: Scenario, make_reader: Callable[[], Reader]) -> None:
     reader = make_reader()
     reader.read()
-    scenario.add(chain("c", 3, task={"retries": 1}))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 3, task={"retries": 1}))
     scenario.run_to_end(outcome=failing_once)
     reader.read()
     reader.read()
@@ -115,9 +114,7 @@ def test_deadlines_are_counted_when_they_are_created_and_when_they_are_met_or_mi
 def test_a_start_counts_while_the_try_runs_and_not_again_at_its_end(scenario: Scenario, make_reader: Callable[[], Reader]) -> None:
     reader = make_reader()
     reader.read()
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1))
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None
@@ -136,9 +133,7 @@ def test_one_scheduler_reads_and_the_next_one_continues_where_it_stopped(
 ) -> None:
     first, second = make_reader(), make_reader()
     first.read()
-    scenario.add(chain("c", 2))
-    scenario.trigger("c")
-    scenario.run_to_end()
+    scenario.finish(chain("c", 2))
     second.read()
     assert second.total("ti.finish") == 0, "it reads beside the first one"
     first.read()
@@ -157,8 +152,7 @@ def test_one_scheduler_reads_and_the_next_one_continues_where_it_stopped(
 def test_an_event_that_becomes_visible_late_is_read_once(scenario: Scenario) -> None:
     feed = EventFeed()
     transact(scenario.engine, feed.read)
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 1))
     insert = "insert into event (dag_run_id, to_state, actor, reason) select id, 'running', 'late', %s from dag_run"
     with scenario.engine.connect() as late:
         late.exec_driver_sql(insert, ("late",))
@@ -173,8 +167,7 @@ def test_an_event_that_becomes_visible_late_is_read_once(scenario: Scenario) -> 
 
 def test_an_event_of_the_newest_transaction_is_read(scenario: Scenario) -> None:
     """No transaction ends after it began, so that no snapshot lists it as open."""
-    scenario.add(chain("c", 1))
-    run = scenario.trigger("c")
+    run = scenario.triggered(chain("c", 1))
     feed = EventFeed()
     transact(scenario.engine, feed.read)
     with scenario.engine.connect() as late:
@@ -187,9 +180,7 @@ def test_an_event_of_the_newest_transaction_is_read(scenario: Scenario) -> None:
 
 def test_a_reader_that_was_stopped_reads_in_bounded_batches(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "BATCH_S", 1.0)
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.run_to_end()
+    scenario.finish(chain("c", 1))
     (now,) = scenario.rows("select extract(epoch from clock_timestamp())::float8")[0]
     feed = EventFeed(since=now - 20, until=now - 20)
 
@@ -205,9 +196,7 @@ def test_a_reader_that_was_stopped_reads_in_bounded_batches(scenario: Scenario, 
 
 def test_the_gauges_agree_with_the_tables(scenario: Scenario) -> None:
     scenario.pool("small", 1)
-    scenario.add(dag("d", {"a": (), "b": (), "c": ()}, task={"pool": "small"}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(dag("d", {"a": (), "b": (), "c": ()}, task={"pool": "small"}))
     (message,) = scenario.messages()
     assert scenario.claim(message) is not None
 
@@ -232,9 +221,7 @@ def test_the_gauges_agree_with_the_tables(scenario: Scenario) -> None:
 
 
 def test_nothing_is_counted_before_the_first_batch(scenario: Scenario, make_reader: Callable[[], Reader]) -> None:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c")
-    scenario.run_to_end()
+    scenario.finish(chain("c", 2))
     reader = make_reader()
     reader.read()
     reader.read()

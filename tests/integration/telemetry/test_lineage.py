@@ -112,9 +112,7 @@ def test_an_unreachable_server_delays_nothing_and_its_queue_is_bounded(scenario:
     observer = lineage.Lineage(settings, client=Stuck())
     follower = Follower(settings, [observer])
     follower.read_once()
-    scenario.add(dag("d", {f"t{number}": () for number in range(10)}))
-    scenario.trigger("d")
-    scenario.run_to_end()
+    scenario.finish(dag("d", {f"t{number}": () for number in range(10)}))
 
     while follower.read_once():
         pass

@@ -48,9 +48,7 @@ def test_a_scheduler_serves_counters_of_events_and_gauges(scenario: Scenario, sh
             return client.get("http://local/metrics").raise_for_status().text
 
         eventually(lambda: value(page(), "paceline_events_behind_seconds") is not None)
-        scenario.add(chain("c", 2))
-        scenario.trigger("c")
-        scenario.run_to_end()
+        scenario.finish(chain("c", 2))
         measures.count("scheduler_heartbeat")
         eventually(lambda: value(page(), "airflow_dagrun_duration_success_seconds_count", dag_id="c") == 1)
 

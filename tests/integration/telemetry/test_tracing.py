@@ -141,9 +141,7 @@ def test_an_unreachable_collector_delays_nothing(scenario: Scenario) -> None:
     observer = tracing.Tracing(settings)
     follower = Follower(settings, [observer])
     follower.read_once()
-    scenario.add(chain("c", 20))
-    scenario.trigger("c")
-    scenario.run_to_end()
+    scenario.finish(chain("c", 20))
 
     while follower.read_once():
         pass

@@ -17,8 +17,7 @@ S = TaskState
 
 
 def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"retries": 1}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"retries": 1}), run_id="r")
     scenario.run_to_end(outcome=failing("b"))
     before = scenario.rows("select started_at, ended_at from dag_run")[0]
 
@@ -41,8 +40,7 @@ def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(sce
 
 
 def test_a_dry_run_lists_the_same_and_changes_nothing(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", {"a": [], "b": ["a"]}), run_id="r")
     scenario.run_to_end(outcome=failing("b"))
     before = scenario.rows("select * from task_instance order by id"), scenario.rows("select * from dag_run")
 
@@ -54,17 +52,14 @@ def test_a_dry_run_lists_the_same_and_changes_nothing(scenario: Scenario) -> Non
 
 
 def test_undecided_task_instances_stay(scenario: Scenario) -> None:
-    scenario.add(chain("d", 2))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 2), run_id="r")
 
     assert clear_(scenario) == []
     assert scenario.rows("select clear_number from dag_run") == [(0,)]
 
 
 def test_a_running_run_continues_unchanged(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": [], "c": ["b"]}))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "b": [], "c": ["b"]}), run_id="r")
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     push(scenario, claims["a"], "1")
     started = scenario.rows("select started_at from dag_run")
@@ -80,8 +75,7 @@ def test_a_running_run_continues_unchanged(scenario: Scenario) -> None:
 
 
 def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1, task={"retries": 2}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(chain("d", 1, task={"retries": 2}), run_id="r")
     claim = running(scenario)
 
     assert brief(clear_(scenario)) == [("t000", -1, "running", "shutdown")]
@@ -97,8 +91,7 @@ def test_a_running_task_is_stopped_first_then_runs_again(scenario: Scenario) -> 
 
 
 def test_clearing_a_task_that_is_being_stopped_replaces_the_earlier_request(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
     claim = running(scenario)
     scenario.sql("update task_instance set state = 'shutdown', requested_state = 'failed'")
 
@@ -111,9 +104,7 @@ def test_clearing_a_task_that_is_being_stopped_replaces_the_earlier_request(scen
 
 
 def test_a_queued_task_loses_its_message(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
-    scenario.turn()
+    scenario.start(chain("d", 1), run_id="r")
     (message,) = scenario.messages()
 
     clear_(scenario)
@@ -125,8 +116,7 @@ def test_a_queued_task_loses_its_message(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("state", ["up_for_retry", "up_for_reschedule", "deferred"])
 def test_a_waiting_task_is_cleared_with_all_that_it_waits_for(scenario: Scenario, state: str) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(chain("d", 1), run_id="r")
     running(scenario)
     scenario.sql("update task_instance set state = %s, resume = '{}', due_at = now() + interval '1 day', decision = '{}'", state)
     scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath) select id, dispatch_id, 'x' from task_instance")
@@ -140,8 +130,7 @@ def test_a_waiting_task_is_cleared_with_all_that_it_waits_for(scenario: Scenario
 
 
 def test_upstream_downstream_and_only_failed(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "x": []}, rules={"d": "all_done"}))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "x": []}, rules={"d": "all_done"}), run_id="r")
     scenario.run_to_end(outcome=failing("b"))
 
     def dry(tasks: Tasks) -> str:
@@ -158,8 +147,7 @@ def test_upstream_downstream_and_only_failed(scenario: Scenario) -> None:
 
 
 def test_a_task_or_run_that_is_not_there_is_named(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
 
     with pytest.raises(NotFoundError, match="has no run 'other'"):
         clear_(scenario, run_id="other")
@@ -191,7 +179,7 @@ def test_runs_by_range_of_dates(scenario: Scenario) -> None:
 
 
 def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> None:
-    scenario.add(
+    scenario.triggered(
         dag(
             "d",
             {"up": [], "work": ["up"], "more": ["work"], "down": ["up", "more"], "else": []},
@@ -202,9 +190,9 @@ def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> N
                 "more": {"setups": ("up",)},
                 "down": {"is_teardown": True, "setups": ("up",), "scope": ("work", "more")},
             },
-        )
+        ),
+        run_id="r",
     )
-    scenario.trigger("d", run_id="r")
     scenario.run_to_end(outcome=failing("work"))
 
     found = clear_(scenario, Tasks(states=FAILURES))
@@ -215,8 +203,9 @@ def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> N
 
 
 def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(
+        dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}), run_id="r"
+    )
     claim = running(scenario)
     assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("no",))).is_stored
     scenario.run_to_end()
@@ -231,9 +220,10 @@ def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> Non
 
 
 def test_a_cleared_branch_loses_its_decision(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}))
-    scenario.trigger("d", run_id="r")
-    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",))).is_stored
+    scenario.triggered(
+        dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}), run_id="r"
+    )
+    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",)))
     scenario.run_to_end()
 
     clear_(scenario)
@@ -244,9 +234,7 @@ def test_a_cleared_branch_loses_its_decision(scenario: Scenario) -> None:
 
 
 def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_run_that_waits_for_it(scenario: Scenario) -> None:
-    scenario.add(chain("d", 2, max_active_runs=1, task={"depends_on_past": True}))
-    older = scenario.trigger("d", run_id="older")
-    scenario.run_to_end()
+    older = scenario.finish(chain("d", 2, max_active_runs=1, task={"depends_on_past": True}), run_id="older")
     later = scenario.trigger("d", run_id="later")
     claim = running(scenario)
     assert scenario.run_state(later) == "running"
@@ -262,9 +250,7 @@ def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_run_that_waits_f
 
 
 def test_a_later_run_that_needs_nothing_more_of_the_older_keeps_its_place(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1, max_active_runs=1, task={"depends_on_past": True}))
-    scenario.trigger("d", run_id="older")
-    scenario.run_to_end()
+    scenario.finish(chain("d", 1, max_active_runs=1, task={"depends_on_past": True}), run_id="older")
     later = scenario.trigger("d", run_id="later")
     claim = running(scenario)
 
@@ -295,9 +281,7 @@ def test_runs_of_a_dag_are_cleared_at_the_same_time_while_none_is_started(make_s
 
 
 def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1, dagrun_timeout_s=3600.0))
-    run = scenario.trigger("d", run_id="r")
-    scenario.run_to_end()
+    run = scenario.finish(chain("d", 1, dagrun_timeout_s=3600.0), run_id="r")
     scenario.sql("update dag_run set started_at = now() - interval '2 days', timeout_at = now() - interval '2 days'")
 
     clear_(scenario)
@@ -308,9 +292,7 @@ def test_an_old_cleared_run_does_not_time_out_at_once(scenario: Scenario) -> Non
 
 def test_a_cleared_run_has_new_deadlines(scenario: Scenario) -> None:
     deadline = {"reference": "dagrun_queued_at", "interval_s": 3600.0}
-    scenario.add(chain("d", 1, deadlines=(deadline,)))
-    run = scenario.trigger("d", run_id="r")
-    scenario.run_to_end()
+    run = scenario.finish(chain("d", 1, deadlines=(deadline,)), run_id="r")
     scenario.sql("delete from deadline")
     scenario.sql("insert into deadline (dag_run_id, kind, due_at) values (%s, 'deadline', now() - interval '1 day')", run)
 

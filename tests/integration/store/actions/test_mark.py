@@ -17,8 +17,7 @@ S = TaskState
 
 
 def test_a_waiting_task_instance_takes_the_state_and_the_run_continues(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"], "c": ["b"]}), run_id="r")
     claim = running(scenario)
 
     assert brief(mark_(scenario, S.SUCCESS, "b")) == [("b", -1, None, "success")]
@@ -30,9 +29,7 @@ def test_a_waiting_task_instance_takes_the_state_and_the_run_continues(scenario:
 
 
 def test_the_message_of_a_queued_task_instance_is_dropped(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
-    scenario.turn()
+    scenario.start(chain("d", 1), run_id="r")
     (message,) = scenario.messages()
 
     mark_(scenario, S.SKIPPED, "t000")
@@ -44,8 +41,7 @@ def test_the_message_of_a_queued_task_instance_is_dropped(scenario: Scenario) ->
 
 @pytest.mark.parametrize("state", mark.STATES)
 def test_a_running_task_instance_is_stopped_first(scenario: Scenario, state: S) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
     claim = running(scenario)
 
     assert brief(mark_(scenario, state, "t000")) == [("t000", -1, "running", "shutdown")]
@@ -56,8 +52,7 @@ def test_a_running_task_instance_is_stopped_first(scenario: Scenario, state: S) 
 
 
 def test_of_a_clear_and_a_mark_the_last_counts(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(chain("d", 1), run_id="r")
     claim = running(scenario)
 
     clear_(scenario)
@@ -71,8 +66,7 @@ def test_of_a_clear_and_a_mark_the_last_counts(scenario: Scenario) -> None:
 
 
 def test_a_run_that_ended_keeps_its_state_unless_its_failed_tasks_are_cleared(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"], "c": ["b"]}), run_id="r")
     scenario.run_to_end(outcome=failing("a"))
 
     mark_(scenario, S.SUCCESS, "a")
@@ -104,9 +98,7 @@ def test_past_future_upstream_and_downstream(scenario: Scenario) -> None:
 
 
 def test_a_run_marked_failed_stays_failed_when_its_last_task_ends(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "x": []}))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "b": ["a"], "x": []}), run_id="r")
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     assert end(scenario, claims["x"])
 
@@ -131,9 +123,8 @@ def test_a_run_marked_failed_stays_failed_when_its_last_task_ends(scenario: Scen
 def test_a_task_that_waits_within_its_try_fails_with_its_run_as_a_running_one(
     scenario: Scenario, ending: Ending, becomes: str
 ) -> None:
-    scenario.add(dag("d", {"a": []}, options={"a": {"retries": 1}}))
-    scenario.trigger("d", run_id="r")
-    assert scenario.follower.report(running(scenario), ending).is_stored
+    scenario.triggered(dag("d", {"a": []}, options={"a": {"retries": 1}}), run_id="r")
+    assert scenario.follower.report(running(scenario), ending)
 
     changes = transact(scenario.engine, mark.mark_run, "d", "r", RunState.FAILED)
 
@@ -142,9 +133,7 @@ def test_a_task_that_waits_within_its_try_fails_with_its_run_as_a_running_one(
 
 
 def test_a_run_marked_success_has_succeeded_everywhere(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"], "x": []}))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "b": ["a"], "x": []}), run_id="r")
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
     assert end(scenario, claims["x"], S.FAILED)
 
@@ -159,8 +148,7 @@ def test_a_run_marked_success_has_succeeded_everywhere(scenario: Scenario) -> No
 
 
 def test_marking_a_run_gives_its_place_to_the_next(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1, max_active_runs=1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1, max_active_runs=1), run_id="r")
     following = scenario.trigger("d", run_id="next")
     scenario.turn()
 
@@ -171,8 +159,7 @@ def test_marking_a_run_gives_its_place_to_the_next(scenario: Scenario) -> None:
 
 
 def test_states_that_cannot_be_marked_are_refused(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
 
     with pytest.raises(PacelineError, match="cannot be marked running"):
         mark_(scenario, S.RUNNING, "t000")
@@ -183,8 +170,7 @@ def test_states_that_cannot_be_marked_are_refused(scenario: Scenario) -> None:
 
 
 def test_a_run_is_deleted_once_nothing_of_it_runs(scenario: Scenario) -> None:
-    scenario.add(chain("d", 2))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 2), run_id="r")
     claim = running(scenario)
 
     with pytest.raises(ConflictError, match="1 task instance of it runs: stop them with `paceline runs mark d r failed`"):
@@ -200,9 +186,7 @@ def test_a_run_is_deleted_once_nothing_of_it_runs(scenario: Scenario) -> None:
 
 
 def test_a_message_of_a_deleted_run_finds_nothing(scenario: Scenario) -> None:
-    scenario.add(chain("d", 2))
-    scenario.trigger("d", run_id="r")
-    scenario.turn()
+    scenario.start(chain("d", 2), run_id="r")
 
     transact(scenario.engine, delete.delete_run, "d", "r")
 
@@ -228,8 +212,7 @@ def test_a_dag_is_deleted_with_all_that_is_its_own(scenario: Scenario) -> None:
 
 
 def test_a_dag_with_running_tasks_is_not_deleted(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(chain("d", 1), run_id="r")
     running(scenario)
 
     with pytest.raises(ConflictError, match="DAG 'd' cannot be deleted"):

@@ -112,9 +112,7 @@ def test_after_an_error_nothing_is_changed(act: Act, three: Scenario) -> None:
 
 
 def test_a_running_task_prevents_the_clear_of_all(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}))
-    scenario.trigger("d", run_id="r1")
-    scenario.run_to_end()
+    scenario.finish(dag("d", {"a": [], "b": ["a"]}), run_id="r1")
     scenario.trigger("d", run_id="r2")
     running(scenario)
     before = everything(scenario)
@@ -143,8 +141,7 @@ def groups(scenario: Scenario) -> None:
     edges: dict[str, list[str]] = {
         "all": [], "create": ["all"], "work": ["create"], "last": ["work"], "delete": ["last"], "end": ["delete"],
     }  # fmt: skip
-    scenario.add(dag("d", edges, options=own))
-    scenario.trigger("d", run_id="r")
+    scenario.triggered(dag("d", edges, options=own), run_id="r")
     scenario.run_to_end(outcome=failing("last"))
 
 
@@ -174,8 +171,7 @@ def test_downstream_of_an_instance_of_a_mapped_group_is_its_own_index_until_the_
 
 
 def test_a_queued_run_runs_only_what_has_not_ended(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"]}), run_id="r")
     scenario.run_to_end(outcome=failing("b"))
 
     transact(scenario.engine, clear.queue_run, run)

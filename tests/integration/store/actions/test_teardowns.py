@@ -218,8 +218,7 @@ def test_each_instance_of_a_mapped_group_and_each_nested_scope_is_torn_down_if_i
     edges: dict[str, list[str]] = {
         "outer": [], "one.up": ["outer"], "one.work": ["one.up"], "one.down": ["one.work"], "end": ["one.down"],
     }  # fmt: skip
-    scenario.add(dag("d", edges, options=own))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", edges, options=own), run_id="r")
     assert end(scenario, running(scenario))
     scenario.turn()
     claims = {claim.map_index: claim for claim in map(scenario.claim, scenario.messages()) if claim}

@@ -34,9 +34,7 @@ def future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FutureRe
 
 
 def test_processes_of_this_version_accept_a_newer_compatible_schema(scenario: Scenario, future: FutureRelease) -> None:
-    scenario.add(chain("d", 3))
-    run = scenario.trigger("d")
-    scenario.turn()
+    run = scenario.start(chain("d", 3))
     future.begins(compatible_from=future.now)
 
     assert migrate.migrate(scenario.engine) == "9000"
@@ -110,9 +108,7 @@ def test_one_step_back_keeps_every_run_and_waits_for_the_end_of_processes_that_n
     scenario: Scenario, future: FutureRelease
 ) -> None:
     newest, before = future.HEAD, future.BEFORE
-    scenario.add(chain("d", 3))
-    ended = scenario.trigger("d", run_id="ended")
-    scenario.run_to_end()
+    ended = scenario.finish(chain("d", 3), run_id="ended")
     under_way = scenario.trigger("d", run_id="under way")
     scenario.turn()
     query = "select id, dag_run_id, task_id, state, try_number from task_instance order by id"

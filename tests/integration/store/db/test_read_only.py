@@ -31,9 +31,7 @@ def read_only(postgres_server: PostgresServer) -> Iterator[Switch]:
 
 @pytest.fixture
 def claimed(scenario: Scenario) -> Claim:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 2), run_id="r")
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None

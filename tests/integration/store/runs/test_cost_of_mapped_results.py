@@ -45,9 +45,7 @@ def mapped_over_mapped(scenario: Scenario, *, size: int, without: int, unfinishe
     """
     literal = {"expand": {"kind": "product", "inputs": [{"literal": size}]}}
     edges: dict[str, list[str]] = {"each": [], "sum": ["each"]}
-    scenario.add(dag("d", edges, options={"each": literal, "sum": product(of("each"))}))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", edges, options={"each": literal, "sum": product(of("each"))}), run_id="r")
     scenario.sql(
         "update task_instance set state = 'success', started_at = now(), ended_at = now(), try_number = 1"
         " where task_id = 'each' and map_index >= %s",
@@ -78,9 +76,7 @@ def test_all_entries_of_a_mapped_result_are_read_in_linear_time(scenario: Scenar
 
 def test_a_product_of_two_results_reads_each_of_them_once(scenario: Scenario) -> None:
     options = {"both": product(of("a"), of("b"))}
-    scenario.add(dag("d", {"a": [], "b": [], "both": ["a", "b"]}, options=options))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "b": [], "both": ["a", "b"]}, options=options), run_id="r")
     scenario.work(lambda claim: Ending(TaskState.SUCCESS, result=json.dumps([claim.task_id, 2])))
     reads, over = Reads(scenario.hot), xcoms.MappedOver()
 

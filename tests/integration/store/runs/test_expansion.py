@@ -37,9 +37,7 @@ def test_a_mapped_task_becomes_one_instance_for_each_entry_of_a_list(scenario: S
 
 
 def test_literal_lists_expand_before_anything_runs_and_multiply(scenario: Scenario) -> None:
-    scenario.add(dag("m", {"a": [], "b": ["a"]}, options={"b": product({"literal": 2}, {"literal": 3})}))
-    run = scenario.trigger("m")
-    scenario.turn()
+    run = scenario.start(dag("m", {"a": [], "b": ["a"]}, options={"b": product({"literal": 2}, {"literal": 3})}))
 
     assert [name for name in scenario.states(run) if name != "a"] == [f"b[{n}]" for n in range(6)]
 
@@ -81,8 +79,7 @@ def test_a_failed_source_decides_before_anything_is_expanded(scenario: Scenario)
 def test_nothing_to_map_over_hides_no_failure(scenario: Scenario, ref: dict[str, Any], of_group: bool) -> None:
     own = product(ref) | ({"mapped_group": "g"} if of_group else {})
     edges: dict[str, list[str]] = {"bad": [], "list": [], "b": ["bad", "list"], "c": ["b"]}
-    scenario.add(dag("m", edges, options={"b": own, "c": own if of_group else {}}))
-    run = scenario.trigger("m")
+    run = scenario.triggered(dag("m", edges, options={"b": own, "c": own if of_group else {}}))
 
     scenario.turn()
     claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
@@ -118,8 +115,7 @@ def test_a_task_mapped_over_a_result_needs_it_with_any_trigger_rule(
 
 def test_below_a_source_that_could_not_run_it_is_upstream_failed_and_not_skipped(scenario: Scenario) -> None:
     edges: dict[str, list[str]] = {"bad": [], "a": ["bad"], "b": ["a"]}
-    scenario.add(dag("m", edges, options={"b": product(of("a")) | {"trigger_rule": "one_done"}}))
-    run = scenario.trigger("m")
+    run = scenario.triggered(dag("m", edges, options={"b": product(of("a")) | {"trigger_rule": "one_done"}}))
 
     scenario.run_to_end(outcome=lambda claim: S.FAILED)
 
@@ -141,10 +137,7 @@ def test_one_failed_instance_fails_the_tasks_after_all_instances(scenario: Scena
 
 
 def test_a_task_mapped_over_a_mapped_one_has_an_instance_for_each_that_returned_something(scenario: Scenario) -> None:
-    scenario.add(
-        dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 4}), "b": product(of("a"))}),
-    )
-    run = scenario.trigger("m")
+    run = scenario.triggered(dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 4}), "b": product(of("a"))}))
 
     scenario.run_to_end(outcome=lambda claim: Ending(S.SUCCESS, result=None if claim.map_index == 2 else "1"))
 
@@ -152,10 +145,7 @@ def test_a_task_mapped_over_a_mapped_one_has_an_instance_for_each_that_returned_
 
 
 def test_a_mapped_task_that_returned_nothing_leaves_nothing_to_map_over(scenario: Scenario) -> None:
-    scenario.add(
-        dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 2}), "b": product(of("a"))}),
-    )
-    run = scenario.trigger("m")
+    run = scenario.triggered(dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 2}), "b": product(of("a"))}))
 
     scenario.run_to_end()
 
@@ -212,8 +202,7 @@ def test_workers_queue_the_chains_inside_a_group_themselves(scenario: Scenario) 
 
 def test_three_schedulers_racing_expand_10000_exactly_once(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(schedulers=3)
-    scenario.add(dag("m", {"a": [], "b": ["a"]}, options={"b": product({"literal": 10_000})}))
-    run = scenario.trigger("m")
+    run = scenario.triggered(dag("m", {"a": [], "b": ["a"]}, options={"b": product({"literal": 10_000})}))
 
     def turns(number: int) -> None:
         for _ in range(5):

@@ -37,8 +37,7 @@ def version_of(scenario: Scenario) -> int:
 
 
 def test_a_pinned_run_keeps_its_version(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"]}), run_id="r")
     scenario.add(dag("d", {"a": []}))
 
     assert follow(scenario, run) is None
@@ -48,15 +47,13 @@ def test_a_pinned_run_keeps_its_version(scenario: Scenario) -> None:
 
 
 def test_a_run_with_the_newest_version_is_left_alone(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": []}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": []}, **FREE), run_id="r")
 
     assert follow(scenario, run) is None
 
 
 def test_tasks_go_come_and_change_places(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "gone": ["a"], "c": ["gone"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "gone": ["a"], "c": ["gone"]}, **FREE), run_id="r")
     push(scenario, running(scenario))
     scenario.messages()  # of `gone`: no worker takes it
     scenario.add(dag("d", {"c": [], "new": ["c"], "a": ["new"]}, **FREE))
@@ -73,8 +70,7 @@ def test_tasks_go_come_and_change_places(scenario: Scenario) -> None:
 
 def test_a_task_that_comes_back_is_decided_again(scenario: Scenario) -> None:
     both = {"a": [], "b": ["a"]}
-    scenario.add(dag("d", both, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", both, **FREE), run_id="r")
     scenario.add(dag("d", {"a": []}, **FREE))
     follow(scenario, run)
     assert scenario.states() == {"a": "none", "b": "removed"}
@@ -88,8 +84,7 @@ def test_a_task_that_comes_back_is_decided_again(scenario: Scenario) -> None:
 
 
 def test_tasks_that_a_worker_has_are_left_to_end(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"]}, **FREE), run_id="r")
     claim = running(scenario)
     scenario.add(dag("d", {"new": [], "b": ["new"]}, **FREE))
 
@@ -105,8 +100,7 @@ def test_tasks_that_a_worker_has_are_left_to_end(scenario: Scenario) -> None:
 
 def test_a_branch_that_is_gone_when_it_ends_skips_nothing(scenario: Scenario) -> None:
     branches = {"branch": {"branches": True}, "other": {"branches": True}}
-    scenario.add(dag("d", {"branch": [], "b": ["branch"]}, options=branches, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"branch": [], "b": ["branch"]}, options=branches, **FREE), run_id="r")
     claim = running(scenario)
     scenario.add(dag("d", {"other": [], "b": ["other"]}, options=branches, **FREE))
     follow(scenario, run)
@@ -118,8 +112,7 @@ def test_a_branch_that_is_gone_when_it_ends_skips_nothing(scenario: Scenario) ->
 
 
 def test_a_new_task_outside_its_dates_is_not_created(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": []}, **FREE))
-    run = scenario.trigger("d", run_id="r", logical_date=datetime(2025, 1, 10, tzinfo=UTC))
+    run = scenario.triggered(dag("d", {"a": []}, **FREE), run_id="r", logical_date=datetime(2025, 1, 10, tzinfo=UTC))
     dates = {
         "early": {"end_date": "2025-01-09T00:00:00+00:00"},
         "late": {"start_date": "2025-01-11T00:00:00+00:00"},
@@ -134,8 +127,7 @@ def test_a_new_task_outside_its_dates_is_not_created(scenario: Scenario) -> None
 
 def test_a_waiting_task_takes_over_queue_pool_priority_limits_and_retries(scenario: Scenario) -> None:
     scenario.pool("other", 4, queue="theirs")
-    scenario.add(dag("d", {"a": [], "b": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": ["a"]}, **FREE), run_id="r")
     claim = running(scenario)
     changed = {"pool": "other", "pool_slots": 2, "priority_weight": 7, "retries": 3, "max_active_tis_per_dag": 5}
     scenario.add(dag("d", {"a": [], "b": ["a"]}, task=changed | {"notify": ("on_failure",)}, **FREE))
@@ -189,8 +181,7 @@ def test_a_mapped_task_becomes_a_plain_task_and_back(scenario: Scenario) -> None
 
 
 def test_deadlines_go_along_with_their_tasks(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": []}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "b": []}, **FREE), run_id="r")
     scenario.sql(
         "insert into deadline (dag_run_id, task_no, kind, due_at) select %s, n, 'sla', now() from generate_series(0, 1) n", run
     )
@@ -203,9 +194,7 @@ def test_deadlines_go_along_with_their_tasks(scenario: Scenario) -> None:
 
 
 def test_clear_runs_the_version_of_the_run_by_default(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": []}))
-    scenario.trigger("d", run_id="r")
-    scenario.run_to_end()
+    scenario.finish(dag("d", {"a": []}), run_id="r")
     scenario.add(dag("d", {"a": [], "b": ["a"]}))
 
     clear_(scenario)
@@ -238,8 +227,7 @@ def test_the_dag_and_then_the_settings_choose_the_version_that_clear_runs(make_s
 
 
 def test_a_failed_task_that_is_gone_no_longer_stands_in_the_way(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "bad": ["a"], "c": ["bad"]}))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "bad": ["a"], "c": ["bad"]}), run_id="r")
     scenario.run_to_end(outcome=lambda claim: S.FAILED if claim.task_id == "bad" else S.SUCCESS)
     scenario.add(dag("d", {"a": [], "c": ["a"]}))
 

@@ -197,8 +197,7 @@ def place(scenario: Scenario, made: int, task_id: str, state: S) -> None:
 
 def test_what_clear_and_mark_change(scenario: Scenario) -> None:
     states = [state for states in COLUMNS.values() for state in states]
-    scenario.add(dag("d", {f"t{number}": [] for number, _ in enumerate(states)}))
-    made = scenario.trigger("d", run_id="r", dated=False)
+    made = scenario.triggered(dag("d", {f"t{number}": [] for number, _ in enumerate(states)}), run_id="r", dated=False)
     scenario.sql("alter table task_instance disable trigger all")
     for number, state in enumerate(states):
         place(scenario, made, f"t{number}", state)

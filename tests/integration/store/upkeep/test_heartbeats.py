@@ -165,9 +165,7 @@ def test_a_process_that_drains_records_it_and_keeps_its_heartbeat(scenario: Scen
 
 
 def test_a_lock_on_task_instances_delays_no_heartbeat_of_a_running_task(scenario: Scenario, settings: Settings) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     (claim,) = (scenario.claim(message) for message in scenario.messages())
     assert claim is not None
     with scenario.engine.begin() as elsewhere:

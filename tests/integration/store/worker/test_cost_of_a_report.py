@@ -221,9 +221,7 @@ class Counted(HotPath):
 
 
 def test_a_claim_and_a_report_with_their_locks_are_one_message_each(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": ["a"]}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(dag("d", {"a": [], "b": ["a"]}))
     with closing(Counted(scenario.settings, scenario.worker_id)) as hot:
         (message,) = scenario.messages()
         claim = hot.claim(*message)

@@ -24,8 +24,7 @@ def test_the_values_of_a_task_outlive_a_clear_and_those_of_an_asset_its_run(scen
     def get(claim: Claim, uri: str | None) -> Any:
         return xcoms.get(scenario.hot, claim, uri, "k", default="none")
 
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r1")
+    scenario.triggered(chain("c", 1), run_id="r1")
     first = claimed(scenario)
     for uri in (None, URI):
         xcoms.put(scenario.hot, first, uri, "k", '{"id": 7}', expires_in_s=None)
@@ -50,8 +49,7 @@ def test_the_values_of_a_task_outlive_a_clear_and_those_of_an_asset_its_run(scen
 
 
 def test_a_value_that_has_expired_is_not_read_and_a_new_value_replaces_it(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r1")
+    scenario.triggered(chain("c", 1), run_id="r1")
     claim = claimed(scenario)
     for seconds, value in ((1e-6, "none"), (3600.0, 1), (None, 1)):
         xcoms.put(scenario.hot, claim, None, "k", "1", expires_in_s=seconds)

@@ -61,8 +61,7 @@ def overtaken_by_a_switch(scenario: Scenario, run: int, call: Callable[[], R]) -
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_report_does_not_follow_the_edges_of_the_former_version(scenario: Scenario, in_place: bool) -> None:
-    scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "c": ["a"]}, **FREE), run_id="r")
     claim = running(scenario)
     scenario.sql("update pool set passes_slots_on = true")
     scenario.add(dag("d", {"a": [], "b": ["a"], "c": ["b"]}, **FREE))
@@ -77,8 +76,7 @@ def test_a_report_does_not_follow_the_edges_of_the_former_version(scenario: Scen
 
 
 def test_a_report_whose_answer_was_lost_continues_with_the_number_of_the_present_version(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "c": ["a"]}, **FREE), run_id="r")
     claim = running(scenario)
     scenario.sql("update pool set passes_slots_on = true")
     following = NextInPlace(str(uuid.uuid4()))
@@ -94,9 +92,7 @@ def test_a_report_whose_answer_was_lost_continues_with_the_number_of_the_present
 
 
 def test_the_version_and_the_number_of_a_claim_belong_together(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "c": ["a"]}, **FREE), run_id="r")
     (message,) = scenario.messages()
     scenario.add(dag("d", {"new": [], "a": ["new"], "c": ["a"]}, **FREE))
     claim = overtaken_by_a_switch(scenario, run, lambda: scenario.claim(message))
@@ -164,8 +160,7 @@ def test_a_running_task_reads_the_xcoms_and_instances_of_the_task_that_it_names(
 
 
 def test_a_result_to_map_over_is_found_under_its_new_number(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"list": [], "use": ["list"]}, options={"use": product(of("list"))}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"list": [], "use": ["list"]}, options={"use": product(of("list"))}, **FREE), run_id="r")
     push(scenario, running(scenario), "[1, 2, 3]")
     using = running(scenario)
     store = DatabaseStore(scenario.settings, scenario.hot, scenario.follower)
@@ -178,8 +173,7 @@ def test_a_result_to_map_over_is_found_under_its_new_number(scenario: Scenario) 
 
 
 def test_states_of_a_task_of_another_dag_are_counted_by_its_id(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "c": ["a"]}, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "c": ["a"]}, **FREE), run_id="r")
     push(scenario, running(scenario))
     scenario.add(dag("d", {"c": ["a"], "a": []}, **FREE))
 
@@ -199,8 +193,7 @@ def test_states_of_a_task_of_another_dag_are_counted_by_its_id(scenario: Scenari
 
 def test_the_loss_of_a_worker_delays_a_retry_as_its_own_task_says(scenario: Scenario) -> None:
     slow = {"a": {"retry_delay_s": 1000.0, "retries": 1}}
-    scenario.add(dag("d", {"a": [], "c": ["a"]}, options=slow, **FREE))
-    run = scenario.trigger("d", run_id="r")
+    run = scenario.triggered(dag("d", {"a": [], "c": ["a"]}, options=slow, **FREE), run_id="r")
     claim = running(scenario)
     scenario.add(dag("d", {"new": [], "a": ["new"], "c": ["a"]}, options=slow, **FREE))
 

@@ -82,9 +82,7 @@ def test_zero_keeps_a_connection(make: Make) -> None:
 
 
 def test_a_transaction_is_not_closed_by_another_thread(scenario: Scenario, make: Make) -> None:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 2), run_id="r")
     (message,) = scenario.messages()
     hot = make(0)
     claim = hot.claim(*message)

@@ -143,9 +143,7 @@ STAGES: Mapping[str, Callable[[Scenario, Claim], object]] = {
 def first(scenario: Scenario) -> Claim:
     """A claim that has an application, an XCom, states and a variable, beside another DAG with a run."""
     scenario.add(chain("c", 1, task={"retries": 3}))
-    scenario.add(chain("other", 1))
-    scenario.trigger("other", run_id="there")
-    scenario.turn()
+    scenario.start(chain("other", 1), run_id="there")
     scenario.messages()
     scenario.trigger("c", run_id="r")
     scenario.turn()

@@ -81,9 +81,7 @@ def test_lines_about_refused_messages_are_few(caplog: pytest.LogCaptureFixture) 
 
 
 def test_messages_of_the_publisher_are_accepted(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r" * 250)
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r" * 250)
 
     found = [json.loads(item) for key in broker_lists("default") for item in scenario.broker.lrange(key, 0, -1)]
 
@@ -125,9 +123,7 @@ def settled(scenario: Scenario) -> bool:
 
 
 def test_rescue_ignores_entries_that_are_no_messages(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     eventually(lambda: settled(scenario), timeout=60)
     lost = scenario.messages()
     for item in hostile.items("x").values():

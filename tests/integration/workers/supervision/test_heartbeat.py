@@ -60,8 +60,7 @@ def test_a_task_recorded_as_running_here_that_no_child_runs_is_retried(settings:
     """The claim got through, its answer was lost with the connection, and the child dropped the message as a duplicate."""
     monkeypatch.setattr(heartbeat, "UNKNOWN_S", 0.2)
     scenario = Scenario(settings)
-    scenario.add(chain("c", 1, task={"retries": 1}))
-    scenario.trigger("c", run_id="lost")
+    scenario.triggered(chain("c", 1, task={"retries": 1}), run_id="lost")
     scenario.trigger("c", run_id="known")
     scenario.trigger("c", run_id="offered")
     running_tasks = RunningTasks(2)

@@ -1,7 +1,6 @@
 """Fast-follow: which tasks a worker queues after a finished task, and which it leaves to the scheduler."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ def queued_by(scenario: Scenario) -> list[str]:
 
 
 def test_a_chain_is_queued_by_its_worker_after_the_first_task(scenario: Scenario) -> None:
-    scenario.add(chain("c", 100))
-    run = scenario.trigger("c")
+    run = scenario.triggered(chain("c", 100))
 
     scenario.run_to_end()
 
@@ -35,35 +33,8 @@ def test_a_chain_is_queued_by_its_worker_after_the_first_task(scenario: Scenario
     assert scenario.rows("select distinct try_number, state from task_instance") == [(1, "success")]
 
 
-def test_with_following_off_the_scheduler_queues_everything(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(follow=False)
-    scenario.add(chain("c", 20))
-    run = scenario.trigger("c")
-
-    scenario.run_to_end()
-
-    assert scenario.run_state(run) == "success"
-    assert set(queued_by(scenario)) == {"s0"}
-
-
-def test_the_last_of_two_siblings_queues_the_join(scenario: Scenario) -> None:
-    scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
-    scenario.trigger("j")
-    scenario.turn()
-    first, second = (scenario.claim(message) for message in scenario.messages())
-    assert first and second
-
-    scenario.follower.report(first, SUCCESS)
-    assert scenario.states()["join"] == "none"
-    scenario.follower.report(second, SUCCESS)
-
-    assert scenario.states()["join"] == "queued"
-
-
 def test_an_error_while_following_leaves_the_report_and_wakes_a_scheduler(scenario: Scenario, tmp_path: Path) -> None:
-    scenario.add(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
-    run = scenario.trigger("j")
-    scenario.turn()
+    run = scenario.start(dag("j", {"a": [], "b": [], "join": ["a", "b"]}))
     first, second = (scenario.claim(message) for message in scenario.messages())
     assert first and second
     scenario.follower.report(first, SUCCESS)
@@ -109,70 +80,8 @@ def test_two_last_siblings_at_once_queue_the_join_exactly_once(scenario: Scenari
         assert scenario.states(run)["join"] == "success"
 
 
-def test_a_successor_needs_the_same_pool_and_no_more_slots(scenario: Scenario) -> None:
-    scenario.pool("other", 10)
-    big = chain("big", 2)
-    scenario.add(big)
-    scenario.add(chain("elsewhere", 2))
-    scenario.trigger("big")
-    scenario.trigger("elsewhere")
-    second = "where task_id = 't001' and dag_run_id = (select id from dag_run where dag_id = %s)"
-    scenario.sql(f"update task_instance set pool_slots = 2 {second}", "big")
-    scenario.sql(f"update task_instance set pool = 'other' {second}", "elsewhere")
-    scenario.turn()
-
-    scenario.work()
-
-    assert scenario.rows("select distinct state from task_instance where task_id = 't001'") == [("scheduled",)]
-    scenario.run_to_end()
-    assert set(queued_by(scenario)) == {"s0"}
-
-
-def test_a_waiting_task_of_the_pool_that_outranks_the_successor_goes_first(scenario: Scenario) -> None:
-    scenario.pool("narrow", 1)
-    scenario.add(chain("first", 3, task={"pool": "narrow", "priority_weight": 1}))
-    scenario.add(chain("urgent", 1, task={"pool": "narrow", "priority_weight": 9}))
-    scenario.trigger("first")
-    running = claim_one(scenario)
-    urgent = scenario.trigger("urgent")
-    scenario.turn()
-
-    scenario.follower.report(running, SUCCESS)
-    scenario.turn()
-
-    assert scenario.states(urgent) == {"t000": "queued"}
-    assert scenario.rows("select state from task_instance where task_id = 't001'") == [("scheduled",)]
-
-
-def test_a_lower_ranked_waiting_task_does_not_stop_the_successor(scenario: Scenario) -> None:
-    scenario.pool("narrow", 1)
-    scenario.add(chain("first", 2, task={"pool": "narrow", "priority_weight": 5}))
-    scenario.add(chain("later", 1, task={"pool": "narrow", "priority_weight": 5}))
-    scenario.trigger("first")
-    running = claim_one(scenario)
-    scenario.trigger("later")
-    scenario.turn()
-
-    scenario.follower.report(running, SUCCESS)
-
-    assert scenario.rows("select state from task_instance where task_id = 't001'") == [("queued",)]
-
-
-def test_nothing_follows_in_a_paused_dag(scenario: Scenario) -> None:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c")
-    scenario.turn()
-    scenario.sql("update dag_schedule set is_paused = true")
-
-    scenario.work()
-    scenario.turn()
-
-    assert scenario.states() == {"t000": "success", "t001": "scheduled"}
-
-
 def test_a_report_of_another_dispatch_is_refused_and_follows_nothing(scenario: Scenario) -> None:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 2))
     claim = claim_one(scenario)
     scenario.sql("update task_instance set dispatch_id = gen_random_uuid() where task_id = 't000'")
 
@@ -182,8 +91,7 @@ def test_a_report_of_another_dispatch_is_refused_and_follows_nothing(scenario: S
 
 
 def test_a_report_repeated_after_a_lost_answer_counts_as_stored(scenario: Scenario) -> None:
-    scenario.add(chain("c", 2))
-    scenario.trigger("c")
+    scenario.triggered(chain("c", 2))
     claim = claim_one(scenario)
 
     assert scenario.follower.report(claim, SUCCESS).is_stored is True
@@ -192,56 +100,12 @@ def test_a_report_repeated_after_a_lost_answer_counts_as_stored(scenario: Scenar
     assert scenario.states() == {"t000": "success", "t001": "queued"}
 
 
-def test_a_failure_settles_a_join_at_once_and_the_rest_travels_through_the_scheduler(scenario: Scenario) -> None:
-    scenario.add(dag("f", {"a": [], "b": [], "join": ["a", "b"], "end": ["join"]}))
-    run = scenario.trigger("f")
-    scenario.turn()
-    claims = {claim.task_id: claim for claim in map(scenario.claim, scenario.messages()) if claim}
-
-    scenario.follower.report(claims["a"], Ending(TaskState.FAILED))
-    assert scenario.states() == {"a": "failed", "b": "running", "join": "upstream_failed", "end": "none"}
-
-    assert f"run:{run}" in Wakeups(scenario.settings).wait(1)
-    scenario.turn()
-    assert scenario.states()["end"] == "upstream_failed"
-    scenario.follower.report(claims["b"], SUCCESS)
-    scenario.turn()
-    assert scenario.run_state(run) == "failed"
-
-
 def test_the_duplicate_of_a_message_finds_nothing_to_claim(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c")
-    scenario.turn()
+    scenario.start(chain("c", 1))
     message = scenario.messages()[0]
 
     assert scenario.claim(message) is not None
     assert scenario.claim(message) is None
-
-
-def test_a_fan_in_reads_the_index_once_and_decides_only_at_its_end(scenario: Scenario) -> None:
-    width = 300
-    names = [f"m{number:04}" for number in range(width)]
-    scenario.add(dag("fan", {**{name: [] for name in names}, "join": names}, max_active_tasks=2000))
-    run = scenario.trigger("fan")
-
-    scenario.run_to_end()
-
-    assert scenario.run_state(run) == "success"
-    assert scenario.rows("select queued_by like 'w#%%', try_number from task_instance where task_id = 'join'") == [(True, 1)]
-
-
-def test_a_task_that_its_runs_new_version_has_not_is_reported_and_followed_by_nothing(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    run = scenario.trigger("d")
-    scenario.turn()
-    scenario.sql("update task_instance set task_no = 1")  # where a switch of the version puts a task that is gone
-    claim = scenario.claim(scenario.messages()[0])
-    assert claim
-
-    assert scenario.follower.report(claim, Ending(TaskState.FAILED, reason="no such task")).is_stored
-
-    assert scenario.states(run) == {"t000": "failed"}
 
 
 @pytest.mark.parametrize("below", [{"join": ["a", "b"]}, {}])
@@ -249,9 +113,7 @@ def test_the_report_that_is_stored_last_wakes_the_scheduler_if_no_other_report_c
     scenario: Scenario, below: dict[str, list[str]]
 ) -> None:
     """Task b starts and ends while the report of a waits for its lock. That report then sees the end of b, and decides the join."""
-    scenario.add(dag("j", {"a": [], "b": [], **below}))
-    run = scenario.trigger("j")
-    scenario.turn()
+    run = scenario.start(dag("j", {"a": [], "b": [], **below}))
     messages = scenario.messages()
     first = scenario.claim(messages[0])
     assert first

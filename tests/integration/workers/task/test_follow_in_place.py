@@ -1,6 +1,5 @@
 """In-place follow: a report moves the next task instance straight to running, for the process that reports."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -8,17 +7,13 @@ import pytest
 from support.scenario import Scenario, chain, dag, pool_process
 
 from paceline.states import TaskState
-from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import mark
-from scheduler.store.queueing import pools
 from scheduler.store.read import history
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from workers.supervision.running_tasks import RunningTasks
 from workers.task.database_store import DatabaseStore
-from workers.task.follow import Follower
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)
@@ -59,34 +54,6 @@ def test_the_report_returns_the_claim_of_the_successor(scenario: Scenario) -> No
     assert found is not None and found.dispatch_id == next_one.dispatch_id and found.conf == {"a": 1}
     again = claimed_as(scenario, found)
     assert found == Claim(**{name: getattr(again, name) for name in Claim.__slots__} | {"started_at": found.started_at})
-
-
-def test_the_first_in_line_runs_in_place_too(scenario: Scenario) -> None:
-    scenario.pool("p", 1)
-    first = start(scenario, dag("d", {"a": [], "b": [], "c": []}, task={"pool": "p"}))
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert scenario.states() == {"a": "success", "b": "running", "c": "scheduled"}
-    assert answer.continues is not None
-    assert answer.continues.task_id == "b"
-    assert answer.continues.try_number == 1
-    assert scenario.messages() == []
-
-
-def test_a_join_runs_in_place_after_the_last_task_above_it(scenario: Scenario) -> None:
-    start_a = start(scenario, dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
-    start_b = scenario.claim(scenario.rows("select id, dispatch_id::text from task_instance where task_id = 'b'")[0])
-    assert start_b is not None
-
-    answers = [scenario.follower.report(claim, SUCCESS, next_in_place()) for claim in (start_a, start_b)]
-
-    assert all(answer.is_stored for answer in answers)
-    first, last = (answer.continues for answer in answers)
-    assert first is None
-    assert last is not None
-    assert last.task_id == "join"
 
 
 def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_went_by_message(scenario: Scenario) -> None:
@@ -181,9 +148,7 @@ class Watched(DatabaseStore):
 
 
 def test_heartbeats_cover_a_task_in_place_whose_report_waits(scenario: Scenario) -> None:
-    scenario.add(chain("d", 3))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(chain("d", 3))
     Watched.running.worker_id = scenario.worker_id
     process = pool_process(scenario, in_place_seconds=60, running=Watched.running)
     process.store = Watched(scenario.settings, scenario.hot, scenario.follower)
@@ -204,9 +169,7 @@ create trigger note_written after update on task_instance for each row execute f
 
 
 def test_a_task_in_place_takes_two_row_versions(scenario: Scenario) -> None:
-    scenario.add(chain("d", 4))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(chain("d", 4))
     scenario.sql(WRITTEN)
 
     pool_process(scenario, in_place_seconds=60).run(*scenario.messages()[0])
@@ -215,133 +178,3 @@ def test_a_task_in_place_takes_two_row_versions(scenario: Scenario) -> None:
     counts = scenario.rows("select count(*) from written group by task_instance_id order by task_instance_id")
     assert counts == [(2,)] * 4
     assert set(scenario.states().values()) == {"success"}
-
-
-ANOTHER_VERSION = """
-with other as (insert into dag_version (dag_id, number, content_hash, data)
-               select dag_id, 2, '', data from dag_version returning id)
-update dag_run set version_id = other.id from other
-"""
-
-
-def _outranked(scenario: Scenario) -> None:
-    scenario.add(dag("urgent", {"u": []}, task={"pool": "p", "priority_weight": 9}))
-    scenario.trigger("urgent")
-    scenario.turn()
-
-
-def _resized(scenario: Scenario) -> None:
-    with scenario.engine.begin() as connection:
-        pools.set_pool(connection, "p", 2)
-
-
-def _sql(statement: str) -> Callable[[Scenario], None]:
-    return lambda scenario: scenario.sql(statement)
-
-
-@pytest.mark.parametrize(
-    ("second", "change", "state"),
-    [
-        pytest.param({"pool": "other"}, None, "scheduled", id="another pool"),
-        pytest.param({"queue": "gpu"}, None, "queued", id="another queue"),
-        pytest.param({"pool_slots": 2}, None, "scheduled", id="more slots"),
-        pytest.param({"max_active_tis_per_dag": 1}, None, "scheduled", id="a limit of its own"),
-        pytest.param({"runtime": "pyspark"}, None, "queued", id="a Spark session"),
-        pytest.param({"runtime": "spark_submit"}, None, "queued", id="a Spark application"),
-        pytest.param({"exclusive": True}, None, "queued", id="a lease"),
-        pytest.param({}, _resized, "queued", id="a pool whose slots have changed"),
-        pytest.param({}, _sql("update process set stopped_at = now() where kind = 'worker'"), "queued", id="declared lost"),
-        pytest.param({}, _sql("update dag_schedule set is_paused = true"), "scheduled", id="paused"),
-        pytest.param({}, _sql("update dag_run set state = 'failed', ended_at = now()"), "none", id="the run has ended"),
-        pytest.param({}, _sql(ANOTHER_VERSION), "none", id="the run has another version"),
-    ],
-)
-def test_it_goes_by_message_or_waits_if(
-    scenario: Scenario, second: dict[str, Any], change: Callable[[Scenario], None] | None, state: str
-) -> None:
-    scenario.pool("p", 1)
-    scenario.pool("other", 1)
-    options = {"pool": "p"} | second
-    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, options={"a": {"pool": "p"}, "b": options}))
-    scenario.messages()
-    if change is not None:
-        change(scenario)
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert answer.continues is None
-    assert scenario.rows("select coalesce(state, 'none') from task_instance where task_id = 'b'") == [(state,)]
-    assert len(scenario.messages()) == (state == "queued")
-
-
-def test_a_successor_runs_before_another_run_of_higher_rank_only_in_place(scenario: Scenario) -> None:
-    scenario.pool("p", 1)
-    first = start(scenario, dag("d", {"a": [], "b": ["a"], "c": ["b"]}, task={"pool": "p"}))
-    _outranked(scenario)
-    scenario.messages()
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-    assert answer.continues is not None
-    assert answer.continues.task_id == "b"
-    # The time of the process is over.
-    assert scenario.follower.report(answer.continues, SUCCESS).is_stored
-
-    assert scenario.states(first.dag_run_id)["c"] == "scheduled"
-    assert scenario.messages() == []
-    scenario.turn()
-    assert scenario.rows("select task_id from task_instance where state = 'queued'") == [("u",)]
-
-
-@pytest.mark.parametrize(
-    ("options", "aging"), [pytest.param({}, True, id="aging"), pytest.param({"queue": "gpu"}, False, id="another queue")]
-)
-def test_a_task_of_another_run_that_outranks_a_successor_goes_first(
-    scenario: Scenario, options: dict[str, Any], aging: bool
-) -> None:
-    scenario.pool("p", 1)
-    first = start(scenario, dag("d", {"a": [], "b": ["a"]}, task={"pool": "p"}, options={"b": options}))
-    _outranked(scenario)
-    follower = Follower(scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True, aging=aging)
-
-    answer = follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert answer.continues is None
-    assert scenario.states(first.dag_run_id)["b"] == "scheduled"
-
-
-@pytest.mark.parametrize("resume", [None, "{}"])
-def test_a_task_that_resumes_an_earlier_dispatch_goes_by_message(scenario: Scenario, resume: str | None) -> None:
-    scenario.pool("p", 1)
-    first = start(scenario, dag("d", {"a": [], "b": []}, task={"pool": "p"}))
-    scenario.sql("update task_instance set resume = %s where task_id = 'b'", resume)
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert scenario.states()["b"] == ("running" if resume is None else "queued")
-
-
-def test_the_line_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
-    scenario.pool("p", 1)
-    first = start(scenario, dag("d", {"a": [], "b": [], "c": ["b"]}, task={"pool": "p"}, options={"c": {"runtime": "pyspark"}}))
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert answer.continues is None
-    assert scenario.states()["b"] == "queued"
-
-
-def test_a_task_that_takes_the_slots_from_a_successor_goes_by_message_in_a_dag_with_a_spark_task(scenario: Scenario) -> None:
-    scenario.pool("p", 1)
-    options = {"a": {"priority_weight": 10}, "waits": {"priority_weight": 9}, "spark": {"runtime": "pyspark"}}
-    first = start(scenario, dag("d", {"a": [], "waits": [], "b": ["a"], "spark": ["b"]}, task={"pool": "p"}, options=options))
-
-    answer = scenario.follower.report(first, SUCCESS, next_in_place())
-    assert answer.is_stored
-
-    assert answer.continues is None
-    assert scenario.states() == {"a": "success", "waits": "queued", "b": "scheduled", "spark": "none"}

@@ -47,9 +47,7 @@ def claims(scenario: Scenario) -> dict[tuple[str, int], Claim]:
 
 def test_upstream_tasks_that_are_not_below_the_ended_task_are_seen(scenario: Scenario) -> None:
     rules = {"any": "one_success", "fine": "none_failed", "one": "one_done"}
-    scenario.add(dag("d", {"a": [], "b": [], "any": ["a", "b"], "fine": ["a", "b"], "one": ["a", "b"]}, rules=rules))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(dag("d", {"a": [], "b": [], "any": ["a", "b"], "fine": ["a", "b"], "one": ["a", "b"]}, rules=rules))
     running = claims(scenario)
 
     assert scenario.follower.report(running["a", -1], Ending(S.SKIPPED)).is_stored
@@ -62,9 +60,7 @@ def test_upstream_tasks_that_are_not_below_the_ended_task_are_seen(scenario: Sce
 
 def test_every_instance_of_a_mapped_task_is_seen(scenario: Scenario) -> None:
     spec = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}}
-    scenario.add(dag("d", {"each": [], "after": ["each"]}, options={"each": spec}))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(dag("d", {"each": [], "after": ["each"]}, options={"each": spec}))
     running = claims(scenario)
 
     for index in (0, 1):
@@ -76,9 +72,7 @@ def test_every_instance_of_a_mapped_task_is_seen(scenario: Scenario) -> None:
 
 
 def test_following_does_not_wait_for_a_reader_of_the_run(scenario: Scenario) -> None:
-    scenario.add(dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
-    run = scenario.trigger("d")
-    scenario.turn()
+    run = scenario.start(dag("d", {"a": [], "b": [], "join": ["a", "b"]}))
     running = claims(scenario)
 
     with scenario.engine.begin() as another_scheduler:

@@ -130,9 +130,7 @@ def another_process_waits(lock: ReportLock) -> Iterator[None]:
 def test_a_connection_that_opens_for_a_report_closes_immediately_if_other_processes_wait_for_theirs(
     scenario: Scenario, others_wait: bool
 ) -> None:
-    scenario.add(chain("d", 1))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(chain("d", 1))
     claim = scenario.claim(scenario.messages()[0])
     assert claim is not None
     store = DatabaseStore(scenario.settings, scenario.hot, scenario.follower)
@@ -147,9 +145,7 @@ def test_a_connection_that_opens_for_a_report_closes_immediately_if_other_proces
 @pytest.mark.parametrize("others_wait", [False, True])
 def test_a_claim_that_gets_nothing_leaves_its_place_to_reports_that_wait(scenario: Scenario, others_wait: bool) -> None:
     """The message of a claimed task came twice. When the claim returns, the server has ended the connection already."""
-    scenario.add(chain("d", 1))
-    scenario.trigger("d")
-    scenario.turn()
+    scenario.start(chain("d", 1))
     (message,) = scenario.messages()
     assert scenario.claim(message) is not None
     store = DatabaseStore(scenario.settings, scenario.hot, scenario.follower)

@@ -41,9 +41,7 @@ def run(scenario: Scenario, message: tuple[int, str], hot: LosesFirst, running: 
 
 
 def one_message(scenario: Scenario) -> tuple[int, str]:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     (message,) = scenario.messages()
     return message
 

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -43,11 +42,6 @@ def claims(scenario: Scenario) -> list[Claim]:
     return [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
 
 
-def wakeups_of(scenario: Scenario) -> set[str]:
-    with closing(Wakeups(scenario.settings)) as wakeups:  # Closed, it leaves its place to the next one that listens.
-        return wakeups.wait(0.01) or set()
-
-
 def waits(scenario: Scenario, task_id: str, dag_id: str = "w") -> bool:
     rows = scenario.rows(
         "select t.state from task_instance t join dag_run r on r.id = t.dag_run_id where r.dag_id = %s and t.task_id = %s",
@@ -55,19 +49,6 @@ def waits(scenario: Scenario, task_id: str, dag_id: str = "w") -> bool:
         task_id,
     )
     return rows == [("scheduled",)]
-
-
-def test_the_first_in_line_gets_the_slots_and_no_scheduler_is_woken(scenario: Scenario) -> None:
-    first, _ = start(scenario, wide(options={"t0004": {"priority_weight": 5}, "t0005": {"priority_weight": 9}}, width=6), slots=2)
-    wakeups_of(scenario)
-    assert first.task_id == "t0005"  # the highest rank; then t0004
-
-    scenario.follower.report(first, SUCCESS)
-
-    queued = scenario.rows("select task_id, queued_by, dispatched_at from task_instance where state = 'queued'")
-    assert queued == [("t0000", scenario.worker_id, None)]
-    assert wakeups_of(scenario) == set()
-    assert [claim.task_id for claim in claims(scenario)] == ["t0000"]
 
 
 def test_a_wide_run_is_queued_by_its_worker_once_it_is_under_way(scenario: Scenario) -> None:
@@ -83,125 +64,6 @@ def test_a_wide_run_is_queued_by_its_worker_once_it_is_under_way(scenario: Scena
     queued_by = [row[0] for row in scenario.rows("select queued_by from task_instance order by id")]
     assert queued_by == [scenario.schedulers[0].scheduler_id] * SLOTS + [scenario.worker_id] * (50 - SLOTS)
     assert scenario.rows("select distinct try_number from task_instance") == [(1,)]
-
-
-def test_a_retry_passes_its_slots_on_too(scenario: Scenario) -> None:
-    claim = start(scenario, wide(task={"retries": 1}))[0]
-
-    scenario.follower.report(claim, Ending(S.UP_FOR_RETRY, delay_s=60.0))
-
-    assert scenario.states()["t0002"] == "queued"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"queue": "gpu"}, id="another queue"),
-        pytest.param({"pool_slots": 2}, id="more slots"),
-        pytest.param({"max_active_tis_per_dag": 9}, id="counted in its DAG"),
-        pytest.param({"max_active_tis_per_dagrun": 9}, id="counted in its run"),
-    ],
-)
-def test_a_task_that_may_not_have_the_slots_keeps_them_from_lower_ranked_tasks(scenario: Scenario, options: dict[str, Any]) -> None:
-    claim = start(scenario, wide(options={"t0002": options}))[0]
-    wakeups_of(scenario)
-
-    scenario.follower.report(claim, SUCCESS)
-
-    assert waits(scenario, "t0002")
-    assert waits(scenario, "t0003")
-    assert wakeups_of(scenario) == {"queue"}
-
-
-def test_the_first_in_line_of_another_run_is_left_to_the_scheduler(scenario: Scenario) -> None:
-    claim = start(scenario, wide())[0]
-    scenario.add(wide("urgent", task={"priority_weight": 5}))
-    scenario.trigger("urgent")
-    scenario.turn()
-    wakeups_of(scenario)
-
-    scenario.follower.report(claim, SUCCESS)
-
-    assert waits(scenario, "t0002")
-    assert wakeups_of(scenario) == {"queue"}
-    scenario.turn()
-    assert not waits(scenario, "t0000", "urgent")
-
-
-def test_a_newly_ready_task_that_outranks_the_line_is_not_passed_by(scenario: Scenario) -> None:
-    plan = dag(
-        "w",
-        {**{f"t{number:04}": [] for number in range(4)}, "heavy": ["t0000"]},
-        task={"pool": "p"},
-        options={"t0000": {"priority_weight": 10}, "heavy": {"priority_weight": 9, "pool_slots": 2}},
-    )
-    first, _ = start(scenario, plan)
-    assert first.task_id == "t0000"
-    wakeups_of(scenario)
-
-    scenario.follower.report(first, SUCCESS)
-
-    assert scenario.states() == {"t0000": "success", "t0001": "running", "t0002": "scheduled", "t0003": "scheduled",
-                                 "heavy": "scheduled"}  # fmt: skip
-    assert wakeups_of(scenario) == {"queue"}
-
-
-def test_an_older_waiting_task_instance_goes_before_the_successor(scenario: Scenario) -> None:
-    plan = dag("w", {"a": [], "b": [], "c": [], "after": ["a"]}, task={"pool": "p", "priority_weight": 1})
-    first, _ = start(scenario, plan)
-    assert first.task_id == "a"
-    wakeups_of(scenario)
-
-    scenario.follower.report(first, SUCCESS)
-
-    assert scenario.states() == {"a": "success", "b": "running", "c": "queued", "after": "scheduled"}
-    # The ready task needs the same as `c`, for which there were no slots.
-    assert wakeups_of(scenario) == set()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param("update dag_schedule set is_paused = true", id="paused"),
-        pytest.param("update dag_run set state = 'failed', ended_at = now()", id="run over"),
-        pytest.param("delete from pool where name = 'p'", id="no pool"),
-        pytest.param("update pool set passes_slots_on = false where name = 'p'", id="not allowed by the queue service"),
-    ],
-)
-def test_no_slots_are_passed_on_where_the_queue_service_would_give_nothing(scenario: Scenario, change: str) -> None:
-    claim = start(scenario, wide())[0]
-    scenario.sql(change)
-
-    scenario.follower.report(claim, SUCCESS)
-
-    assert waits(scenario, "t0002")
-
-
-@pytest.mark.parametrize("options", [{"follow": False}, {"scheduler": {"priority_aging": 60.0}}])
-def test_no_slots_are_passed_on_with_following_off_or_rank_by_age(
-    make_scenario: Callable[..., Scenario], options: dict[str, Any]
-) -> None:
-    scenario = make_scenario(**options)
-    scenario.follower = Follower(
-        scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings),
-        enabled=options.get("follow", True), aging=scenario.settings.scheduler.priority_aging > 0,
-    )  # fmt: skip
-    claims = start(scenario, wide())
-    assert [claim.task_id for claim in claims] == ["t0000", "t0001"]  # of those that wait as long, the first
-    wakeups_of(scenario)
-
-    scenario.follower.report(claims[0], SUCCESS)
-
-    assert waits(scenario, "t0002")
-    assert "queue" in wakeups_of(scenario)
-
-
-def test_a_failure_that_ends_its_run_passes_nothing_on(scenario: Scenario) -> None:
-    claim = start(scenario, wide(fail_fast=True))[0]
-
-    scenario.follower.report(claim, Ending(S.FAILED))
-
-    assert waits(scenario, "t0002")
 
 
 def test_a_pool_made_smaller_gives_its_slots_back(scenario: Scenario) -> None:
@@ -228,9 +90,7 @@ def test_a_task_of_another_pool_that_waits_for_a_place_in_the_queue_gets_it(make
     held = start(scenario, wide(width=40), slots=8)
     assert len(held) == 4
     scenario.pool("q", 8)
-    scenario.add(dag("other", {"a": []}, task={"pool": "q", "priority_weight": 100}))
-    run = scenario.trigger("other")
-    scenario.turn()
+    run = scenario.start(dag("other", {"a": []}, task={"pool": "q", "priority_weight": 100}))
     assert scenario.states(run) == {"a": "scheduled"}
 
     scenario.follower.report(held[0], SUCCESS)
@@ -241,21 +101,6 @@ def test_a_task_of_another_pool_that_waits_for_a_place_in_the_queue_gets_it(make
     # While no other task waits for a place, slots are passed on again.
     scenario.follower.report(held[1], SUCCESS)
     assert scenario.rows("select count(*) from task_instance where queued_by = %s", scenario.worker_id) == [(1,)]
-
-
-def test_a_full_pool_beside_it_does_not_prevent_passing_slots_on(scenario: Scenario) -> None:
-    scenario.pool("full", 1)
-    scenario.add(dag("other", {"a": [], "b": []}, task={"pool": "full"}))
-    scenario.trigger("other")
-    scenario.turn()
-    claims(scenario)
-    claim = start(scenario, wide())[0]
-    wakeups_of(scenario)
-
-    scenario.follower.report(claim, SUCCESS)
-
-    assert not waits(scenario, "t0002")
-    assert wakeups_of(scenario) == set()
 
 
 def test_children_that_end_together_pass_slots_to_different_tasks_and_keep_the_limits(scenario: Scenario) -> None:
@@ -309,17 +154,6 @@ def test_the_processes_of_a_worker_prefer_different_tasks_of_equal_rank(scenario
 
     hot.close()
     assert [task for task, state in scenario.states().items() if state == "queued"] == [taken]
-
-
-def test_a_process_at_any_place_takes_the_highest_rank_first(scenario: Scenario) -> None:
-    claim = start(scenario, wide(width=20))[0]
-    scenario.sql("update task_instance set rank = 9 where task_id = 't0005'")
-    hot = HotPath(scenario.settings, scenario.worker_id, 2)
-
-    Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True).report(claim, SUCCESS)
-
-    hot.close()
-    assert [task for task, state in scenario.states().items() if state == "queued"] == ["t0005"]
 
 
 def test_a_locked_task_instance_is_skipped_without_waiting(scenario: Scenario) -> None:

@@ -21,8 +21,7 @@ from workers.task import triggered_runs
 def first(scenario: Scenario) -> Claim:
     """The first try of a task with retries, beside a DAG that it can trigger."""
     scenario.add(dag("child", {"c": []}))
-    scenario.add(dag("parent", {"t": []}, task={"retries": 5}))
-    scenario.trigger("parent", run_id="p")
+    scenario.triggered(dag("parent", {"t": []}, task={"retries": 5}), run_id="p")
     return claimed(scenario)
 
 

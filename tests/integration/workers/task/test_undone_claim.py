@@ -73,9 +73,7 @@ def scenario(server: PostgresServer, settings: Settings) -> Iterator[Scenario]:
     """One chain, whose first task is queued, on that server."""
     with server.new_database() as url:
         scenario = Scenario(settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})}))
-        scenario.add(chain("c", 2))
-        scenario.trigger("c", run_id="r")
-        scenario.turn()
+        scenario.start(chain("c", 2), run_id="r")
         yield scenario
         scenario.close()
 

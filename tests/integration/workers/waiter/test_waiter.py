@@ -52,9 +52,7 @@ def claim_all(scenario: Scenario) -> list[Claim]:
 
 def defer_one(scenario: Scenario, trigger: Any, *, push: Mapping[str, str] | None = None, **options: Any) -> Claim:
     """A run of one task, which has pushed these XComs and deferred."""
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     (claim,) = claim_all(scenario)
     for key, text in (push or {}).items():
         xcoms.push(scenario.hot, claim, key, text)
@@ -117,8 +115,7 @@ def make_many(settings: Settings) -> Any:
     core = settings.core.model_copy(update={"parallelism": 1000})
     own_scenario = Scenario(settings.model_copy(update={"core": core}))
     own_scenario.sql("update pool set slots = 1000")
-    own_scenario.add(dag("many", {f"t{number}": () for number in range(MANY)}))
-    own_scenario.trigger("many", run_id="r")
+    own_scenario.triggered(dag("many", {f"t{number}": () for number in range(MANY)}), run_id="r")
     yield own_scenario
     own_scenario.close()
 
@@ -143,9 +140,7 @@ def test_a_trigger_that_does_not_fire_in_time_resumes_with_that(scenario: Scenar
     ],
 )
 def test_a_trigger_that_cannot_be_created_fails_its_task_with_a_reason(scenario: Scenario, classpath: str, message: str) -> None:
-    scenario.add(chain("c", 1))
-    scenario.trigger("c", run_id="r")
-    scenario.turn()
+    scenario.start(chain("c", 1), run_id="r")
     (claim,) = claim_all(scenario)
     ending = Ending(TaskState.DEFERRED, resume={"method": "m"}, deferral=Deferral(classpath=classpath, kwargs={"nonsense": 1}))
     assert scenario.follower.report(claim, ending).is_stored
@@ -334,9 +329,7 @@ def test_a_waiter_that_was_declared_lost_continues_under_a_new_id(settings: Sett
 def test_a_waiter_awaits_no_more_than_its_capacity(settings: Settings) -> None:
     small = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"capacity": 2})})
     scenario = Scenario(small)
-    scenario.add(dag("few", dict.fromkeys("abc", ())))
-    scenario.trigger("few", run_id="r")
-    scenario.turn()
+    scenario.start(dag("few", dict.fromkeys("abc", ())), run_id="r")
     for claim in claim_all(scenario):
         assert scenario.follower.report(claim, deferred(never())).is_stored
 
@@ -350,13 +343,9 @@ def test_a_waiter_awaits_no_more_than_its_capacity(settings: Settings) -> None:
 
 
 def test_external_triggers_share_one_query(scenario: Scenario) -> None:
-    scenario.add(dag("other", {"a": (), "b": ()}))
-    other = scenario.trigger("other", run_id="r")
-    scenario.turn()
+    other = scenario.start(dag("other", {"a": (), "b": ()}), run_id="r")
     claims = sorted(claim_all(scenario), key=lambda one: one.task_id)
-    scenario.add(dag("waits", dict.fromkeys(("x", "y", "z"), ())))
-    scenario.trigger("waits", run_id="r")
-    scenario.turn()
+    scenario.start(dag("waits", dict.fromkeys(("x", "y", "z"), ())), run_id="r")
     targets = {
         "x": [{"dag_id": "other", "run_id": "r", "task_id": "a"}],
         "y": [{"dag_id": "other", "run_id": "r", "task_id": "b"}, {"dag_id": "other", "run_id": "r", "task_id": "a"}],
