@@ -19,7 +19,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import pools
-from scheduler.store.worker.claims import Continuation, Ending
+from scheduler.store.worker.claims import Ending, NextInPlace
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower
 
@@ -331,18 +331,19 @@ def test_what_the_end_of_a_task_leads_to(make_scenario: Callable[..., Scenario],
     follower = Follower(
         scenario.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=case.follow, aging=case.aging
     )
-    in_place = None if case.in_place is None else Continuation(str(uuid4()))
+    in_place = None if case.in_place is None else NextInPlace(str(uuid4()))
 
     *earlier, last = case.ends.split()
     for name in earlier:
-        assert follower.report(claims[name], Ending(TaskState.SUCCESS))
-    assert follower.report(claims[last], Ending(case.state, delay_s=60.0), in_place)
+        assert follower.report(claims[name], Ending(TaskState.SUCCESS)).is_stored
+    answer = follower.report(claims[last], Ending(case.state, delay_s=60.0), in_place)
 
+    assert answer.is_stored
     assert scenario.states(run) == case.then
     if case.wakes is not None:
         assert wakeups_of(scenario) == case.wakes
     if in_place is not None:
-        assert (in_place.claim.task_id if in_place.claim else "") == case.in_place
+        assert (answer.continues.task_id if answer.continues else "") == case.in_place
     of_run = "from task_instance where state = 'queued' and dag_run_id = %s"
     queued = scenario.rows(f"select id, dispatch_id::text, queued_by, dispatched_at {of_run}", run)
     assert [row[2:] for row in queued] == [(scenario.worker_id, None)] * len(queued)

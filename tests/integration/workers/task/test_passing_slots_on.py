@@ -119,7 +119,7 @@ def test_children_that_end_together_pass_slots_to_different_tasks_and_keep_the_l
         hot = hots[number]
         mine: Claim | None = held[number]
         while mine is not None:
-            assert followers[number].report(mine, SUCCESS)
+            assert followers[number].report(mine, SUCCESS).is_stored
             ended.append(mine.id)
             found = hot.read("select id, dispatch_id::text from task_instance where state = 'queued' order by id limit 8", ())
             mine = next((claim for claim in (hot.claim(*one) for one in found) if claim is not None), None)
