@@ -1,6 +1,8 @@
 """Finishing a task costs O(its direct downstream tasks): pages touched, whatever the size of the run and of the history."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
