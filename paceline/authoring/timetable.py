@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from paceline.authoring import asset, cron
+from paceline.authoring import asset
 from paceline.authoring.arguments import Arguments, near
-from paceline.authoring.timetables import partitioned
+from paceline.authoring.timetables import partitioned, ticks
 from paceline.authoring.timetables.base import Timetable
 from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition
@@ -78,7 +78,7 @@ def checked(text: str, timezone: str) -> str:
     if text.startswith("@") and text not in PRESETS:
         raise TimetableError(f"schedule {text!r} is not a preset{near(text, [*PRESETS, ONCE, CONTINUOUS])}")
     expression = PRESETS.get(text, text)
-    cron.check(expression, timezone)
+    ticks.check_cron(expression, timezone)
     return expression
 
 

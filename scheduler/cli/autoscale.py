@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
+from dataclasses import asdict
 from http.server import ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,11 +16,14 @@ from scheduler.cli import options, output
 from scheduler.process import hardening, health_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Engine
 
-    from scheduler.services.autoscale import Autoscaler
+    from scheduler.deciding.worker_count import Autoscaler
+
+    #: Returns the workload of the queues, with the number of workers.
+    Decide = Callable[[], dict[str, Any]]
 
 PATH = "/workers"
 
@@ -69,7 +74,7 @@ def autoscale(
     The command starts and stops no worker. The number is at least that of the workers that the running tasks need, and 0 if
     nothing waits or runs. Tasks that wait for a slot of a pool do not count.
     """
-    from scheduler.services.autoscale import Autoscaler, Limits
+    from scheduler.deciding.worker_count import Autoscaler, Limits
 
     if maximum < minimum:
         raise click.UsageError(f"--max {maximum} is less than --min {minimum}.")
@@ -84,44 +89,51 @@ def autoscale(
     if watch or port is not None:
         hardening.close()
         say = output.sayer(settings, "autoscaler")
-    autoscaler = Autoscaler(queues, limits, cooldown_s=cooldown)
-    engine = options.engine()
+    decide = functools.partial(decision, Autoscaler(limits, cooldown_s=cooldown), options.engine(), queues)
     if port is not None:
         options.refuse_taken_port("autoscale", address, port)
-        with server(autoscaler, engine, address, port) as serving:
+        with server(decide, address, port) as serving:
             say(f"GET http://{address}:{port}{PATH} returns the number of workers.")
             serving.serve_forever()
     elif watch:
-        _watch(autoscaler, engine, interval, say)
+        _watch(decide, interval, say)
     else:
-        decision = autoscaler.run_once(engine)
-        output.result(decision, str(decision["workers"]))
+        decided = decide()
+        output.result(decided, str(decided["workers"]))
 
 
-def _watch(autoscaler: Autoscaler, engine: Engine, interval_s: float, say: Callable[[str], None]) -> None:
+def decision(autoscaler: Autoscaler, engine: Engine, queues: Sequence[str]) -> dict[str, Any]:
+    """The workload of these queues, with the number of workers."""
+    from scheduler.store.db.database import transact
+    from scheduler.store.read import workload
+
+    load = transact(engine, workload.of_queues, queues, window_s=autoscaler.limits.drain_s)
+    return {"queues": [*queues], "workers": autoscaler.decide(load), **asdict(load)}
+
+
+def _watch(decide: Decide, interval_s: float, say: Callable[[str], None]) -> None:
     """Print the number whenever it changes. An error is printed, and the next attempt follows."""
     last = None
     while True:
         try:
-            decision = autoscaler.run_once(engine)
+            decided = decide()
         except Exception as error:
             say(f"No decision: {_reason(error)}")
         else:
-            if decision["workers"] != last:
-                last = decision["workers"]
-                click.echo(json.dumps(decision) if output.json_wanted() else str(last))
+            if decided["workers"] != last:
+                last = decided["workers"]
+                click.echo(json.dumps(decided) if output.json_wanted() else str(last))
         time.sleep(interval_s)
 
 
-def server(autoscaler: Autoscaler, engine: Engine, address: str, port: int) -> ThreadingHTTPServer:
+def server(decide: Decide, address: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the number of workers. It needs no login: the number is no secret, and clients change nothing."""
-    handler = type("Handler", (_Handler,), {"autoscaler": autoscaler, "engine": engine, "lock": threading.Lock()})
+    handler = type("Handler", (_Handler,), {"decide": staticmethod(decide), "lock": threading.Lock()})
     return ThreadingHTTPServer((address, port), handler)
 
 
 class _Handler(health_server.Handler):
-    autoscaler: Autoscaler
-    engine: Engine
+    decide: Decide
     lock: threading.Lock
 
     def do_GET(self) -> None:
@@ -133,11 +145,11 @@ class _Handler(health_server.Handler):
         else:
             try:
                 with self.lock:
-                    decision = self.autoscaler.run_once(self.engine)
+                    decided = self.decide()
             except Exception as error:
                 self.answer(503, {"error": _reason(error)})
             else:
-                self.answer(200, decision)
+                self.answer(200, decided)
 
 
 def _reason(error: Exception) -> str:

@@ -276,7 +276,7 @@ def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _page(dag_id: str, run_id: str) -> str:
     """The address of a run in the web UI: of a running stack of this home, else that of the settings."""
-    from scheduler.services import checks
+    from scheduler.embedded import checks
 
     settings = options.settings()
     address = checks.running_addresses(settings.home).get("web") or settings.flower.pages_url or settings.web.local_url

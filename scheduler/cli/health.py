@@ -13,7 +13,7 @@ from scheduler.cli import lazy, options, output
 from scheduler.process import health_server, pidfile
 
 if TYPE_CHECKING:
-    from scheduler.services.checks import Finding
+    from scheduler.embedded.checks import Finding
     from scheduler.settings import Settings
 
 
@@ -103,7 +103,7 @@ def doctor(role: str | None, deep_wanted: bool) -> None:
         return
     if deep_wanted:
         click.get_current_context().exit(0 if _examine_rows() else 1)
-    from scheduler.services import checks
+    from scheduler.embedded import checks
 
     try:
         settings = options.settings()
@@ -121,7 +121,7 @@ def doctor(role: str | None, deep_wanted: bool) -> None:
 def _examine_rows() -> bool:
     """Print the rows of the database and the messages of the broker that violate an invariant; whether there is none."""
     from scheduler.messaging import wakeups
-    from scheduler.services import invariants
+    from scheduler.store.upkeep import invariants
 
     settings = options.settings()
     with wakeups.client(settings) as broker:
@@ -141,7 +141,7 @@ def _examine_rows() -> bool:
 
 def _java(settings: Settings) -> Iterator[Finding]:
     """The Java that Spark would start, and whether it starts from a class archive."""
-    from scheduler.services import checks
+    from scheduler.embedded import checks
     from workers.spark import java
     from workers.spark import java as runtime
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from scheduler.dagfiles import lines, problem, process_tree
+from scheduler.dagfiles import pipes, problem, process_tree
 from scheduler.dagfiles.answers import CALLBACK_ANSWER, MAX_CALL_ANSWER_BYTES, Called, Ended, Opened, Wanted, fault
 from scheduler.dagfiles.parser import environment
 from scheduler.dagfiles.pipes import Piped
@@ -44,7 +44,7 @@ class CallbackHost:
         self._settings = settings
         self._read = read
         self._process: Piped | None = None
-        self._received = lines.LineReader(MAX_CALL_ANSWER_BYTES)
+        self._received = pipes.LineReader(MAX_CALL_ANSWER_BYTES)
 
     def open(self, file: str, log: str) -> str | None:
         """Load a DAG file in a new child. Returns the error, or None. ChildEnded if the file terminated the child."""
@@ -94,13 +94,13 @@ class CallbackHost:
         try:
             # The process may have ended. Then no answer arrives.
             with contextlib.suppress(BrokenPipeError):
-                lines.write(process.requests_fd, json.dumps(request).encode() + b"\n", timeout_s=limit_s)
+                pipes.write(process.requests_fd, json.dumps(request).encode() + b"\n", timeout_s=limit_s)
             answer = self._answer(process, deadline)
             while isinstance(answer, Wanted) and self._read is not None:
                 with contextlib.suppress(BrokenPipeError):
-                    lines.write(process.requests_fd, json.dumps(self._read(answer)).encode() + b"\n", timeout_s=limit_s)
+                    pipes.write(process.requests_fd, json.dumps(self._read(answer)).encode() + b"\n", timeout_s=limit_s)
                 answer = self._answer(process, deadline)
-        except (ValidationError, lines.LineTooLongError, TimeoutError) as error:
+        except (ValidationError, pipes.LineTooLongError, TimeoutError) as error:
             self.kill()
             reason = fault(error) if isinstance(error, ValidationError) else str(error)
             raise ChildEnded(f"its process gave an invalid answer ({reason})", timed_out=False) from None
@@ -117,7 +117,7 @@ class CallbackHost:
         """Return the process, ready for a request. One with an unrequested answer is killed, and replaced if `fresh`."""
         process = self._process
         if process is not None:
-            if not self._received.is_inside and not lines.is_readable(process.answers_fd):
+            if not self._received.is_inside and not pipes.is_readable(process.answers_fd):
                 return process
             self.kill()
         if not fresh:
@@ -128,8 +128,8 @@ class CallbackHost:
 
     def _answer(self, process: Piped, deadline: float) -> Opened | Called | Ended | Wanted | None:
         """Return the answer, or None if it did not arrive in time or the process has ended."""
-        while lines.is_readable(process.answers_fd, deadline - time.monotonic()):
-            data = lines.read(process.answers_fd)
+        while pipes.is_readable(process.answers_fd, deadline - time.monotonic()):
+            data = pipes.read(process.answers_fd)
             if data == b"":
                 return None
             answers = self._received.feed(data or b"")

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from paceline import secrets_masker
 from paceline.authoring import running
 from paceline.authoring.dag import DAG
-from scheduler.dagfiles import callback_context, fork_server, limits, lines, load, pipes, problem, process_tree
+from scheduler.dagfiles import callback_context, fork_server, load, pipes, problem, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
     MAX_CALL_ANSWER_BYTES,
@@ -58,7 +58,7 @@ class Server(pipes.PipeServer):
     """Passes requests to a child and its answers back."""
 
     def __init__(self) -> None:
-        super().__init__(lines.LineReader(MAX_CALL_REQUEST_BYTES), PRELOADED)
+        super().__init__(pipes.LineReader(MAX_CALL_REQUEST_BYTES), PRELOADED)
         self._waiting: deque[bytes] = deque()
 
     def serve(self) -> None:
@@ -104,13 +104,13 @@ class Server(pipes.PipeServer):
             os.setpgid(pid, pid)
         os.close(child_requests_fd)
         os.close(child_answers_fd)
-        lines.prepare(answers_fd)
+        pipes.prepare(answers_fd)
         return _Child(pid, requests_fd, answers_fd)
 
     def _attend(self, child: _Child) -> bool:
         """Pass requests and answers on until the child ends or violates the protocol. False if the input ended first."""
         pid_fd = os.pidfd_open(child.pid)
-        answers = lines.LineReader(MAX_CALL_ANSWER_BYTES)
+        answers = pipes.LineReader(MAX_CALL_ANSWER_BYTES)
         poll = select.poll()
         for fd in (pid_fd, child.answers_fd, self._requests_fd):
             poll.register(fd, select.POLLIN)
@@ -135,9 +135,9 @@ class Server(pipes.PipeServer):
             pipes.write(child.requests_fd, request + b"\n")
         return True
 
-    def _pass_answers(self, child: _Child, answers: lines.LineReader) -> bool:
+    def _pass_answers(self, child: _Child, answers: pipes.LineReader) -> bool:
         """Pass the child's answers on. False if it can send no more."""
-        data = lines.read(child.answers_fd)
+        data = pipes.read(child.answers_fd)
         try:
             for line in answers.feed(data or b""):
                 answer = CALLBACK_ANSWER.validate_json(line)
@@ -148,7 +148,7 @@ class Server(pipes.PipeServer):
                 pipes.send(self._answers_fd, answer)
         except ValidationError as error:
             child.fault = f"it gave an invalid answer: {fault(error)}"
-        except lines.LineTooLongError as error:
+        except pipes.LineTooLongError as error:
             child.fault = f"it gave an invalid answer: {error}"
         return data != b""
 
@@ -181,7 +181,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
         reason = problem.clean(_words(error))
     faulthandler.cancel_dump_traceback_later()
     pipes.send(output_fd, Opened(problem=reason))
-    requests = lines.LineReader(MAX_CALL_REQUEST_BYTES)
+    requests = pipes.LineReader(MAX_CALL_REQUEST_BYTES)
 
     def ask(wanted: Wanted) -> dict[str, Any]:
         pipes.send(output_fd, wanted)
@@ -227,7 +227,7 @@ def _confine(request: dict[str, Any], processes: int | None) -> None:
     """Leave the process group of the parent, and set the limits."""
     os.setpgid(0, 0)
     _log_to(request["log"])
-    limits.confine(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes)
+    process_tree.confine(memory_mb=request["memory_limit_mb"], file_mb=MAX_FILE_MB, processes=processes)
     faulthandler.enable(2)
 
 
@@ -243,7 +243,7 @@ def _log_to(path: str) -> None:
     os.close(log)
 
 
-def _receive(fd: int, requests: lines.LineReader) -> dict[str, Any] | None:
+def _receive(fd: int, requests: pipes.LineReader) -> dict[str, Any] | None:
     while data := os.read(fd, READ_BYTES):
         for line in requests.feed(data):
             request: dict[str, Any] = json.loads(line)

@@ -26,7 +26,7 @@ from paceline.authoring import running, values
 from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError
-from scheduler.dagfiles import limits, lines, load, pipes, problem, process_tree, side_effects
+from scheduler.dagfiles import load, pipes, problem, process_tree, side_effects
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.process import hardening
 from scheduler.serialized.authored import from_dag
@@ -54,7 +54,7 @@ class Work:
 def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
     """Run a newly forked child: parse `file`, write the result, and exit without cleaning up resources of the parent.
 
-    `processes` as in limits.confine.
+    `processes` as in process_tree.confine.
     """
     code = 1
     try:
@@ -120,7 +120,7 @@ def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output
     os.dup2(result_fd, RESULT_FD, inheritable=False)
     os.closerange(RESULT_FD + 1, os.sysconf("SC_OPEN_MAX"))
     memory_mb = config.dag_file_memory_limit_mb
-    limits.confine(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes)
+    process_tree.confine(memory_mb=memory_mb, file_mb=MAX_FILE_MB, reserve_mb=RESERVE_MB, processes=processes)
     faulthandler.enable(RESULT_FD)
     # Reports where the file hangs at the time limit and exits. If that fails, the keeper kills it.
     faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
@@ -211,7 +211,7 @@ class ForkServer(pipes.PipeServer):
     """Forks children, reads their results and reaps them."""
 
     def __init__(self) -> None:
-        super().__init__(lines.LineReader(MAX_REQUEST_BYTES), PRELOADED)
+        super().__init__(pipes.LineReader(MAX_REQUEST_BYTES), PRELOADED)
         self._work: Work | None = None
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
@@ -285,7 +285,7 @@ class ForkServer(pipes.PipeServer):
         child = _Child(file, pid, os.pidfd_open(pid), result_fd, output_fd, time.monotonic())
         self._children.append(child)
         for fd in (result_fd, output_fd):
-            lines.prepare(fd)
+            pipes.prepare(fd)
         for fd in (child.pid_fd, result_fd, output_fd):
             self._selector.register(fd, selectors.EVENT_READ, child)
 

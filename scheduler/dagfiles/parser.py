@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scheduler.dagfiles import lines, problem
+from scheduler.dagfiles import pipes, problem
 from scheduler.dagfiles.answers import MAX_LINE_BYTES, Answer, fault
 from scheduler.dagfiles.pipes import Piped
 from scheduler.process import hardening
@@ -35,7 +35,7 @@ class Parser:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._process: Piped | None = None
-        self._received = lines.LineReader(MAX_LINE_BYTES)
+        self._received = pipes.LineReader(MAX_LINE_BYTES)
         self._waiting: deque[str] = deque()
         #: The start time of each file that is being parsed.
         self._reading: dict[str, float] = {}
@@ -66,7 +66,7 @@ class Parser:
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is an answer to collect. False after the timeout."""
         fd = self.fileno()
-        return fd is not None and lines.is_readable(fd, timeout_s)
+        return fd is not None and pipes.is_readable(fd, timeout_s)
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when there is an answer to collect; None while no fork server runs."""
@@ -95,7 +95,7 @@ class Parser:
         process = self._process or self._start()
         data = "".join(json.dumps(request) + "\n" for request in requests).encode()
         try:
-            lines.write(process.requests_fd, data, timeout_s=SEND_S)
+            pipes.write(process.requests_fd, data, timeout_s=SEND_S)
         except BrokenPipeError:
             pass  # the fork server has ended, which collect() detects
         except TimeoutError:
@@ -120,10 +120,10 @@ class Parser:
         if fd is None:
             return answers, None
         try:
-            while data := lines.read(fd):
+            while data := pipes.read(fd):
                 for line in self._received.feed(data):
                     answers.append(self._answer(line))
-        except (ValidationError, _UnexpectedError, lines.LineTooLongError) as error:
+        except (ValidationError, _UnexpectedError, pipes.LineTooLongError) as error:
             reason = fault(error) if isinstance(error, ValidationError) else str(error)
             log.error("The fork server for DAG files gave an invalid answer (%s); restarting it", reason)
             return answers, f"gave an invalid answer ({reason})"
@@ -159,8 +159,8 @@ class Parser:
         """Read answers until the fork server ends: it may be waiting for space in the pipe."""
         fd, deadline = self.fileno(), time.monotonic() + timeout_s
         assert fd is not None
-        while lines.is_readable(fd, deadline - time.monotonic()):
-            if lines.read(fd) == b"":
+        while pipes.is_readable(fd, deadline - time.monotonic()):
+            if pipes.read(fd) == b"":
                 return
 
 

@@ -1,26 +1,110 @@
-"""Both ends of the pipes of a fork server: the base of the server, and its process as the scheduler sees it."""
+"""Both ends of the pipes of a fork server: the base of the server, and its process as the scheduler sees it.
+
+The peer is not trusted: the length of lines is bounded, and the waits of the scheduler have a deadline.
+"""
 
 import contextlib
+import fcntl
 import importlib
+import math
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from pydantic import BaseModel
 
-from scheduler.dagfiles import limits, lines, process_tree
+from scheduler.dagfiles import process_tree
 from scheduler.process import hardening
+
+READ_BYTES = 1 << 20
+#: Size of a pipe, if the system allows it. Large answers need fewer reads.
+PIPE_BYTES = 1 << 20
+
+
+class LineTooLongError(Exception):
+    """A line is longer than the limit."""
+
+
+class LineReader:
+    """Assembles lines that arrive in parts. It reads each byte once."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._rest = bytearray()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether an incomplete line has arrived."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`. LineTooLongError if a line exceeds the limit."""
+        lines = []
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._add(end)
+            lines.append(bytes(self._rest))
+            self._rest.clear()
+        self._add(rest)
+        return lines
+
+    def clear(self) -> None:
+        """Discard the incomplete line."""
+        self._rest.clear()
+
+    def _add(self, part: bytes) -> None:
+        if len(self._rest) + len(part) > self._max_bytes:
+            self._rest.clear()
+            raise LineTooLongError(f"a line is longer than {self._max_bytes} bytes")
+        self._rest += part
+
+
+def prepare(fd: int) -> None:
+    """Make this end of a pipe non-blocking, and enlarge the pipe."""
+    os.set_blocking(fd, False)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def read(fd: int) -> bytes | None:
+    """Read up to READ_BYTES from a prepared pipe. None if it is empty; no bytes if its other end is closed."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+
+
+def is_readable(fd: int, timeout_s: float = 0.0) -> bool:
+    """Wait until there is data to read or the other end is closed. False after the timeout."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+
+def write(fd: int, data: bytes, *, timeout_s: float = math.inf) -> None:
+    """Write all of `data`. BrokenPipeError if the pipe is closed; TimeoutError if it is prepared and is not read in time."""
+    deadline = time.monotonic() + timeout_s
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    left = memoryview(data)
+    while left:
+        if not poll.poll(None if timeout_s == math.inf else max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError(f"the pipe was not read for {timeout_s:g} s")
+        with contextlib.suppress(BlockingIOError):
+            left = left[os.write(fd, left) :]
 
 
 class PipeServer:
     """Has Paceline's modules imported and forks children. It has no threads, connections or passwords, and never runs user code."""
 
-    def __init__(self, requests: lines.LineReader, preloaded: Sequence[str]) -> None:
+    def __init__(self, requests: LineReader, preloaded: Sequence[str]) -> None:
         self._requests_fd, self._answers_fd = _take()
         self._requests = requests
-        self._processes = limits.ProcessCount()
+        self._processes = process_tree.ProcessCount()
         for name in preloaded:
             importlib.import_module(name)
 
@@ -50,7 +134,7 @@ class Piped:
         self._pipes = self._process.stdin, self._process.stdout
         self.requests_fd, self.answers_fd = (pipe.fileno() for pipe in self._pipes)
         for fd in (self.requests_fd, self.answers_fd):
-            lines.prepare(fd)
+            prepare(fd)
 
     def end_requests(self) -> None:
         """End its input, so that it kills its children and exits."""
@@ -92,13 +176,6 @@ def _take() -> tuple[int, int]:
 def send(fd: int, answer: BaseModel) -> None:
     """Write an answer as a line of JSON."""
     write(fd, answer.model_dump_json().encode() + b"\n")
-
-
-def write(fd: int, data: bytes) -> None:
-    """Write all of `data`."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 def flush() -> None:

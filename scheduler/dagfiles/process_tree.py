@@ -1,4 +1,4 @@
-"""Kills all descendants of a process that runs user code, even if they fork or change their process group or session.
+"""The limits of processes that run user code, and the end of all their descendants, even if they change their group or session.
 
 A reaper (PR_SET_CHILD_SUBREAPER) becomes the parent of every descendant whose own parent exited. So no descendant can escape, and
 a reaper without children has no descendants. If a descendant kills the reaper, the next reaper above adopts it.
@@ -7,6 +7,7 @@ a reaper without children has no descendants. If a descendant kills the reaper, 
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -101,3 +102,60 @@ def _kill(processes: Collection[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
+
+
+MIB = 1 << 20
+#: Maximum number of processes and threads beyond the ones that the user already runs: the kernel counts them together.
+#: It does not limit root. It is generous, because processes of other containers with the same user ID count too.
+MAX_PROCESSES = 4096
+MAX_OPEN_FILES = 1024
+#: Seconds for which a count of the user's processes is reused.
+COUNT_S = 10.0
+
+
+def confine(*, memory_mb: int, file_mb: int, reserve_mb: int = 0, processes: int | None = None) -> None:
+    """Limit this process and all its descendants. `reserve_mb` is for reporting that the rest of the memory is used up.
+
+    `processes` is the limit for all processes and threads of the user; None for root.
+    """
+    memory = memory_mb * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory + reserve_mb * MIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_FSIZE, file_mb * MIB)
+    _lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    if processes is not None:
+        _lower(resource.RLIMIT_NPROC, processes)
+
+
+class ProcessCount:
+    """Computes the process limit of a child from the number of processes that its user runs."""
+
+    def __init__(self) -> None:
+        self._counted_at: float | None = None
+        self._limit: int | None = None
+
+    def limit(self) -> int | None:
+        """Return the value for `confine`."""
+        if self._counted_at is None or time.monotonic() - self._counted_at > COUNT_S:
+            self._counted_at = time.monotonic()
+            self._limit = None if os.getuid() == 0 else _running(os.getuid()) + MAX_PROCESSES
+        return self._limit
+
+
+def _lower(what: int, limit: int) -> None:
+    _, hard = resource.getrlimit(what)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(what, (limit, limit))
+
+
+def _running(user: int) -> int:
+    """Count the threads of all processes of a user.
+
+    The owner of a folder in /proc is not usable: the folders of non-dumpable processes belong to root.
+    """
+    count = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == user:
+                count += process.num_threads()
+    return count

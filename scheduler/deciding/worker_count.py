@@ -1,6 +1,9 @@
-"""The number of workers that queues need."""
+"""The number of workers that queues need, now and over time."""
 
 import math
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 #: The share of the drain time that a backlog has left at least, however old it is: without it, the number would grow without limit.
@@ -77,3 +80,46 @@ def usable(load: Workload, limits: Limits) -> int:
     Stopping one of them saves no worker-seconds: the other workers would run its tasks later.
     """
     return math.ceil((load.running + min(load.waiting, load.startable)) / limits.concurrency)
+
+
+#: The share of the number to which the need must fall before the number does: less would follow noise.
+FALLS_TO = 0.9
+#: After the number fell, it rises at once only to more than this multiple, and by more than one: less waits for the cooldown.
+RISES_TO = 1.25
+
+
+class Autoscaler:
+    """Decides the number of workers over time. It starts and stops nothing itself: KEDA, a script or a person does.
+
+    The number falls after it was at least a tenth lower for `cooldown_s` seconds. After a fall, it rises by a small amount only
+    when `cooldown_s` seconds are over, so that it does not go up and down. It does not fall while the tasks that run or wait fill
+    all workers, even if fewer workers would be enough. The decisions of the last `cooldown_s` seconds are kept in memory, so the
+    number may fall too early after a restart.
+    """
+
+    def __init__(self, limits: Limits, *, cooldown_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._cooldown_s = cooldown_s
+        self._clock = clock
+        #: The time and result of recent decisions, in falling order of result: an older, lower one no longer matters.
+        self._recent: deque[tuple[float, int]] = deque()
+        self._last = 0
+        self._fell_at = -math.inf
+
+    def decide(self, load: Workload) -> int:
+        """Return the number of workers for this workload and those of the last seconds."""
+        now = self._clock()
+        wanted = max(workers(load, self.limits), min(self._last, usable(load, self.limits)))
+        while self._recent and self._recent[-1][1] <= wanted:
+            self._recent.pop()
+        self._recent.append((now, wanted))
+        while self._recent[0][0] < now - self._cooldown_s:
+            self._recent.popleft()
+        highest = self._recent[0][1]
+        if highest > self._last:
+            noise = max(self._last + 1, self._last * RISES_TO) if self._last else 0
+            if highest > noise or now - self._fell_at >= self._cooldown_s:
+                self._last = highest
+        elif highest < self._last and (highest <= self._last * FALLS_TO or not highest):
+            self._last, self._fell_at = highest, now
+        return self._last

@@ -17,10 +17,9 @@ from types import FrameType
 from typing import Any
 
 from paceline.exceptions import ConflictError, PacelineError
-from scheduler.embedded import home
+from scheduler.embedded import checks, home
 from scheduler.embedded.servers import embedded_servers
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.services import checks
 from scheduler.settings import Settings
 from scheduler.settings.environment import is_setting
 from scheduler.settings.model import environment_names

@@ -16,7 +16,7 @@ from paceline.exceptions import UnreadableVersionError
 from paceline.states import TaskState
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.serialized.dag import SerializedDag
-from scheduler.services.examination import Examiner
+from scheduler.services.promote import Examiner
 from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions

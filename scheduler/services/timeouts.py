@@ -8,7 +8,7 @@ import logging
 from sqlalchemy import Connection
 
 from paceline.states import RunState, TaskState
-from scheduler.services.examination import after_closing
+from scheduler.services.promote import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.store.actions import mark
 from scheduler.store.db.database import step, transact

@@ -7,16 +7,14 @@ from sqlalchemy import Connection
 
 from paceline.states import RUN_FINISHED
 from scheduler.messaging.publisher import Publisher
-from scheduler.services import invariants
 from scheduler.services.backfill import Backfill
 from scheduler.services.dispatch import send
-from scheduler.services.invariants import Tools
 from scheduler.services.promote import Promote
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.runs import instances, selection
-from scheduler.store.upkeep import notices
-from scheduler.store.upkeep.invariants import Broken
+from scheduler.store.upkeep import invariants, notices
+from scheduler.store.upkeep.invariants import Broken, Tools
 from scheduler.store.worker import deferrals
 from scheduler.store.worker.deferrals import Fired
 

@@ -20,7 +20,7 @@ PENDING = f"exists (select from pool p where exists (select from task_instance t
 HEAD = 8
 #: How many of a paused DAG one pass moves behind all others.
 PARK_AT_ONCE = 5000
-#: The prefix of the name of a shared limit in the keys of its advisory locks; see services/shared_limits.
+#: The prefix of the name of a shared limit in the keys of its advisory locks; see services/queue.
 LIMITS_LOCK = "paceline limit "
 
 #: The order of rank. With aging, the waiting time counts too, which sorts all that wait for the pool. It ends at the same moment

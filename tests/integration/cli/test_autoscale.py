@@ -5,13 +5,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from support.scenario import Scenario, dag
 
 from scheduler.cli import autoscale
-from scheduler.services.autoscale import Autoscaler, Limits
+from scheduler.deciding.worker_count import Autoscaler, Limits
 
 from .conftest import Cli
 
@@ -53,7 +54,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
     messages = wide.messages()
     claims = [wide.claim(message) for message in messages[:10]]
     wide.sql("update task_instance set started_at = clock_timestamp() - interval '7 s' where state = 'running'")
-    assert Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)["service_s"] == pytest.approx(7, abs=2)
+    assert autoscale.decision(Autoscaler(LIMITS, cooldown_s=0), wide.engine, ["heavy"])["service_s"] == pytest.approx(7, abs=2)
     for claim in claims[:6]:
         assert claim is not None
         wide.sql(
@@ -62,7 +63,7 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
             claim.id,
         )
 
-    found = Autoscaler(["heavy"], LIMITS, cooldown_s=0).run_once(wide.engine)
+    found = autoscale.decision(Autoscaler(LIMITS, cooldown_s=0), wide.engine, ["heavy"])
 
     assert (found["waiting"], found["running"]) == (30, 4)
     assert found["service_s"] == pytest.approx(20, abs=2)
@@ -72,19 +73,21 @@ def test_running_and_ended_tasks_count(wide: Scenario) -> None:
 def test_tasks_of_a_worker_that_drains_need_no_other_worker(wide: Scenario) -> None:
     claims = [wide.claim(message) for message in wide.messages()[:10]]
     assert all(claims)
-    autoscaler = Autoscaler(["heavy"], LIMITS, cooldown_s=0)
-    before = autoscaler.run_once(wide.engine)
+    autoscaler = Autoscaler(LIMITS, cooldown_s=0)
+    before = autoscale.decision(autoscaler, wide.engine, ["heavy"])
 
     wide.sql("insert into worker_drain (process_id, asked_by) values (%s, 'a signal')", wide.worker_id)
 
-    after = autoscaler.run_once(wide.engine)
+    after = autoscale.decision(autoscaler, wide.engine, ["heavy"])
     assert (before["waiting"], before["running"]) == (30, 10)
     assert (after["waiting"], after["running"]) == (30, 0)
 
 
 @pytest.fixture
 def address(wide: Scenario) -> Iterator[str]:
-    serving = autoscale.server(Autoscaler(["heavy"], LIMITS, cooldown_s=30), wide.engine, "127.0.0.1", 0)
+    serving = autoscale.server(
+        partial(autoscale.decision, Autoscaler(LIMITS, cooldown_s=30), wide.engine, ["heavy"]), "127.0.0.1", 0
+    )
     thread = threading.Thread(target=serving.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{serving.server_address[1]}"

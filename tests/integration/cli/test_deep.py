@@ -5,8 +5,8 @@ import json
 from support.repair import repair
 from support.scenario import Scenario
 
-from scheduler.services import invariants
-from scheduler.services.invariants import Tools
+from scheduler.store.upkeep import invariants
+from scheduler.store.upkeep.invariants import Tools
 
 from .conftest import Cli
 

@@ -21,7 +21,7 @@ from support.scenario import Scenario, dag
 from support.servers import PostgresServer
 
 from scheduler.cli import health as doctor_module  # noqa: F401  (the command has the name of its module)
-from scheduler.services import checks
+from scheduler.embedded import checks
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
 from scheduler.store.db import roles

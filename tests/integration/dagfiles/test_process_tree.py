@@ -11,7 +11,7 @@ import pytest
 from support.processes import is_running
 from support.waiting import eventually
 
-from scheduler.dagfiles import limits
+from scheduler.dagfiles import process_tree
 
 from .conftest import Files
 from .test_bad_files import GOOD, MARK
@@ -117,7 +117,7 @@ def test_a_file_may_not_open_or_write_without_end(files: Files, tmp_path: Path) 
 
 
 def test_a_user_may_start_only_so_many_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_PROCESSES", 20)
+    monkeypatch.setattr(process_tree, "MAX_PROCESSES", 20)
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -125,7 +125,7 @@ def test_a_user_may_start_only_so_many_more_processes(monkeypatch: pytest.Monkey
             if os.getuid() == 0:  # the kernel does not limit root
                 os.setgid(65534)
                 os.setuid(65534)
-            limits.confine(memory_mb=4096, file_mb=1, processes=limits.ProcessCount().limit())
+            process_tree.confine(memory_mb=4096, file_mb=1, processes=process_tree.ProcessCount().limit())
             children = []
             try:
                 for _ in range(200):

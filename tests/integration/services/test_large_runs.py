@@ -8,8 +8,7 @@ from support.waiting import eventually
 
 from paceline.states import Decision, TaskState
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.services.examination import foremost
-from scheduler.services.promote import Promote
+from scheduler.services.promote import Promote, foremost
 from scheduler.services.service import AT_ONCE
 from scheduler.store.db.rows import array_literal
 from scheduler.store.runs import instances, runs

@@ -13,11 +13,12 @@ from support.run_actions import clear_, schedule_and_work
 from support.scenario import Scenario, dag
 
 from paceline.exceptions import PacelineError
-from scheduler.services import invariants, prune
+from scheduler.services import prune
 from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs
+from scheduler.store.upkeep import invariants
 
 DURATION_S = 4.0
 START = datetime(2026, 3, 1, tzinfo=UTC)

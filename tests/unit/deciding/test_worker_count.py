@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scheduler.deciding import worker_count
-from scheduler.deciding.worker_count import Workload
-from scheduler.services.autoscale import Autoscaler, Limits
+from scheduler.deciding.worker_count import Autoscaler, Limits, Workload
 
 LIMITS = Limits(minimum=0, maximum=100, concurrency=4, drain_s=300, default_service_s=10)
 #: Arrivals of tasks, each with its duration, both in seconds.
@@ -60,7 +59,7 @@ def test_the_minimum_stays() -> None:
 def test_the_number_rises_at_once_and_falls_after_the_cooldown() -> None:
     decisions = [(0.0, 8), (10.0, 20), (20.0, 8), (40.0, 0), (41.0, 0), (51.0, 0), (71.0, 0)]
     times = iter([at for at, _ in decisions])
-    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
 
     found = [autoscaler.decide(load(running=running)) for _, running in decisions]
 
@@ -70,7 +69,7 @@ def test_the_number_rises_at_once_and_falls_after_the_cooldown() -> None:
 def test_a_small_rise_after_a_fall_waits_for_the_cooldown_and_a_large_one_does_not() -> None:
     decisions = [(0.0, 80), (10.0, 40), (41.0, 40), (50.0, 44), (60.0, 52), (70.0, 0), (91.0, 0), (92.0, 1)]
     times = iter([at for at, _ in decisions])
-    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
 
     found = [autoscaler.decide(load(running=running)) for _, running in decisions]
 
@@ -82,7 +81,7 @@ def test_the_number_does_not_fall_while_a_backlog_fills_the_workers() -> None:
     backlog = load(waiting=300, running=12, service_s=4.0)
     loads = [load(waiting=480), *[backlog] * 20, load(waiting=2, running=9), load(running=9), load(running=9)]
     times = iter([0.0, *range(10, 210, 10), 210.0, 229.0, 231.0])
-    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
 
     assert worker_count.workers(backlog, LIMITS) == 3
     assert [autoscaler.decide(one) for one in loads] == [4, *[4] * 20, 4, 4, 3]
@@ -90,7 +89,7 @@ def test_the_number_does_not_fall_while_a_backlog_fills_the_workers() -> None:
 
 def test_workers_that_only_wait_for_a_pool_may_stop() -> None:
     times = iter([0.0, 10.0, 41.0])
-    autoscaler = Autoscaler(["q"], LIMITS, cooldown_s=30, clock=lambda: next(times))
+    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
     blocked = load(waiting=1200, startable=0, running=4)
 
     assert [autoscaler.decide(one) for one in (load(waiting=1200), blocked, blocked)] == [10, 10, 1]
@@ -150,7 +149,7 @@ class Simulation:
         self.pauses = random.Random(1)
         self.pause_steps = pause_steps
         self.short_before = short_before
-        self.autoscaler = Autoscaler(["q"], limits, cooldown_s=cooldown_s, clock=lambda: self.now)
+        self.autoscaler = Autoscaler(limits, cooldown_s=cooldown_s, clock=lambda: self.now)
         self.limits = limits
         self.arriving = sorted(tasks)
         self.waiting: list[tuple[float, float]] = []

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from scheduler import services as package
-from scheduler.services.examination import STARTERS
 from scheduler.services.heartbeat import Heartbeat
 from scheduler.services.loop import services
+from scheduler.services.promote import STARTERS
 from scheduler.services.service import BaseService, Service, TimedService
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker, Database

@@ -6,10 +6,9 @@ import pytest
 from support.repair import repair
 from support.scenario import Scenario, chain, dag
 
-from scheduler.services import invariants
-from scheduler.services.invariants import Tools
 from scheduler.services.rescue import dispatch_ids_in_broker
-from scheduler.store.upkeep.invariants import Broken
+from scheduler.store.upkeep import invariants
+from scheduler.store.upkeep.invariants import Broken, Tools
 
 #: Every moment of the last year is this long ago.
 AGED = "interval '1 hour'"

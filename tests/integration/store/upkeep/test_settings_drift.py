@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from support.scenario import Scenario
 
-from scheduler.services import checks
+from scheduler.embedded import checks
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Core, Settings
 from scheduler.store.db.database import transact
