@@ -1,14 +1,32 @@
-"""`paceline tasks logs`: whole logs, large logs, and following a log that grows."""
+"""`paceline tasks logs`, logs in JSON lines, and `runs watch` on a terminal."""
 
-from collections.abc import Callable
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from support.scenario import Scenario, dag
+from support.stacks import StackFactory
 from support.waiting import eventually
 
+from paceline.exceptions import NotFoundError, WaitTimeoutError
 from paceline.states import TaskState
+from scheduler.cli import progress
+from scheduler.embedded import stack as stacks
 from scheduler.settings import log_paths
+from scheduler.store.db.database import transact
+from scheduler.store.read import reads
+from scheduler.store.worker.claims import Ending
+from scheduler.store.worker.dispatches import ProgressWriter
+from workers.process.progress import Progress
 
 from .conftest import Cli
 
@@ -127,3 +145,143 @@ def test_of_a_mapped_task_the_instances_are_named(cli: Cli, scenario: Scenario) 
     assert "Task 'each' of run 'one' is mapped: choose one of its instances, --map-index 0 to 2." in of_none.stderr
     assert "Task 'each' of run 'one' is mapped and has no instance 3: choose --map-index 0 to 2." in of_other.stderr
     assert "Task 'after' of run 'one' is not mapped, or not expanded yet: remove --map-index." in of_plain.stderr
+
+
+DAG = """
+from paceline import DAG
+from paceline.operators import EmptyOperator, PythonOperator
+with DAG("simple"):
+    PythonOperator(task_id="good", python_callable=lambda: 1) >> PythonOperator(task_id="bad", python_callable=lambda: 1 / 0)
+"""
+
+
+@contextlib.contextmanager
+def process(arguments: list[str], env: dict[str, str], log: Path, address: str) -> Iterator[None]:
+    """A process that serves this address, from its first response to its end."""
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{address}", timeout=5):
+            return True
+        return False
+
+    with log.open("w") as output, subprocess.Popen([*stacks.PACELINE, *arguments], env=env, stderr=output) as running:
+        try:
+            eventually(answers, timeout=60, message=log.read_text)
+            yield
+        finally:
+            running.send_signal(signal.SIGTERM)
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    """The records of a log. An error names the line that is none."""
+    found = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            pytest.fail(f"{log.name} has a line that is not JSON: {line}")
+    return found
+
+
+@pytest.mark.stack
+def test_every_process_writes_json_lines_that_name_its_role(stack_factory: StackFactory, tmp_path: Path) -> None:
+    web, flower, autoscaler = (str(stacks.free_port("127.0.0.1", 0)) for _ in range(3))
+    env = {"PACELINE_WEB_PORT": web, "PACELINE_FLOWER_PORT": flower}
+    stack = stack_factory(
+        {"simple.py": DAG}, schedulers=1, workers=[("default", 1)], waiters=1, env=env | {"PACELINE_LOGS_FORMAT": "json"}
+    )
+    eventually(lambda: stack.cli("dags", "trigger", "simple", "--run-id", "r", "--wait").returncode == 1, timeout=60)
+    with process(["web"], stack.env, tmp_path / "web.log", f"{web}/alive"):
+        with process(["flower"], stack.env, tmp_path / "flower.log", f"{flower}/healthcheck"):
+            pass
+    autoscale = ["autoscale", "--queue", "default", "--port", autoscaler]
+    with process(autoscale, stack.env, tmp_path / "autoscaler.log", f"{autoscaler}/workers"):
+        pass
+    stack.stop()
+
+    logs = [*stack.supervisor.logs_folder.glob("*.log"), *tmp_path.glob("*.log")]
+    roles = {log.stem.removesuffix("-1"): lines(log) for log in logs}
+    assert roles.keys() == {"scheduler", "worker", "waiter", "web", "flower", "autoscaler"}
+    for role, records in roles.items():
+        assert records and {record["role"] for record in records} == {role}
+    assert any(flower in record["message"] for record in roles["flower"])
+    assert any("with the password" in record["message"] for record in roles["web"])
+
+
+def test_a_terminal_gets_a_bar_and_the_tasks(scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+
+    run = progress.watch_run(scenario.engine, "pair", "one", console=screen)
+
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert run["state"] == "success"
+    assert "2/2" in shown
+    assert "first" in shown
+    assert "second" in shown
+
+
+def test_the_progress_of_a_running_task_is_shown_until_it_ends(scenario: Scenario, background: Callable[..., None]) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    claim = scenario.claim(*scenario.messages())
+    assert claim is not None
+    writer = ProgressWriter(scenario.settings, claim)
+    writer.write(Progress(stages=3, stages_done=1, tasks=20, tasks_done=5, ui_url="http://127.0.0.1:4040").as_json())
+    writer.write(Progress(stages=3, stages_done=1, tasks=20, tasks_done=6, ui_url="http://127.0.0.1:4040").as_json())
+
+    bars, lines = Console(file=io.StringIO(), force_terminal=True, width=160), Console(file=io.StringIO(), width=160)
+    for screen in (bars, lines):
+        with pytest.raises(WaitTimeoutError):
+            progress.watch_run(scenario.engine, "pair", "one", console=screen, timeout_s=0)
+    progress_text = "1 of 3 stages, 6 of 20 Spark tasks, http://127.0.0.1:4040"
+    assert progress_text in bars.file.getvalue()  # type: ignore[attr-defined]
+    assert f"first: {progress_text}" in lines.file.getvalue()  # type: ignore[attr-defined]
+    first, second = transact(scenario.engine, reads.task_instances, "pair", "one")
+    assert (first["progress"]["tasks_done"], second["progress"]) == (6, None)
+
+    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
+    writer.write(Progress(tasks=99).as_json())
+    writer.close()
+    assert scenario.rows("select (progress->>'tasks')::int from task_progress") == [(20,)]
+    scenario.sql("update task_instance set try_number = 2 where task_id = 'first'")
+    assert transact(scenario.engine, reads.task_instance, "pair", "one", "first")["progress"] is None
+    scenario.sql("delete from dag_run")
+    assert scenario.rows("select count(*) from task_progress") == [(0,)]
+
+
+def test_each_change_is_one_line_and_printed_once(scenario: Scenario, background: Callable[..., None]) -> None:
+    scenario.trigger("pair", run_id="one")
+    screen = Console(file=io.StringIO(), width=200)
+    background(lambda: scenario.run_to_end(outcome=lambda claim: TaskState.FAILED))
+
+    progress.watch_run(scenario.engine, "pair", "one", console=screen)
+
+    lines = [line.split(" ", 1)[1] for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert sum(line.startswith("  first: failed") for line in lines) == 1
+    assert sum(line.startswith("  second: upstream_failed") for line in lines) == 1
+
+
+def test_time_over_and_no_such_run_are_errors_of_their_own(scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    screen = Console(file=io.StringIO())
+
+    with pytest.raises(WaitTimeoutError, match="is queued after 0 s"):
+        progress.watch_run(scenario.engine, "pair", "one", console=screen, timeout_s=0)
+    with pytest.raises(NotFoundError, match="no run 'two'"):
+        progress.watch_run(scenario.engine, "pair", "two", console=screen)
+
+
+def test_only_recently_ended_task_instances_are_read_again(scenario: Scenario) -> None:
+    scenario.trigger("pair", run_id="one")
+    scenario.run_to_end()
+    scenario.sql("update task_instance set ended_at = ended_at - interval '1 minute' where task_id = 'first'")
+
+    every = transact(scenario.engine, reads.changes, "pair", "one")
+    late = transact(scenario.engine, reads.changes, "pair", "one", since=every["ended"][-1]["ended_at"])
+
+    assert [task["task_id"] for task in every["ended"]] == ["first", "second"]
+    assert [task["task_id"] for task in late["ended"]] == ["second"]
+    assert every["counts"] == {"success": 2}
+    assert every["ended"][-1]["ended_at"] - every["ended"][0]["ended_at"] > timedelta(seconds=30)

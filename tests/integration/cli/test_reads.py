@@ -1,9 +1,22 @@
-"""The output of the reading commands: the shapes that scripts rely on, and the rows in them."""
+"""The output of the reading commands: the shapes and rows for scripts, completion, versions, notices, schedules and assets."""
 
 import json
-from datetime import datetime
+import socket
+from datetime import UTC, datetime
 
-from support.scenario import Scenario, dag
+import pytest
+from support.repair import repair
+from support.scenario import Scenario, chain, dag
+
+from paceline import PartitionedAssetTimetable
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
+from paceline.states import TaskState
+from scheduler.cli import COMPLETION_VARIABLE, paceline
+from scheduler.services.notify import Notify
+from scheduler.store.db.database import transact
+from scheduler.store.upkeep import invariants, notices
+from scheduler.store.upkeep.invariants import Tools
 
 from .conftest import Cli
 
@@ -187,3 +200,211 @@ def test_names_are_data_and_not_sql_or_markup(cli: Cli, scenario: Scenario) -> N
     assert [row["dag_id"] for row in cli.json("dags", "list")] == ["o'brien [red]%s", "pair"]
     assert "o'brien [red]%s" in cli("dags", "list").stdout
     assert cli("runs", "show", "pair", "'; drop table dag; --").exit_code == 3
+
+
+def complete(cli: Cli, *words: str) -> list[str]:
+    from click.testing import CliRunner
+
+    env = cli.env | {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": " ".join(["paceline", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = CliRunner().invoke(paceline, prog_name="paceline", complete_var=COMPLETION_VARIABLE, env=env)
+    return [line.partition(",")[2] for line in done.output.splitlines() if line]
+
+
+def test_names_are_completed_from_the_database(cli: Cli, scenario: Scenario) -> None:
+    scenario.pool("lake", 1)
+    scenario.trigger("pair", run_id="one")
+    offered = {
+        ("dags", "show", "p"): ["pair"],
+        ("runs", "show", "pair", ""): ["one"],
+        ("tasks", "list", "pair", "o"): ["one"],
+        ("tasks", "why", "pair", "one", "s"): ["second"],
+        ("pools", "set", "la"): ["lake"],
+        ("runs", "show", "nothing", ""): [],
+    }
+
+    assert {words: complete(cli, *words) for words in offered} == offered
+    cli.env["PACELINE_DATABASE_URL"] = "postgresql://u:p@127.0.0.1:1/d"
+    assert complete(cli, "dags", "show", "p") == [], "an unreachable database prints nothing into the line of the shell"
+
+
+def test_versions_mark_the_current_one(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(dag("pair", {"first": []}))
+
+    assert [(row["number"], row["is_current"]) for row in cli.json("dags", "versions", "pair")] == [(2, True), (1, False)]
+    assert "is current" in cli("dags", "show", "pair", "--wide").stdout
+
+
+def test_versions_are_compared(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(dag("pair", {"first": []}))
+
+    assert '-      "task_id": "second",' in cli("dags", "versions", "pair", "--diff", "1", "2").stdout
+    assert cli("dags", "versions", "pair", "--diff", "2", "2").stdout == "They are equal.\n"
+    missing = cli("dags", "versions", "pair", "--diff", "1", "9")
+    assert (missing.exit_code, "has no version 9" in missing.stderr) == (3, True)
+
+
+def test_a_run_is_not_found_by_its_logical_date_but_named(cli: Cli, scenario: Scenario) -> None:
+    cli("dags", "trigger", "pair", "--run-id", "mine", "--logical-date", "2026-01-02T00:00:00+00:00")
+
+    assert "a run of this logical date: 'mine'" in cli("runs", "show", "pair", "2026-01-02").stderr
+
+
+def test_a_triggered_run_comes_with_the_next_command_and_its_page(cli: Cli, scenario: Scenario) -> None:
+    said = cli("dags", "trigger", "pair", "--run-id", "a run", PACELINE_WEB_PORT="4321").stdout
+
+    assert "`paceline runs watch pair 'a run'`" in said
+    assert "http://127.0.0.1:4321/dags/pair/runs/a%20run" in said
+
+
+def test_a_connection_is_replaced(cli: Cli, scenario: Scenario) -> None:
+    for host in ("old", "new"):
+        assert cli("connections", "set", "wh", "--conn-uri", f"http://{host}:1").exit_code == 0
+
+    assert cli.json("connections", "get", "wh")["host"] == "new"
+
+
+@pytest.mark.parametrize("conn_type", ["http", "postgres", "redis"])
+def test_a_connection_that_does_not_answer_fails_without_its_password(cli: Cli, scenario: Scenario, conn_type: str) -> None:
+    cli("connections", "set", "away", "--conn-uri", f"{conn_type}://u:secret@127.0.0.1:1/x")
+    done = cli("connections", "test", "away")
+
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Connection away fails at 127.0.0.1:1: ") and "secret" not in done.output
+
+
+def test_a_connection_that_answers_works(cli: Cli, scenario: Scenario) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        cli("connections", "set", "site", "--conn-uri", f"http://{address}")
+        done = cli("connections", "test", "site")
+        named = cli("connections", "test", "other", PACELINE_CONN_OTHER=f"ssh://{address}")
+    odd = cli("connections", "test", "odd", PACELINE_CONN_ODD="aws://")
+    (folder,) = scenario.rows("select split_part(current_setting('unix_socket_directories'), ',', 1)")[0]
+    cli("connections", "set", "wh", "--conn-type", "postgres", "--conn-host", folder.strip(chr(34)), "--conn-login", "postgres",
+        "--conn-port", str(scenario.rows("select current_setting('port')::int")[0][0]), "--conn-schema", "postgres")  # fmt: skip
+    login = cli("connections", "test", "wh")
+
+    assert (done.exit_code, named.exit_code) == (0, 0)
+    assert "The login was not tried." in done.stdout
+    assert (odd.exit_code, "cannot be tried" in odd.stdout) == (1, True)
+    assert (login.exit_code, "accepted the login" in login.stdout) == (0, True), login.output
+
+
+def test_waiting_and_failed_notices_are_listed(cli: Cli, scenario: Scenario) -> None:
+    scenario.schedulers[0].service(Notify).close()
+    scenario.triggered(
+        dag("d", {"a": []}, task={"notify": ("on_failure", "email_failure"), "email": ("a@example.org",)}), run_id="r"
+    )
+    scenario.run_to_end(outcome=lambda _: TaskState.FAILED)
+    assert cli.json("notices", "list", "--failed") == []
+    assert cli.json("notices", "list", "--dag", "pair") == []
+
+    (callback,) = transact(scenario.engine, notices.claim, "s", emails=False, lease_s=60, limit=20)
+    transact(scenario.engine, notices.end, callback.id, "s", error="ValueError: no such channel")
+
+    (failed,) = cli.json("notices", "list", "--failed", "--dag", "d")
+    assert (failed["kind"], failed["error"]) == ("on_failure", "ValueError: no such channel")
+    (waiting,) = cli.json("notices", "list")
+    names = ("kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "attempts")
+    assert [waiting[name] for name in names] == ["email_failure", "d", "r", "a", -1, 1, 0]
+    assert "ValueError: no such channel" in cli("notices", "list", "--failed", COLUMNS="200").output
+    assert cli("notices", "list", "--dag", "nobody").exit_code == 3
+
+
+def test_broken_rows_are_named_until_they_are_repaired(cli: Cli, scenario: Scenario) -> None:
+    assert cli("doctor", "--deep").exit_code == 0
+    scenario.trigger("pair", run_id="one")
+    scenario.turn()
+    (message,) = scenario.messages()
+    scenario.claim(message)
+    scenario.sql("update task_instance set worker = 'nobody', started_at = now() - interval '1 hour' where state = 'running'")
+
+    shown = cli("doctor", "--deep")
+    assert shown.exit_code == 1
+    assert "running with worker nobody" in shown.stdout
+    assert "clear or mark" in shown.stderr
+    report = json.loads(cli("doctor", "--deep", "--json").stdout)
+    (broken,) = report["broken"]
+    named = (broken["invariant"], broken["dag_id"], broken["run_id"], broken["task_id"], broken["map_index"])
+    assert named == ("dead worker", "pair", "one", "first", -1)
+    assert broken["what"] == "running with worker nobody, which is lost or never existed"
+    assert broken["since"] is not None
+
+    tools = Tools(scenario.engine, scenario.settings, scenario.broker)
+    assert repair(tools, invariants.find(tools)) == []
+    assert json.loads(cli("doctor", "--deep", "--json").stdout) == {"ok": True, "broken": []}
+    assert cli("doctor", "--deep").exit_code == 0
+    scenario.run_to_end()
+
+
+FLIGHTS, WEATHER = Asset("flights", "s3://lake/flights"), Asset("weather", "s3://lake/weather")
+
+
+def test_the_next_runs_of_a_schedule(cli: Cli, scenario: Scenario) -> None:
+    table = timetable.CronInterval("0 0 1 1 *")
+    start = datetime(2040, 1, 1, tzinfo=UTC)
+    scenario.add(chain("yearly", 1, schedule=table.to_spec(), start_date=start.isoformat(), end_date="2042-06-01T00:00:00+00:00"))
+
+    before = cli.json("dags", "next", "yearly", "--count", "5")
+    scenario.turn()
+
+    assert [row["logical_date"][:10] for row in before] == ["2040-01-01", "2041-01-01", "2042-01-01"]
+    assert [row["run_after"][:10] for row in before] == ["2041-01-01", "2042-01-01", "2043-01-01"]
+    assert cli.json("dags", "next", "yearly", "--count", "5") == before
+    assert len(cli.json("dags", "next", "yearly")) == 1
+
+
+def test_a_schedule_that_makes_no_run_is_reported(cli: Cli, scenario: Scenario) -> None:
+    assert cli.json("dags", "next", "pair") == []
+    assert "creates no further runs" in cli("dags", "next", "pair").stderr
+    assert cli("dags", "next", "nobody").exit_code == 3
+
+
+def test_a_schedule_of_assets_is_shown_and_updated(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("user", 1, schedule=timetable.WhenUpdated(FLIGHTS & WEATHER).to_spec()))
+    assert cli.json("dags", "show", "user")["schedule"] == "on flights and weather"
+    assert {row["dag_id"]: row["schedule"] for row in cli.json("dags", "list")}["user"] == "on flights and weather"
+
+    event = cli.json("assets", "update", "s3://lake/flights", "--extra", '{"rows": 7}')
+    assert (event["uri"], event["extra"], event["created_by"]) == ("s3://lake/flights", {"rows": 7}, "cli")
+    assert "is updated" in cli("assets", "update", "weather").stdout
+    scenario.run_to_end()
+
+    assert [run["run_type"] for run in cli.json("runs", "list", "--dag", "user")] == ["asset_triggered"]
+    listed = cli.json("assets", "list")
+    assert [(row["name"], row["waited_for_by"], row["updated_at"] is not None) for row in listed] == [
+        ("flights", ["user"], True),
+        ("weather", ["user"], True),
+    ]
+    assert "s3://lake/flights" in cli("assets", "list").stdout
+
+
+def test_a_partition_is_given_to_a_run_and_to_an_update(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("user", 1, schedule=PartitionedAssetTimetable(assets=FLIGHTS).to_spec()))
+
+    assert cli("dags", "trigger", "pair", "--run-id", "mine", "--partition", "eu").exit_code == 0
+    assert cli("assets", "update", "flights", "--partition", "us").exit_code == 0
+    scenario.run_to_end()
+
+    assert scenario.rows("select dag_id, partition_key from dag_run order by id") == [("pair", "eu"), ("user", "us")]
+    refused = cli("dags", "trigger", "pair", "--partition", "x" * 251)
+    assert refused.exit_code != 0 and "partition key must have 1 to 250" in refused.stderr
+
+
+def test_an_asset_that_nothing_names_is_refused(cli: Cli, scenario: Scenario) -> None:
+    done = cli("assets", "update", "s3://nowhere")
+
+    assert done.exit_code == 3
+    assert "No DAG uses the asset 's3://nowhere'; `paceline assets list` lists all." in done.stderr
+
+
+def test_an_unreadable_schedule_hides_no_other_dag(cli: Cli, scenario: Scenario) -> None:
+    scenario.add(chain("odd", 1, schedule={"kind": "from the future"}))
+
+    listed = {row["dag_id"]: row["schedule"] for row in cli.json("dags", "list")}
+
+    assert listed == {"odd": "not understood: {'kind': 'from the future'}", "pair": "never, only by hand"}

@@ -1,4 +1,4 @@
-"""A bad DAG file costs one child process and becomes an import error; the good file beside it is stored."""
+"""A bad DAG file costs one child process and becomes an import error; the others load, also with Airflow's modules."""
 
 import os
 import subprocess
@@ -10,6 +10,11 @@ import psutil
 import pytest
 from support.processes import is_running
 from support.waiting import eventually
+
+from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.callback_host import CallbackHost
+from scheduler.dagfiles.parser import Parser
+from scheduler.settings import Settings
 
 from .conftest import Files
 
@@ -24,7 +29,6 @@ with DAG("good", schedule="@daily"):
     one()
 """
 MARK = "# a dag of the scheduler\n"
-
 BAD = {
     "syntax error": ("x = 1\ndef broken(:\n", 3, "SyntaxError: invalid syntax"),
     "raises": ("def f():\n    return 1 / 0\n\nf()\n", 3, "ZeroDivisionError: division by zero"),
@@ -229,3 +233,60 @@ def test_an_unreadable_file_is_an_import_error(files: Files) -> None:
     files.read_all(files.manager())
 
     assert files.errors()["locked.py"][1] == "The file cannot be read: Permission denied."
+
+
+SOURCE = """\
+from airflow import DAG
+from airflow.operators.dummy import DummyOperator
+
+with DAG("old", schedule_interval="@daily", on_failure_callback=print):
+    DummyOperator(task_id="a")
+"""
+
+
+def settings_of(folder: Path, *, airflow_imports: bool) -> Settings:
+    (folder / "dags").mkdir()
+    (folder / "dags" / "d.py").write_text(SOURCE)
+    return Settings.load(
+        {
+            "PACELINE_HOME": str(folder / "home"),
+            "PACELINE_DAGS_FOLDER": str(folder / "dags"),
+            "PACELINE_CORE_AIRFLOW_IMPORTS": str(airflow_imports).lower(),
+        }
+    )
+
+
+def parsed(settings: Settings) -> Answer:
+    parser = Parser(settings)
+    try:
+        parser.submit(["d.py"])
+        while not (answers := parser.collect()):
+            assert parser.wait(30)
+        return answers[0]
+    finally:
+        parser.stop()
+
+
+def test_the_parser_answers_them_if_they_are_on(tmp_path: Path) -> None:
+    answer = parsed(settings_of(tmp_path, airflow_imports=True))
+
+    assert (answer.problem, [row.dag_id for row in answer.dags]) == (None, ["old"])
+
+
+def test_they_are_off_by_default(tmp_path: Path) -> None:
+    answer = parsed(settings_of(tmp_path, airflow_imports=False))
+
+    assert answer.problem is not None
+    assert answer.problem.message.splitlines()[:2] == [
+        "Correct these imports:",
+        "line 1: Airflow is not installed; write `from paceline import DAG`.",
+    ]
+
+
+def test_callbacks_run_in_such_a_file(tmp_path: Path) -> None:
+    host = CallbackHost(settings_of(tmp_path, airflow_imports=True))
+    try:
+        assert host.open("d.py", str(tmp_path / "log")) is None
+        host.close()
+    finally:
+        host.kill()

@@ -1,14 +1,22 @@
-"""The plan service: which runs are created, when, and by how many schedulers."""
+"""The plan service: which runs are created, when, by how many schedulers, and within which limits."""
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.scenario import Scenario, chain
+from support.waiting import eventually
 
+from paceline.authoring import timetable
+from paceline.authoring.timetables.trivial import CONTINUOUS_PERIOD
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.services.plan import Plan
+from scheduler.services.promote import Promote
+from scheduler.store.dags import dags, schedules
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
+from scheduler.store.runs import manual_runs
 
 HOURLY = {"kind": "cron", "expression": "0 * * * *", "timezone": "UTC"}
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -147,3 +155,241 @@ def test_a_second_run_of_the_same_id_is_refused(scenario: Scenario) -> None:
 
     with pytest.raises(ConflictError, match="already has a run with run ID 'one'"):
         scenario.trigger("c", run_id="one")
+
+
+HOUR = timedelta(hours=1)
+
+
+def runs_at(scenario: Scenario, now: datetime) -> list[str]:
+    return [made.run_id for made in Plan(scenario.engine, scenario.settings, Versions()).plan(now).runs]
+
+
+def other_run(scenario: Scenario, run_type: str, state: str = "running", *, backfill: bool = False) -> int:
+    """A run of another kind, as its own service makes it."""
+    with scenario.engine.begin() as connection:
+        version = connection.exec_driver_sql("select version_id from dag where dag_id = 'c'").scalar_one()
+        backfill_id = None
+        if backfill:
+            backfill_id = connection.exec_driver_sql(
+                "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess)"
+                " values ('c', %s, now(), now(), 1, 'none') returning id",
+                (version,),
+            ).scalar_one()
+        found: int = connection.exec_driver_sql(
+            "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after, started_at, backfill_id)"
+            " values ('c', %s, %s, %s, %s, now(), now(), %s) returning id",
+            (f"{run_type}__1", run_type, state, version, backfill_id),
+        ).scalar_one()
+        return found
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+@pytest.mark.parametrize("run_type", ["manual", "asset_triggered", "backfill"])
+def test_every_open_run_counts_towards_the_limit_but_those_of_backfills(scenario: Scenario, run_type: str, state: str) -> None:
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
+    other = other_run(scenario, run_type, state, backfill=run_type == "backfill")
+
+    planned = runs_at(scenario, START)
+
+    assert planned == (["scheduled__2026-03-01T00:00:00+00:00"] if run_type == "backfill" else [])
+    scenario.sql("update dag_run set state = 'success', ended_at = now() where id = %s", other)
+    runs_at(scenario, START)
+    assert scenario.scheduled_dates() == [START]
+
+
+@pytest.mark.parametrize("last", ["scheduled", "manual", "asset_triggered", "backfill"])
+def test_with_max_active_runs_1_the_next_run_starts_within_two_turns_of_the_end_of_any(scenario: Scenario, last: str) -> None:
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1, catchup=True)))
+    if last == "scheduled":
+        scenario.turn()
+    else:
+        scenario.trigger("c")
+        scenario.sql("update dag_run set run_type = %s, logical_date = null", last)
+    scenario.turn()
+    before = scenario.rows("select id from dag_run where state = 'running'")
+    assert len(before) == 1
+
+    assert scenario.work() == 1
+    # Only services that the end makes due run; the slow poll is not needed.
+    scenario.schedulers[0].timers["promote"].due_at = 0.0
+    for timer in scenario.schedulers[0].timers.values():
+        timer.due_at = 0.0 if timer is scenario.schedulers[0].timers["promote"] else float("inf")
+    scenario.schedulers[0].service(Promote).hints = {before[0][0]: 5}
+    for _ in range(3):
+        scenario.turn(poll=False)
+
+    after = scenario.rows("select id, run_type from dag_run where state = 'running'")
+    assert len(after) == 1 and after[0][0] > before[0][0] and after[0][1] == "scheduled"
+
+
+def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True, max_active_runs=2)))
+    for number in range(60):
+        run = scenario.trigger("c", logical_date=START + number * HOUR)
+        scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now() where id = %s", run)
+
+    runs_at(scenario, START + timedelta(days=10))
+
+    assert scenario.scheduled_dates() == [START + 60 * HOUR, START + 61 * HOUR]
+
+
+def test_without_catchup_a_dag_that_was_paused_gets_only_the_newest_run(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly()))
+    runs_at(scenario, START)
+    transact(scenario.engine, dags.pause, "c")
+    assert runs_at(scenario, START + 5 * HOUR) == []
+    transact(scenario.engine, dags.unpause, "c")
+
+    runs_at(scenario, START + 9 * HOUR)
+
+    assert scenario.scheduled_dates() == [START, START + 9 * HOUR]
+
+
+def test_with_catchup_a_dag_that_was_paused_gets_its_missed_runs(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True)))
+    runs_at(scenario, START)
+    transact(scenario.engine, dags.pause, "c")
+    runs_at(scenario, START + 2 * HOUR)
+    transact(scenario.engine, dags.unpause, "c")
+
+    runs_at(scenario, START + 3 * HOUR)
+
+    assert scenario.scheduled_dates() == [START + number * HOUR for number in range(4)]
+
+
+def test_a_run_of_a_data_interval_comes_when_it_is_over(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
+
+    assert runs_at(scenario, START + HOUR - timedelta(seconds=1)) == []
+    assert runs_at(scenario, START + HOUR) == ["scheduled__2026-03-01T00:00:00+00:00"]
+    assert scenario.rows("select data_interval_start, data_interval_end, run_after from dag_run") == [
+        (START, START + HOUR, START + HOUR)
+    ]
+
+
+def test_an_edit_from_hourly_to_daily_intervals_makes_the_next_day(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec(), catchup=True)))
+    runs_at(scenario, START + 13 * HOUR)
+    scenario.sql("update dag_run set state = 'success', ended_at = now(), started_at = now()")
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 0 * * *").to_spec(), catchup=True)))
+
+    for hours in range(14, 60):
+        runs_at(scenario, START + hours * HOUR)
+
+    assert scenario.scheduled_dates()[13:] == [START + timedelta(days=1)]
+
+
+def test_end_date_ends_the_schedule(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(catchup=True, end_date=(START + 2 * HOUR).isoformat())))
+
+    for hours in range(6):
+        runs_at(scenario, START + hours * HOUR)
+
+    assert scenario.scheduled_dates() == [START, START + HOUR, START + 2 * HOUR]
+    assert scenario.rows("select next_run_after from dag_schedule") == [(None,)]
+
+
+def test_a_dag_that_takes_no_scheduled_runs_gets_none(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(allowed_run_types=("manual", "backfill"))))
+
+    assert runs_at(scenario, START + HOUR) == []
+
+
+def test_a_continuous_dag_runs_again_once_its_run_has_ended_but_does_not_spin(scenario: Scenario) -> None:
+    """A run that ends at once is followed by the next one after CONTINUOUS_PERIOD: the schedulers have other DAGs too."""
+    schedule = timetable.Continuous().to_spec()
+    scenario.add(chain("c", 2, schedule=schedule, start_date=START.isoformat(), max_active_runs=1))
+    now = START + HOUR
+
+    for took in (HOUR, HOUR, timedelta(seconds=1), timedelta(0)):
+        assert len(runs_at(scenario, now)) == 1
+        assert runs_at(scenario, now + HOUR) == [], "the run goes on"
+        scenario.sql("update dag_run set state = 'success', started_at = coalesce(started_at, now()), ended_at = now()")
+        ended = now + took
+        now = max(ended, now + CONTINUOUS_PERIOD)
+        assert now == ended or runs_at(scenario, ended) == [] == runs_at(scenario, now - timedelta(milliseconds=1))
+    assert len(runs_at(scenario, now)) == 1
+
+    rows = scenario.rows("select data_interval_start, data_interval_end from dag_run order by id")
+    assert len(rows) == 5
+    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
+    assert rows[0][0] == START
+    assert scenario.rows("select count(distinct logical_date) from dag_run") == [(len(rows),)]
+
+
+def test_a_manual_run_between_takes_the_place_of_a_continuous_run(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, schedule=timetable.Continuous().to_spec(), start_date=START.isoformat(), max_active_runs=1))
+    manual = transact(scenario.engine, manual_runs.trigger, "c").id
+
+    scenario.turn()
+    assert scenario.rows("select id from dag_run") == [(manual,)]
+    scenario.work()
+    scenario.turn()
+    scenario.turn()
+
+    assert scenario.rows("select run_type from dag_run where state = 'running'") == [("scheduled",)]
+
+
+def test_a_manual_run_covers_the_last_complete_interval(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
+
+    scenario.trigger("c", logical_date=START + timedelta(minutes=90))
+
+    assert scenario.rows("select logical_date, data_interval_start, data_interval_end from dag_run") == [
+        (START + timedelta(minutes=90), START, START + HOUR)
+    ]
+
+
+def test_a_dag_that_takes_no_manual_runs_refuses_them(scenario: Scenario) -> None:
+    scenario.add(chain("c", 1, **hourly(allowed_run_types=("scheduled", "backfill"))))
+
+    with pytest.raises(PacelineError, match="takes no manual runs: its allowed_run_types are scheduled, backfill"):
+        scenario.trigger("c")
+    assert runs_at(scenario, START) == ["scheduled__2026-03-01T00:00:00+00:00"]
+
+
+#: Under row-level security, a reader of the table dag waits in the middle of the statement until the test releases a lock.
+PAUSE = """
+create function pause() returns boolean language plpgsql as $$ begin
+    perform pg_advisory_lock_shared(4711);
+    perform pg_advisory_unlock_shared(4711);
+    return true;
+end $$;
+alter table dag enable row level security;
+create policy paused on dag using (pause());
+grant select, update on all tables in schema public to pg_read_all_data;
+"""
+WAITS = "select count(*) from pg_stat_activity where wait_event = 'advisory' and datname = current_database()"
+
+
+def test_free_runs_are_counted_after_the_lock_is_held(scenario: Scenario) -> None:
+    """A scheduler that reads slowly does not overlook the run that another makes meanwhile."""
+    scenario.add(chain("c", 1, **hourly(max_active_runs=1)))
+    scenario.sql(PAUSE)
+    slow, quick, gate = (scenario.engine.connect() for _ in range(3))
+    found: list[schedules.Due | None] = []
+    try:
+        gate.exec_driver_sql("select pg_advisory_lock(4711)")
+        slow.exec_driver_sql("set role pg_read_all_data")
+        reading = threading.Thread(target=lambda: found.append(schedules.lock(slow, "c")))
+        reading.start()
+        eventually(lambda: gate.exec_driver_sql(WAITS).scalar_one() == 1)
+
+        other = schedules.lock(quick, "c")
+        if other is not None and other.free_runs > 0:
+            quick.exec_driver_sql(
+                "insert into dag_run (dag_id, run_id, run_type, state, version_id, run_after)"
+                " values ('c', 'theirs', 'manual', 'queued', %s, now())",
+                (other.version_id,),
+            )
+        quick.commit()
+        gate.exec_driver_sql("select pg_advisory_unlock(4711)")
+        reading.join(20)
+    finally:
+        for connection in (slow, quick, gate):
+            connection.close()
+
+    (mine,) = found
+    open_runs = scenario.rows("select count(*) from dag_run")[0][0]
+    assert mine is not None
+    assert mine.free_runs == 1 - open_runs

@@ -1,10 +1,24 @@
-"""The queue service: pools, priorities, limits, windows and dispatch."""
+"""The queue service: pools, priorities, limits, windows, dispatch, its cost, and its report for Flower."""
 
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
+from math import inf
 
-from support.scenario import Scenario, chain, wide
+import pytest
+from sqlalchemy import event
+from support.scenario import Scenario, chain, dag, wide
 
+from scheduler.deciding.limits import RUN
+from scheduler.messaging import publisher
 from scheduler.messaging.publisher import broker_lists
+from scheduler.services import queue_report
+from scheduler.services.promote import Promote
+from scheduler.services.queue import Queue
+from scheduler.store.db.database import transact
+from scheduler.store.queueing import capacity
+from scheduler.store.queueing.capacity import UsedPlaces
+from workers.flower.queues import read_report
 
 
 def queued(scenario: Scenario, dag_id: str) -> int:
@@ -148,3 +162,92 @@ def test_a_message_has_a_readable_name_in_flower(scenario: Scenario) -> None:
     assert (message["headers"]["shadow"], message["headers"]["argsrepr"]) == ("dag_a.t000", "run-1")
     assert message["headers"]["id"] == row[1]
     assert json.loads(base64.b64decode(message["body"]))[0] == list(row)
+
+
+#: Locks of pools, `parallelism` and runs, two counts, the line and the rest of it, the update, whether slots are passed on; then
+#: the stamp with its setting.
+MOST_STATEMENTS = 11
+
+
+def statements_of_a_pass(scenario: Scenario) -> Counter[str]:
+    queries: Counter[str] = Counter()
+    with scenario.engine.connect():
+        pass  # the settings of a new connection are not counted
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        queries[" ".join(statement.split())[:60]] += 1
+
+    event.listen(scenario.engine, "before_cursor_execute", note)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.services.queue.READ_PARKED_S", inf)  # one more statement a second
+        scenario.schedulers[0].service(Queue).queue()
+    event.remove(scenario.engine, "before_cursor_execute", note)
+    return queries
+
+
+def test_a_pass_that_fills_a_queue_sends_few_queries(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"prefetch_window": 8})
+    scenario.triggered(dag("w", {f"t{number:03}": [] for number in range(300)}))
+    scenario.schedulers[0].service(Promote).examiner.examine()
+
+    queries = statements_of_a_pass(scenario)
+
+    assert scenario.rows("select count(*) from task_instance where state = 'queued'") == [(72,)]
+    assert queries.total() <= MOST_STATEMENTS, queries
+
+
+def test_a_pass_with_nothing_to_do_sends_one_query(scenario: Scenario) -> None:
+    assert statements_of_a_pass(scenario).total() == 1
+
+
+def test_a_count_includes_only_the_requested_runs(scenario: Scenario) -> None:
+    scenario.add(dag("d", {"a": [], "b": []}, max_active_tasks=7, max_active_runs=20))
+    for number in range(20):
+        scenario.trigger("d", run_id=f"r{number}")
+    scenario.turn()
+    (first, *_), one = scenario.rows("select id from dag_run order by id")[0], "default_pool"
+
+    counts = transact(scenario.engine, capacity.count, [first, 2**40], alive_s=60)
+
+    assert counts.used == [UsedPlaces(one, "default", 40, 40)]
+    assert (counts.active, counts.most) == ({(RUN, first): 2}, {(RUN, first): 7})
+
+
+def test_a_pass_excludes_runs_that_were_full_before_its_limit(make_scenario: Callable[..., Scenario]) -> None:
+    scenario = make_scenario(scheduler={"max_tis_per_query": 4, "prefetch_window": 4})
+    scenario.pool("p", 8)
+    scenario.add(
+        dag("full", {f"t{number}": [] for number in range(9)}, max_active_tasks=1, task={"pool": "p", "priority_weight": 2})
+    )
+    scenario.add(dag("other", {f"t{number}": [] for number in range(2)}, task={"pool": "p"}))
+    run = scenario.trigger("full")
+    scenario.turn()
+    scenario.trigger("other")
+    scenario.schedulers[0].service(Promote).examiner.examine()
+
+    queries = statements_of_a_pass(scenario)
+
+    queued = "select dag_run_id = %s, count(*) from task_instance where state = 'queued' group by 1 order by 1"
+    assert scenario.rows(queued, run) == [(False, 2), (True, 1)]
+    (lines,) = (times for statement, times in queries.items() if statement.startswith("select w.* from unnest"))
+    assert lines == 1
+
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def reporter(scenario: Scenario) -> queue_report.QueueReport:
+    return queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
+
+
+def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
+    scenario.start(chain("d", 1, task={"queue": "q"}))
+    scenario.broker.delete(queue_report.KEY, queue_report.LOCK_KEY)
+
+    assert [reporter(scenario).write(NOW), reporter(scenario).write(NOW)] == [True, False]
+
+    found = read_report(scenario.broker)
+    assert found is not None and found["at"] == NOW.isoformat()
+    rows = {row["queue"]: row for row in found["queues"]}
+    assert (rows["q"]["queued"], rows["q"]["workers"], rows["default"]["worker_names"]) == (1, 0, ["w"])
+    assert publisher.lengths(scenario.broker, ["q", "none"]) == {"q": 1, "none": 0}

@@ -25,14 +25,14 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "Flower has no database URL": [
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_has_no_secrets_of_other_processes")
     ],
-    "or change what it has audited": [(f"{REAL}/api/test_process.py", "test_the_role_of_web_processes_may_do_no_more")],
+    "or change what it has audited": [(f"{REAL}/api/test_web.py", "test_the_role_of_web_processes_may_do_no_more")],
     "`paceline db grant-worker`, nothing else": [
         (f"{REAL}/embedded/test_stack.py", "test_the_environment_of_each_process_has_no_secrets_of_other_processes"),
         ("tests/compose/test_front_matter.py", "test_each_service_gets_the_passwords_that_it_needs_and_no_others"),
     ],
     "keeps no process from starting": [
         (
-            f"{REAL}/security/test_hostile_rows.py",
+            f"{REAL}/security/test_found_by_fuzzing.py",
             "test_after_hostile_writes_of_a_worker_processes_start_runs_continue_and_commands_print_one_sentence",
         )
     ],
@@ -95,11 +95,11 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "all processes it started are killed": [
         (f"{REAL}/dagfiles/test_process_tree.py", "test_a_process_that_leaves_its_group_and_session_ends_with_the_file"),
         (f"{REAL}/dagfiles/test_process_tree.py", "test_the_scheduler_ends_the_children_of_a_killed_template_process"),
-        (f"{REAL}/services/test_hostile_callbacks.py", "test_processes_that_a_callback_leaves_behind_end_with_its_file"),
+        (f"{REAL}/services/test_notice_failures.py", "test_processes_that_a_callback_leaves_behind_end_with_its_file"),
     ],
     "or the failure of that callback": [
         (
-            f"{REAL}/services/test_hostile_callbacks.py",
+            f"{REAL}/services/test_notice_failures.py",
             "test_each_is_the_failure_of_its_callback_and_a_good_callback_is_called_once",
         )
     ],
@@ -159,8 +159,8 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{UNIT}/authoring/test_templates.py", "test_a_template_reaches_nothing_that_it_is_not_given")
     ],
     "No command may print a traceback": [
-        (f"{REAL}/security/test_fuzz.py", "test_nothing_but_a_sentence_comes_of"),
-        (f"{REAL}/security/test_fuzz.py", "test_processes_survive_and_work_with_any_garbage_in_redis"),
+        (f"{REAL}/security/test_found_by_fuzzing.py", "test_nothing_but_a_sentence_comes_of"),
+        (f"{REAL}/security/test_found_by_fuzzing.py", "test_processes_survive_and_work_with_any_garbage_in_redis"),
     ],
     "A worker drops everything else": [(MESSAGES, "test_each_is_refused_before_celery_sees_it")],
     "so the claim finds nothing": [(MESSAGES, "test_a_good_message_for_nothing_is_dropped_by_the_claim")],
