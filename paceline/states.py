@@ -1,4 +1,4 @@
-"""States, the ONE table of transitions (from, to, actor), and the records that deciding and the store exchange.
+"""States, the ONE table of transitions (from, to, actor, statement), and the records that deciding and the store exchange.
 
 The database constraints, the chart in docs/reference/states.md and the test of every pair of states are views of this file.
 """
@@ -125,6 +125,8 @@ class Transition:
     source: TaskState
     target: TaskState
     actor: Actor
+    #: The file of scheduler/store/moves with the statement that makes it.
+    statement: str
     reason: str
 
 
@@ -178,34 +180,36 @@ class Before:
     earlier: Mapping[str, "Before"] = field(default_factory=dict)
 
 
-def _moves(actor: Actor, sources: str, targets: str, reason: str) -> list[Transition]:
+def _moves(actor: Actor, statement: str, sources: str, targets: str, reason: str) -> list[Transition]:
     pairs = [(S(source), S(target)) for source in sources.split() for target in targets.split()]
-    return [Transition(source, target, actor, reason) for source, target in pairs if source is not target]
+    return [Transition(source, target, actor, statement, reason) for source, target in pairs if source is not target]
 
 
 TRANSITIONS: tuple[Transition, ...] = (
-    *_moves(Actor.SCHEDULER, "none", "scheduled", "its trigger rule is met"),
-    *_moves(Actor.SCHEDULER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
-    *_moves(Actor.SCHEDULER, "up_for_retry up_for_reschedule", "scheduled", "its delay is over"),
-    *_moves(Actor.SCHEDULER, "deferred", "scheduled", "its trigger did not fire in time"),
-    *_moves(Actor.SCHEDULER, "scheduled", "queued", "its pool and all its limits have capacity"),
-    *_moves(Actor.SCHEDULER, "running", "up_for_retry failed", "its worker is lost"),
-    *_moves(Actor.SCHEDULER, "running", "shutdown", "its run ended early: dagrun_timeout, fail_fast"),
-    *_moves(Actor.SCHEDULER, _IDLE, "skipped", "its run ended early: dagrun_timeout, fail_fast"),
-    *_moves(Actor.SCHEDULER, "shutdown", "none success failed skipped", "its worker is lost: the requested state"),
-    *_moves(Actor.SCHEDULER, f"none {_IDLE} {_ENDED}", "removed", "the new DAG version of the run has no such task"),
-    *_moves(Actor.SCHEDULER, "removed", "none", "the task came back"),
-    *_moves(Actor.FOLLOWER, "none", "scheduled", "its trigger rule is met"),
-    *_moves(Actor.FOLLOWER, "none", "queued", "its trigger rule is met and it takes over the slots of the upstream task"),
-    *_moves(Actor.FOLLOWER, "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
-    *_moves(Actor.FOLLOWER, "scheduled", "queued", "it ranks first and takes over the slots of a task of its run that ended"),
-    *_moves(Actor.FOLLOWER, "none scheduled", "running", "the same, in the process of the task that ended"),
-    *_moves(Actor.WORKER, "queued", "running", "claimed"),
-    *_moves(Actor.WORKER, "running", "success failed skipped up_for_retry", "the outcome of the try"),
-    *_moves(Actor.WORKER, "running", "up_for_reschedule deferred", "it waits without occupying a worker"),
-    *_moves(Actor.WORKER, "shutdown", "none success failed skipped", "stopped: the requested state"),
-    *_moves(Actor.WAITER, "deferred", "scheduled", "its trigger fired"),
-    *_moves(Actor.PERSON, f"{_IDLE} {_ENDED}", "none", "cleared"),
-    *_moves(Actor.PERSON, f"none {_IDLE} {_ENDED}", "success failed skipped", "marked"),
-    *_moves(Actor.PERSON, "running", "shutdown", "cleared or marked: the worker stops it first"),
+    *_moves(Actor.SCHEDULER, "decide", "none", "scheduled", "its trigger rule is met"),
+    *_moves(Actor.SCHEDULER, "decide", "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
+    *_moves(Actor.SCHEDULER, "expand", "none", "skipped", "it is mapped, and there is nothing to map over"),
+    *_moves(Actor.SCHEDULER, "due", "up_for_retry up_for_reschedule", "scheduled", "its delay is over"),
+    *_moves(Actor.SCHEDULER, "due", "deferred", "scheduled", "its trigger did not fire in time"),
+    *_moves(Actor.SCHEDULER, "queue", "scheduled", "queued", "its pool and all its limits have capacity"),
+    *_moves(Actor.SCHEDULER, "lose", "running", "up_for_retry failed", "its worker is lost"),
+    *_moves(Actor.SCHEDULER, "stop", "running", "shutdown", "its run ended early: dagrun_timeout, fail_fast"),
+    *_moves(Actor.SCHEDULER, "stop", f"none {_IDLE}", "skipped", "its run ended early: fail_fast"),
+    *_moves(Actor.SCHEDULER, "mark", f"none {_IDLE}", "skipped", "its run ended early: dagrun_timeout"),
+    *_moves(Actor.SCHEDULER, "stop", "shutdown", "none success failed skipped", "its worker is lost: the requested state"),
+    *_moves(Actor.SCHEDULER, "fit", f"none {_IDLE} {_ENDED}", "removed", "the new DAG version of the run has no such task"),
+    *_moves(Actor.SCHEDULER, "fit", "removed", "none", "the task came back"),
+    *_moves(Actor.FOLLOWER, "report", "none", "scheduled", "its trigger rule is met"),
+    *_moves(Actor.FOLLOWER, "report", "none", "queued", "its trigger rule is met and it takes over the slots of the upstream task"),
+    *_moves(Actor.FOLLOWER, "report", "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
+    *_moves(Actor.FOLLOWER, "report", "scheduled", "queued", "it is next in line and takes over the slots of a task of its run"),
+    *_moves(Actor.FOLLOWER, "report", "none scheduled", "running", "the same, in the process of the task that ended"),
+    *_moves(Actor.WORKER, "claim", "queued", "running", "claimed"),
+    *_moves(Actor.WORKER, "report", "running", "success failed skipped up_for_retry", "the outcome of the try"),
+    *_moves(Actor.WORKER, "suspend", "running", "up_for_reschedule deferred", "it waits without occupying a worker"),
+    *_moves(Actor.WORKER, "stop", "shutdown", "none success failed skipped", "stopped: the requested state"),
+    *_moves(Actor.WAITER, "fire", "deferred", "scheduled", "its trigger fired"),
+    *_moves(Actor.PERSON, "clear", f"{_IDLE} {_ENDED}", "none", "cleared"),
+    *_moves(Actor.PERSON, "mark", f"none {_IDLE} {_ENDED}", "success failed skipped", "marked"),
+    *_moves(Actor.PERSON, "stop", "running", "shutdown", "cleared or marked: the worker stops it first"),
 )  # fmt: skip

@@ -4,6 +4,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scheduler.messaging import broker_keys
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.settings.model import allowed, environment_names, keys, section_type
+from scheduler.store import moves
 from scheduler.telemetry.catalog import AIRFLOW, CELERY, OWN, Kind, Metric
 
 HELP_WIDTH = 100
@@ -92,25 +94,33 @@ def cli_page() -> str:
 
 
 def states_page() -> str:
-    """Return docs/reference/states.md: the transitions as a chart and as a table."""
-    by_edge: dict[tuple[str, str], dict[str, str]] = {}
+    """Return docs/reference/states.md: the transitions as a chart, and as a table with the statement of each."""
+    by_edge: dict[tuple[str, str], list[states.Transition]] = {}
     for move in states.TRANSITIONS:
-        by_edge.setdefault((move.source.value, move.target.value), {})[move.actor.value] = move.reason
+        by_edge.setdefault((move.source.value, move.target.value), []).append(move)
     lines = [
         "The allowed state transitions of a task instance, with the actor of each. No other transition is possible. The actor",
-        "`follower` is a worker that queues the tasks downstream of its own task.",
+        "`follower` is a worker that queues the tasks downstream of its own task. The statements are in `scheduler/store/moves/`,",
+        "and no other code writes the state of a task instance.",
         "",
     ]
     lines += ["```mermaid", "stateDiagram-v2", "    [*] --> none"]
-    lines += [f"    {source} --> {target} : {', '.join(actors)}" for (source, target), actors in by_edge.items()]
+    for (source, target), of_edge in by_edge.items():
+        lines.append(f"    {source} --> {target} : {', '.join(dict.fromkeys(move.actor.value for move in of_edge))}")
     sources = {source for source, _ in by_edge}
     ends = [state.value for state in states.TaskState if state in states.FINISHED and state.value not in sources]
     reached = {target for _, target in by_edge}
     lines += [f"    {state} --> [*]" for state in ends if state in reached]
-    lines += ["```", "", "| from | to | actor | condition |", "|---|---|---|---|"]
-    for (source, target), actors in by_edge.items():
-        lines += [f"| {source} | {target} | {actor} | {reason} |" for actor, reason in actors.items()]
+    lines += ["```", "", "| from | to | actor | condition | statement |", "|---|---|---|---|---|"]
+    for (source, target), of_edge in by_edge.items():
+        lines += [f"| {source} | {target} | {one.actor} | {one.reason} | {_statement(one.statement)} |" for one in of_edge]
     return _page("States of a task instance", lines)
+
+
+def _statement(name: str) -> str:
+    """The link to the file of a statement, SQL before Python."""
+    kind = "sql" if files(moves).joinpath(f"{name}.sql").is_file() else "py"
+    return f"[{name}.{kind}](../../scheduler/store/moves/{name}.{kind})"
 
 
 def fault_points_page() -> str:

@@ -6,7 +6,7 @@ from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.process import fault_points, measures
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances
+from scheduler.store.moves.queue import stamp_dispatched
 
 
 def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
@@ -20,5 +20,5 @@ def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step:
         measures.count("celery.task_timeout_error", len(messages))
         return False
     fault_points.point(f"{step}.published")
-    transact(engine, instances.stamp_dispatched, messages)
+    transact(engine, stamp_dispatched, messages)
     return True

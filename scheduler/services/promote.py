@@ -23,7 +23,10 @@ from scheduler.settings import Settings
 from scheduler.store.dags.dags import pause_if_failing
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import step, transact
-from scheduler.store.runs import instances, integrity, run_facts, runs, unexpand
+from scheduler.store.moves import due, expand
+from scheduler.store.moves.decide import decide
+from scheduler.store.moves.stop import end_rest
+from scheduler.store.runs import integrity, run_facts, runs, selection
 
 #: The services that may start a run when another one has ended.
 STARTERS = ("plan", "promote", "backfill")
@@ -149,7 +152,7 @@ class _Results:
 
 @step("due", lambda due: due[0])
 def _due(connection: Connection, limit: int) -> tuple[int, float | None]:
-    return instances.due(connection, limit=limit), instances.next_due_s(connection)
+    return due.due(connection, limit=limit), due.next_due_s(connection)
 
 
 def _batches(connection: Connection, ids: Collection[int], versions: Versions) -> list[list[int]]:
@@ -180,7 +183,7 @@ def _examine(
     held = runs.lock(connection, ids)
     if not held:
         return {}
-    states = instances.states_of(connection, held)
+    states = run_facts.states_of(connection, held)
     decided = {
         run: _decide(connection, run, row, states.get(run, {}), versions=versions, settings=settings) for run, row in held.items()
     }
@@ -188,12 +191,12 @@ def _examine(
     failing = {run for run, each in decided.items() if each.dag.fail_fast and _failed(states.get(run, {}))}
     for run in sorted(failing & moves.keys()):
         # `_end` may change rows with lower IDs than the decisions before it, and rows are locked in the order of IDs.
-        instances.lock_open(connection, run)
+        selection.lock_open(connection, run)
     if moves:
-        instances.decide(connection, moves)
+        decide(connection, moves)
     # Decisions that only end task instances may have been the last ones of the run.
     changed = [run for run, each in decided.items() if each.moves and (each.dag.fail_fast or not each.continues)]
-    states |= instances.states_of(connection, changed) if changed else {}
+    states |= run_facts.states_of(connection, changed) if changed else {}
     examined = {}
     for run, each in decided.items():
         ended, more = _end(connection, run, each, states.get(run, {}), fails_fast=run in failing)
@@ -241,12 +244,12 @@ def _decide(
     ):
         integrity.follow_newest(connection, dag_run_id, versions, default_queue=settings.core.default_queue)
         dag = versions.dag(connection, held.newest_id)
-        states = instances.states_of(connection, [dag_run_id]).get(dag_run_id, {})
+        states = run_facts.states_of(connection, [dag_run_id]).get(dag_run_id, {})
     known = run_facts.read(connection, dag, dag_run_id)
     evaluation = evaluate(dag, states, known)
     if evaluation.expand:
         # Several statements follow that create and decide instances: lock all rows first, in one order.
-        instances.lock_open(connection, dag_run_id, only_undecided=True)
+        selection.lock_open(connection, dag_run_id, only_undecided=True)
     while evaluation.expand:
         for no in evaluation.expand:
             states[no] = _expand(connection, dag_run_id, dag, no, states[no], most=settings.core.max_map_length)
@@ -269,8 +272,8 @@ def _end(
         return None, True  # it failed just now: the next examination locks the rows that it ends
     if fails_fast:
         keep = decided.dag.teardowns
-        instances.end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
-        states, continues = instances.states_of(connection, [dag_run_id])[dag_run_id], False
+        end_rest(connection, dag_run_id, running_becomes="failed", reason="fail_fast: another task failed", keep=keep)
+        states, continues = run_facts.states_of(connection, [dag_run_id])[dag_run_id], False
     if continues:
         return None, more
     ended = run_state(
@@ -303,12 +306,12 @@ def _expand(
     keys = expansion.reads(spec)
     count = expansion.size(spec, run_facts.lengths(connection, dag_run_id, dag, keys) if keys else {}, most)
     if isinstance(count, str):
-        instances.decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, count)]})
+        decide(connection, {dag_run_id: [Decision(no, TaskState.UPSTREAM_FAILED, count)]})
         return own | {-1: TaskState.UPSTREAM_FAILED}
     if len(own) > 1:
-        unexpand.expand_again(connection, dag, dag_run_id, no, count)
-        return instances.states_of(connection, [dag_run_id])[dag_run_id][no]
-    instances.expand(connection, dag_run_id, no, count)
+        integrity.expand_again(connection, dag, dag_run_id, no, count)
+        return run_facts.states_of(connection, [dag_run_id])[dag_run_id][no]
+    expand.expand(connection, dag_run_id, no, count)
     return dict.fromkeys(range(count), TaskState.NONE) if count else {-1: TaskState.SKIPPED}
 
 
@@ -330,7 +333,7 @@ class Promote(Service):
     """Examines the runs of its wakeups. Schedulers share the work, see Examiner."""
 
     name = "promote"
-    pending = instances.PENDING
+    pending = due.PENDING
     wakeups = frozenset({"run", "next"})
 
     def __init__(self, engine: Engine, settings: Settings, versions: Versions) -> None:

@@ -21,10 +21,10 @@ from scheduler.services.dispatch import send
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db.database import step, transact
+from scheduler.store.moves.queue import queue
 from scheduler.store.queueing import capacity, parking
 from scheduler.store.queueing.capacity import Counts, Full, Pool
 from scheduler.store.queueing.parking import ParkedTask
-from scheduler.store.runs import instances
 
 #: Bounds, in seconds, of the pause between two passes that only wakeups cause.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.1
@@ -272,7 +272,7 @@ def _round(
     chosen.held_elsewhere |= len(ours) < len(batch) or left_to_others
     picked = select(ours, usable, limit=left, reserve=reserve)
     if picked:
-        queued = instances.queue(connection, [instance.id for instance in picked], scheduler_id)
+        queued = queue(connection, [instance.id for instance in picked], scheduler_id)
         chosen.lost |= len(queued) < len(picked)
         chosen.messages += queued
         # A task instance that a worker took in the meantime has the place of the task that ended there. This place stays free.

@@ -19,7 +19,7 @@ from scheduler.services.dispatch import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances
+from scheduler.store.moves.queue import dispatch_again, queued_longer_than
 from scheduler.store.upkeep import processes, retention
 from scheduler.store.worker import crashes
 
@@ -175,10 +175,10 @@ class Rescue(TimedService):
 
 def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:
     """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
-    return instances.dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
+    return dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
 
 
 def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: int) -> list[Message]:
     if not crashes.settled(connection, seconds=settled_s):
         return []
-    return instances.queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)
+    return queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)

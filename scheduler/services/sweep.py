@@ -21,7 +21,7 @@ from scheduler.services.service import Result, Service
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances, run_facts, runs
+from scheduler.store.runs import run_facts, runs
 
 #: The end of a task becomes visible at commit. If the commit takes longer than this, only the oldest-first examination finds it.
 LATE = timedelta(seconds=5)
@@ -98,7 +98,7 @@ def _check(connection: Connection, versions: Versions, run_ids: Sequence[int]) -
         left -= len(dags[run].tasks)
         if left <= 0:
             break
-    states = instances.states_of(connection, dags) if dags else {}
+    states = run_facts.states_of(connection, dags) if dags else {}
     open_runs += [run for run, dag in dags.items() if _is_open(connection, run, dag, states.get(run, {}))]
     return _Checked([*done, *dags], open_runs, sum(len(of_task) for of_run in states.values() for of_task in of_run.values()))
 

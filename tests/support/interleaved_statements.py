@@ -16,11 +16,12 @@ from scheduler.services.timeouts import Timeouts
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
-from scheduler.store.runs import deadlines, instances
+from scheduler.store.moves.fire import Fired, fire
+from scheduler.store.moves.queue import dispatch_again
+from scheduler.store.runs import deadlines
 from scheduler.store.upkeep import notices, processes, retention
-from scheduler.store.worker import deferrals, dispatches, xcoms
+from scheduler.store.worker import dispatches, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace
-from scheduler.store.worker.deferrals import Fired
 from support.interleavings import Interleaving
 from support.run_actions import ALL, clear_, mark_, running
 from support.scenario import dag
@@ -129,7 +130,7 @@ def _fire(one: Interleaving) -> Callable[[], Any]:
     ending = Ending(S.DEFERRED, delay_s=60, deferral=Deferral(classpath="x.Y", kwargs={}))
     assert one.scenario.follower.report(claim, ending).is_stored
     fired = Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})
-    return lambda: transact(one.scenario.engine, deferrals.fire, [fired])
+    return lambda: transact(one.scenario.engine, fire, [fired])
 
 
 def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[], Any]]:
@@ -150,7 +151,7 @@ def _turn(one: Interleaving) -> Callable[[], Any]:
 
     def turn() -> None:
         one.scenario.turn()
-        transact(one.scenario.engine, instances.dispatch_again)
+        transact(one.scenario.engine, dispatch_again)
 
     return turn
 

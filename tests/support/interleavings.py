@@ -18,11 +18,11 @@ from scheduler.store.actions import delete, mark
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances, integrity
+from scheduler.store.moves.fire import Fired, fire
+from scheduler.store.moves.queue import dispatch_again
+from scheduler.store.runs import integrity
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
-from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.hot_path import HotPath
 from support.run_actions import ALL, clear_, mark_
 from support.scenario import Scenario, dag
@@ -168,10 +168,10 @@ class Interleaving:
             transact(scenario.engine, processes.fail_lost, ti_id, dispatch_id, "its process ended", at_once=True)
         scenario.hot.worker_id = processes.register(scenario.engine, kind="worker", name="w2", host="h", pid=2, queues=["default"])
         scenario.worker_id = scenario.hot.worker_id
-        transact(scenario.engine, instances.dispatch_again)
+        transact(scenario.engine, dispatch_again)
         scenario.sql("update deferral set waiter = null")
         for ti_id, dispatch_id in scenario.rows("select id, dispatch_id::text from task_instance where state = 'deferred'"):
-            transact(scenario.engine, deferrals.fire, [Fired(ti_id=ti_id, dispatch_id=dispatch_id, outcome={"event": 1})])
+            transact(scenario.engine, fire, [Fired(ti_id=ti_id, dispatch_id=dispatch_id, outcome={"event": 1})])
         for ti_id, dispatch_id in scenario.rows("select id, dispatch_id::text from task_instance where state = 'queued'"):
             claim = scenario.claim((ti_id, dispatch_id))
             if claim is not None:

@@ -12,11 +12,15 @@ from scheduler.services.dispatch import send
 from scheduler.services.promote import Promote
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
-from scheduler.store.runs import instances, selection
+from scheduler.store.moves.due import due
+from scheduler.store.moves.fire import Fired, fire
+from scheduler.store.moves.lose import lose
+from scheduler.store.moves.queue import queued_longer_than
+from scheduler.store.moves.stop import end_rest
+from scheduler.store.runs import selection
 from scheduler.store.upkeep import invariants, notices
 from scheduler.store.upkeep.invariants import Broken, Tools
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.deferrals import Fired
 
 MOST = 1_000
 TRIGGER_LOST = {"error": "The trigger of this task was lost."}
@@ -49,14 +53,14 @@ def _instance(tools: Tools, one: Broken, columns: str = "t.id, t.dispatch_id::te
 def _lose(tools: Tools, one: Broken) -> None:
     if found := _instance(tools, one):
         reason = "its worker is dead"
-        transact(tools.engine, instances.lose, ti_id=found[0], dispatch_id=found[1], reason=reason, at_once=True)
+        transact(tools.engine, lose, ti_id=found[0], dispatch_id=found[1], reason=reason, at_once=True)
 
 
 def _end(tools: Tools, one: Broken) -> None:
     def end(connection: Connection, key: int) -> None:
         run = selection.lock_run(connection, key)
         if run is not None and run.state in RUN_FINISHED:
-            instances.end_rest(connection, run.id, running_becomes="skipped", reason="its run had ended")
+            end_rest(connection, run.id, running_becomes="skipped", reason="its run had ended")
 
     for (key,) in _runs(tools, one):
         transact(tools.engine, end, key)
@@ -64,14 +68,14 @@ def _end(tools: Tools, one: Broken) -> None:
 
 def _send(tools: Tools, one: Broken) -> None:
     found = _instance(tools, one)
-    queued = transact(tools.engine, instances.queued_longer_than, 0.0, limit=MOST)
+    queued = transact(tools.engine, queued_longer_than, 0.0, limit=MOST)
     messages = [message for message in queued if found and message.dispatch_id == found[1]]
     send(tools.engine, Publisher(tools.settings), messages, step="rescue")
 
 
 def _fire(tools: Tools, one: Broken) -> None:
     if found := _instance(tools, one):
-        transact(tools.engine, deferrals.fire, [Fired(ti_id=found[0], dispatch_id=found[1], outcome=TRIGGER_LOST)])
+        transact(tools.engine, fire, [Fired(ti_id=found[0], dispatch_id=found[1], outcome=TRIGGER_LOST)])
 
 
 def _forget_trigger(tools: Tools, one: Broken) -> None:
@@ -125,7 +129,7 @@ def _runs(tools: Tools, one: Broken) -> list[Any]:
 REPAIRS: Mapping[str, Callable[[Tools, Broken], object]] = {
     "dead worker": _lose,
     "open in a finished run": _end,
-    "overdue": lambda tools, _: transact(tools.engine, instances.due, limit=MOST),
+    "overdue": lambda tools, _: transact(tools.engine, due, limit=MOST),
     "deferred without a trigger": _fire,
     "trigger without a deferred task": _forget_trigger,
     "trigger of a dead waiter": _leave,

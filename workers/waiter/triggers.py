@@ -17,7 +17,8 @@ from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles
 from scheduler.settings import Settings
-from scheduler.store.worker.deferrals import Awaited, Fired
+from scheduler.store.moves.fire import Fired
+from scheduler.store.worker.deferrals import Awaited
 from workers.task import outcome
 
 log = logging.getLogger("paceline.waiter")

@@ -30,10 +30,11 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
+from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker import deferrals, external_runs
-from scheduler.store.worker.deferrals import Awaited, Fired
+from scheduler.store.worker.deferrals import Awaited
 from workers.process import logs, secrets_backend, startup
 from workers.waiter.triggers import OtherRuns, Triggers
 
@@ -202,7 +203,7 @@ class Waiter(Listener):
         await self._something_fired.wait()
         batch = self._fired[:BATCH]
         if batch:
-            moved = await self._transact(deferrals.fire, batch)
+            moved = await self._transact(fire, batch)
             del self._fired[: len(batch)]
             if moved:
                 await self._in_thread(functools.partial(self._wakeups.wake, "queue"))
@@ -267,7 +268,7 @@ class Waiter(Listener):
     async def _give_back(self) -> None:
         try:
             if self._fired:
-                await self._transact(deferrals.fire, self._fired)
+                await self._transact(fire, self._fired)
                 self._wakeups.wake("queue")
             if await self._in_thread(self._registration.leave):
                 self._wakeups.wake_waiters()

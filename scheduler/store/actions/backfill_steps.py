@@ -12,8 +12,8 @@ from scheduler.settings import Core
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
+from scheduler.store.moves.fit import BACKFILL_RANK
 from scheduler.store.queueing.limits import OPEN_RUNS_OF_BACKFILL
-from scheduler.store.runs.new_instances import BACKFILL_RANK
 from scheduler.store.runs.selection import Tasks
 
 #: Whether a backfill is open, see store/upkeep/pending_work.

@@ -19,17 +19,17 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
-from scheduler.store.queueing.limits import MOST_RUNS, OWN_RANK, SHARES_RUNS
+from scheduler.store.moves import clear as moves
+from scheduler.store.moves import reset
+from scheduler.store.moves.stop import stop
+from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
-from scheduler.store.runs.unexpand import tasks_to_expand_again, unexpand
-from scheduler.store.worker import deferrals, dispatches
 
 #: Runs that are changed at the same time.
 AT_ONCE = 3
 #: Runs that are changed without a moment in which no lock is held.
 GROUP = 32
-CLEARED_TRY = dispatches.KEEP_TRY.format(state="t.state", ended_at="coalesce(t.ended_at, clock_timestamp())")
 
 
 def clear(
@@ -189,12 +189,12 @@ def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a run, all of which are locked. Returns the changes."""
-    unexpand(connection, dag, instances, tasks_to_expand_again(dag, instances, picked))
+    integrity.unexpand(connection, dag, instances, integrity.tasks_to_expand_again(dag, instances, picked))
     cleared, stopped = _split(picked)
     if picked:
-        integrity.note_results(connection, [one.id for one in picked])
-    _undo(connection, dag, cleared)
-    _stop(connection, dag, stopped)
+        reset.note_results(connection, [one.id for one in picked])
+    moves.clear(connection, [one.id for one in cleared], _retries(dag, cleared))
+    stop(connection, [one.id for one in stopped], becomes="none", reason="cleared", retries=_retries(dag, stopped))
     return planned(run, instances, picked)
 
 
@@ -260,42 +260,6 @@ def _version(connection: Connection, run: Run, versions: Versions, latest: bool 
     return wanted, wanted != run.version_id
 
 
-def _undo(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """waiting or ended -> none, with all retries of the task again; the XComs and the trigger of the try are deleted."""
-    if not instances:
-        return
-    parameters = {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]}
-    connection.exec_driver_sql(f"{CLEARED_TRY} where t.id = any(%(ids)s) and t.started_at is not null order by t.id", parameters)
-    connection.exec_driver_sql("delete from xcom where task_instance_id = any(%(ids)s)", parameters)
-    deferrals.forget(connection, [one.id for one in instances])
-    connection.exec_driver_sql(
-        f"""
-        update task_instance t
-           set state = null, reason = 'cleared', max_tries = t.try_number + n.retries, resume = null, decision = null,
-               rank = {OWN_RANK},
-               due_at = null, map_label = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
-               scheduled_at = null, queued_at = null, started_at = null, ended_at = null
-          from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
-         where t.id = n.id and t.state not in {NOT_CLEARABLE.sql}
-        """,
-        parameters,
-    )
-
-
-def _stop(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """running -> shutdown, and then undecided once its worker has stopped it. This also applies if it is already stopping."""
-    if instances:
-        connection.exec_driver_sql(
-            f"""
-            update task_instance t
-               set state = 'shutdown', requested_state = 'none', reason = 'cleared', max_tries = t.try_number + n.retries
-              from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
-             where t.id = n.id and t.state in {STARTED.sql}
-            """,
-            {"ids": [one.id for one in instances], "retries": [_retries(dag, one) for one in instances]},
-        )
-
-
 def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
     """If max_active_runs is reached, queue the newest running run that now waits for this one.
 
@@ -328,8 +292,8 @@ def _make_way(connection: Connection, run: Run, past: Sequence[str]) -> None:
     )
 
 
-def _retries(dag: SerializedDag, one: Instance) -> int:
-    return dag.tasks[dag.number[one.task_id]].retries if one.task_id in dag.number else 0
+def _retries(dag: SerializedDag, instances: Sequence[Instance]) -> list[int]:
+    return [dag.tasks[dag.number[one.task_id]].retries if one.task_id in dag.number else 0 for one in instances]
 
 
 def _merged(fitted: Sequence[Change], cleared: Sequence[Change]) -> list[Change]:

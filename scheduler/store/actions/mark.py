@@ -9,17 +9,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import Connection, Engine
 
 from paceline.exceptions import PacelineError, UnreadableVersionError
-from paceline.states import FAILURES, MARKABLE, NOT_CLEARABLE, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
+from paceline.states import FAILURES, MARKABLE, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
 from paceline.states import TaskState as S
 from scheduler.deciding.teardowns import still_to_run
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
+from scheduler.store.moves import mark as moves
+from scheduler.store.moves.stop import stop
 from scheduler.store.queueing.limits import OWN_RANK
 from scheduler.store.runs import selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
-from scheduler.store.worker import deferrals
 
 #: The states that a task instance can be marked with.
 STATES = tuple(state for state in S if state in MARKABLE)
@@ -181,37 +182,6 @@ def _move(
     moved = [one for one in moved if one.state is not S.SHUTDOWN or one.requested_state != state]
     if not dry_run:
         why = reason or f"marked {state}"
-        _set(connection, [one.id for one in moved if one.state not in STARTED], state, why)
-        _stop(connection, [one.id for one in moved if one.state in STARTED], state, why)
+        moves.mark(connection, [one.id for one in moved if one.state not in STARTED], state, why)
+        stop(connection, [one.id for one in moved if one.state in STARTED], becomes=state.value, reason=why)
     return [one.change(run, "shutdown" if one.state in STARTED else state.value) for one in moved]
-
-
-def _set(connection: Connection, ids: Sequence[int], state: S, reason: str) -> None:
-    """none, waiting or ended -> `state`; the decision of a branch is deleted."""
-    if not ids:
-        return
-    parameters = {"ids": list(ids), "state": state.value, "reason": reason}
-    deferrals.forget(connection, ids)
-    connection.exec_driver_sql(
-        f"""
-        update task_instance
-           set state = %(state)s, reason = %(reason)s, ended_at = clock_timestamp(), due_at = null, resume = null,
-               decision = null
-         where id = any(%(ids)s) and (state is null or state not in {NOT_CLEARABLE.sql})
-        """,
-        parameters,
-    )
-
-
-def _stop(connection: Connection, ids: Sequence[int], state: S, reason: str) -> None:
-    """running -> shutdown, and then `state` once its worker has stopped it. A task instance that is already stopping gets `state`
-    too.
-    """
-    if ids:
-        connection.exec_driver_sql(
-            f"""
-            update task_instance set state = 'shutdown', requested_state = %(state)s, reason = %(reason)s
-             where id = any(%(ids)s) and state in {STARTED.sql}
-            """,
-            {"ids": list(ids), "state": state.value, "reason": reason},
-        )

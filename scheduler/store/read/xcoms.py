@@ -9,8 +9,8 @@ from sqlalchemy.exc import DataError
 
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.db import rows, sqlstates
+from scheduler.store.moves import reset
 from scheduler.store.read.listing import Filters, Listing, Row
-from scheduler.store.runs import integrity
 
 XCOMS = Listing(
     columns="x.key, x.created_at, t.id as ti_id, t.task_id, t.map_index, r.dag_id, r.run_id, r.logical_date, r.run_after",
@@ -50,11 +50,11 @@ def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: 
         raise PacelineError(sqlstates.unstorable("The value", error)) from None
     if done.rowcount == 0:
         raise ConflictError(f"There is an XCom {name!r} already.") if new else NotFoundError(f"There is no XCom {name!r}.")
-    integrity.note_results(connection, [ti_id])
+    reset.note_results(connection, [ti_id])
 
 
 def delete_xcom(connection: Connection, ti_id: int, name: str) -> None:
     """NotFoundError."""
     if connection.exec_driver_sql("delete from xcom where task_instance_id = %s and key = %s", (ti_id, name)).rowcount == 0:
         raise NotFoundError(f"There is no XCom {name!r}.")
-    integrity.note_results(connection, [ti_id])
+    reset.note_results(connection, [ti_id])

@@ -1,28 +1,33 @@
-"""Fits the task instances of a run to another version of its DAG.
+"""Fits the task instances of a run to another version of its DAG, and those of a mapped task to another result.
 
 The caller has the row of the run locked. A task instance that a worker has continues; its report names the version with which
 it was claimed, so fast-follow does not use the old version.
+
+If a task runs again whose result another one is mapped over, that mapped task gets an additional undecided instance with map
+index -1, as before its first expansion. While it exists, the other instances wait. Once the task can run, its instances are fitted
+to the new result: those in range stay or are restored, missing ones are added, and those beyond are removed, with their tries and
+logs.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sqlalchemy import Connection
 
-from paceline.states import RUN_UNFINISHED, STARTED
+from paceline.states import FINISHED, RUN_UNFINISHED, STARTED
 from paceline.states import TaskState as S
 from scheduler.deciding import expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.dags.versions import Versions
-from scheduler.store.queueing.limits import OWN_RANK
-from scheduler.store.runs import new_instances, selection
-from scheduler.store.runs.new_instances import COMMON, COMMON_OF_INSTANCE
+from scheduler.store.moves import expand
+from scheduler.store.moves import fit as moves
+from scheduler.store.runs import selection
 from scheduler.store.runs.selection import Change, Instance, Run
-from scheduler.store.worker import deferrals, dispatches
 
-REMOVED_TRY = dispatches.KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
+BEYOND = "there is nothing to map over at its index any more"
 
 
 def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *, default_queue: str) -> int | None:
@@ -48,10 +53,13 @@ def follow_newest(connection: Connection, dag_run_id: int, versions: Versions, *
 
 
 def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *, default_queue: str) -> list[Change]:
-    """Switch a locked run to `version_id`, whose DAG is `dag`, and fit its task instances. Returns the changes."""
+    """Switch a locked run to `version_id`, whose DAG is `dag`, and fit its task instances. Returns the changes.
+
+    Removed tasks get the numbers after those of `dag`.
+    """
     instances = selection.lock_instances(connection, run.id)
-    wanted = new_instances.wanted(dag, run.logical_date, is_backfill=run.is_backfill)
-    plan = _plan(dag, instances, {dag.tasks[no].task_id for no in wanted})
+    tasks = wanted(dag, run.logical_date, is_backfill=run.is_backfill)
+    plan = _plan(dag, instances, {dag.tasks[no].task_id for no in tasks})
     number = connection.exec_driver_sql(
         """
         update dag_run r set version_id = v.id, notify = %(notify)s from dag_version v
@@ -59,14 +67,16 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
         """,
         {"run": run.id, "version": version_id, "notify": list(dag.notify) or None},
     ).scalar_one()
-    if plan.deleted:
-        connection.exec_driver_sql("delete from task_instance where id = any(%s)", ([ti.id for ti in plan.deleted],))
-    remove(connection, plan.removed, f"version {number} of the DAG has no such task instance")
-    _renumber(connection, run, dag, instances, plan.unmapped)
-    restore(connection, dag, plan.restored)
-    new_instances.refresh(connection, dag, run.id, is_backfill=run.is_backfill, default_queue=default_queue)
-    new_instances.insert(connection, dag, run.id, plan.created, is_backfill=run.is_backfill, default_queue=default_queue)
-    grow(connection, dag, plan.grown)
+    moves.delete(connection, _ids(plan.deleted))
+    moves.remove(connection, _ids(plan.removed), f"version {number} of the DAG has no such task instance")
+    gone = sorted({ti.task_id for ti in instances} - dag.number.keys())
+    numbers = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
+    changed = {ti.task_no: numbers[ti.task_id] for ti in instances if numbers[ti.task_id] != ti.task_no}
+    moves.renumber(connection, run.id, changed, _ids(plan.unmapped))
+    moves.restore(connection, _ids(plan.restored), _retries(dag, plan.restored))
+    moves.refresh(connection, dag, run.id, is_backfill=run.is_backfill, default_queue=default_queue)
+    moves.insert(connection, dag, run.id, plan.created, is_backfill=run.is_backfill, default_queue=default_queue)
+    _grow(connection, dag, plan.grown)
     return plan.changes(run, dag)
 
 
@@ -81,7 +91,7 @@ class _Plan:
     unmapped: list[Instance] = field(default_factory=list)
     #: The numbers of new tasks.
     created: list[int] = field(default_factory=list)
-    #: Map indexes to add (-1: to be expanded again, see store/runs/unexpand), each with an existing instance of the task.
+    #: Map indexes to add (-1: to be expanded again), each with an existing instance of the task.
     grown: list[tuple[Instance, int]] = field(default_factory=list)
 
     def changes(self, run: Run, dag: SerializedDag) -> list[Change]:
@@ -138,98 +148,67 @@ def _removable(instances: Iterable[Instance]) -> list[Instance]:
     return [ti for ti in instances if ti.state is not S.REMOVED and ti.state not in STARTED]
 
 
-def remove(connection: Connection, instances: Sequence[Instance], reason: str) -> None:
-    """none, waiting or ended -> removed; the XComs are deleted, so that no mapped task counts them."""
-    if not instances:
-        return
-    ids = [ti.id for ti in instances]
-    deferrals.forget(connection, ids)
-    connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (ids,))
-    note_results(connection, ids)
-    connection.exec_driver_sql(
-        f"""
-        update task_instance
-           set state = 'removed', reason = %(reason)s, due_at = null, resume = null, decision = null,
-               ended_at = coalesce(ended_at, clock_timestamp())
-         where id = any(%(ids)s) and (state is null or state not in {STARTED.sql})
-        """,
-        {"ids": ids, "reason": reason},
-    )
-
-
-def note_results(connection: Connection, ti_ids: Sequence[int]) -> None:
-    """Record that the run of these task instances loses or gets results outside of a try, see store/worker/xcoms.RESULTS."""
-    connection.exec_driver_sql(
-        "update dag_run set results_changed_at = clock_timestamp()"
-        " where id in (select dag_run_id from task_instance where id = any(%s))",
-        (list(ti_ids),),
-    )
-
-
-def restore(connection: Connection, dag: SerializedDag, instances: Sequence[Instance]) -> None:
-    """removed -> none: the task came back. The earlier try is kept in task_try."""
-    if not instances:
-        return
-    connection.exec_driver_sql(
-        f"{REMOVED_TRY} where t.id = any(%s) and t.state = 'removed' and t.started_at is not null order by t.id",
-        ([ti.id for ti in instances],),
-    )
-    connection.exec_driver_sql(
-        f"""
-        update task_instance t
-           set state = null, reason = 'the task came back', rank = {OWN_RANK}, max_tries = t.try_number + n.retries,
-               ended_at = null, started_at = null, dispatch_id = null, dispatched_at = null, queued_by = null, worker = null,
-               scheduled_at = null, queued_at = null, map_label = null
-          from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
-         where t.id = n.id and t.state = 'removed'
-        """,
-        {
-            "ids": [ti.id for ti in instances],
-            "retries": [dag.tasks[dag.number[ti.task_id]].retries for ti in instances],
-        },
-    )
-
-
-def _renumber(
-    connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], unmapped: Sequence[Instance]
-) -> None:
-    """Give every task instance the number of its task in `dag`; removed tasks get the numbers after those.
-
-    Temporary negative numbers avoid conflicts with the unique key. The SLAs of tasks are renumbered too.
-    """
-    gone = sorted({ti.task_id for ti in instances} - dag.number.keys())
-    number = dag.number | {task_id: len(dag.tasks) + place for place, task_id in enumerate(gone)}
-    old = {ti.task_no: number[ti.task_id] for ti in instances if number[ti.task_id] != ti.task_no}
-    moves = {"run": run.id, "old": list(old), "new": [-1 - no for no in old.values()]}
-    for table, of_task in (("task_instance", "true"), ("deadline", "t.kind = 'sla'")) if old else ():
-        connection.exec_driver_sql(
-            f"update {table} t set task_no = n.new from unnest(%(old)s::int[], %(new)s::int[]) n (old, new)"
-            f" where t.dag_run_id = %(run)s and t.task_no = n.old and {of_task}",
-            moves,
-        )
-        connection.exec_driver_sql(
-            f"update {table} t set task_no = -1 - task_no where dag_run_id = %(run)s and task_no < 0 and {of_task}", moves
-        )
-    if unmapped:
-        connection.exec_driver_sql(
-            "update task_instance set map_index = -1, map_label = null where id = any(%s)", ([ti.id for ti in unmapped],)
-        )
-
-
-def grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
-    """Add instances to mapped tasks, as copies of existing instances."""
+def _grow(connection: Connection, dag: SerializedDag, grown: Sequence[tuple[Instance, int]]) -> None:
+    """Add instances with these map indexes, like the given ones."""
     if grown:
-        connection.exec_driver_sql(
-            f"""
-            insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, {COMMON})
-            select t.dag_run_id, t.task_no, t.task_id, n.map_index, n.retries, {COMMON_OF_INSTANCE}
-              from unnest(%(ids)s::bigint[], %(indexes)s::int[], %(retries)s::int[]) n (id, map_index, retries)
-              join task_instance t on t.id = n.id
-             order by t.id, n.map_index
-            """,
-            {
-                "ids": [ti.id for ti, _ in grown],
-                "indexes": [index for _, index in grown],
-                "retries": [dag.tasks[dag.number[ti.task_id]].retries for ti, _ in grown],
-            },
-        )
+        like = [ti for ti, _ in grown]
+        expand.grow(connection, _ids(like), [index for _, index in grown], _retries(dag, like))
+
+
+def _ids(instances: Iterable[Instance]) -> list[int]:
+    return [ti.id for ti in instances]
+
+
+def _retries(dag: SerializedDag, instances: Iterable[Instance]) -> list[int]:
+    return [dag.tasks[dag.number[ti.task_id]].retries for ti in instances]
+
+
+def wanted(dag: SerializedDag, logical_date: datetime | None, *, is_backfill: bool) -> list[int]:
+    """The numbers of the tasks whose start_date and end_date include this date; all tasks for a backfill or without a date."""
+    if is_backfill or logical_date is None:
+        return list(range(len(dag.tasks)))
+    return [no for no, task in enumerate(dag.tasks) if _includes(task, logical_date)]
+
+
+def _includes(task: SerializedTask, moment: datetime) -> bool:
+    return (task.start_date is None or datetime.fromisoformat(task.start_date) <= moment) and (
+        task.end_date is None or moment <= datetime.fromisoformat(task.end_date)
+    )
+
+
+def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
+    """Expanded tasks with an instance that will run, after a task whose result they are mapped over has run again."""
+    chosen = {ti.id for ti in picked}
+    runs_again = {ti.task_id for ti in instances if ti.id in chosen or ti.state not in FINISHED}
+    is_to_run = {ti.task_id for ti in instances if ti.map_index >= 0 and (ti.id in chosen or ti.state is S.NONE)}
+    return {
+        task.task_id
+        for task in dag.tasks
+        if task.task_id in is_to_run and task.expand is not None and runs_again & expansion.sources(task.expand)
+    }
+
+
+def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
+    """Mark these tasks for another expansion; `instances` are all task instances of the run, locked."""
+    first: dict[str, Instance] = {}
+    for ti in instances:
+        if ti.task_id in tasks:
+            first.setdefault(ti.task_id, ti)
+    like = [ti for ti in first.values() if ti.map_index != -1]
+    if like:
+        expand.expand_later(connection, _ids(like), _retries(dag, like))
+
+
+def expand_again(connection: Connection, dag: SerializedDag, dag_run_id: int, task_no: int, count: int) -> None:
+    """Fit the instances of a task to `count`; with 0, the one with index -1 is skipped. The caller has the run locked."""
+    own = selection.lock_instances(connection, dag_run_id, task_no)
+    stand_in = next(ti for ti in own if ti.map_index == -1)
+    # Below -1: instances that an earlier version of Paceline stopped.
+    out_of_range = [ti for ti in own if ti.map_index >= count or ti.map_index < -1]
+    beyond = [ti for ti in out_of_range if ti.state not in STARTED | {S.REMOVED}]
+    moves.remove(connection, _ids(beyond), BEYOND)
+    restored = [ti for ti in own if 0 <= ti.map_index < count and ti.state is S.REMOVED]
+    moves.restore(connection, _ids(restored), _retries(dag, restored))
+    there = {ti.map_index for ti in own}
+    _grow(connection, dag, [(stand_in, index) for index in range(count) if index not in there])
+    expand.replace(connection, stand_in.id, count)

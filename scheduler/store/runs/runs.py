@@ -13,8 +13,9 @@ from paceline.states import OPEN, RunState
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import step
+from scheduler.store.moves import fit
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
-from scheduler.store.runs import deadlines, new_instances
+from scheduler.store.runs import deadlines, integrity
 
 #: Whether a run is over its dagrun_timeout, and whether one runs, see store/upkeep/pending_work.
 OVER_ITS_TIMEOUT = "state = 'running' and timeout_at < clock_timestamp() and requested_state is null"
@@ -132,8 +133,8 @@ def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_q
     if key is None:
         return None
     is_backfill = new.run_type == "backfill"
-    task_nos = new_instances.wanted(dag, new.logical_date, is_backfill=is_backfill)
-    new_instances.insert(connection, dag, key, task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    task_nos = integrity.wanted(dag, new.logical_date, is_backfill=is_backfill)
+    fit.insert(connection, dag, key, task_nos, is_backfill=is_backfill, default_queue=default_queue)
     deadlines.plan(connection, dag, key)
     return CreatedRun(key, new.run_id)
 

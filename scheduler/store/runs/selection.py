@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from paceline.exceptions import NotFoundError, PacelineError, no_dag
-from paceline.states import RUN_FINISHED, RunState, TaskState
+from paceline.states import OPEN, RUN_FINISHED, RunState, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import rows
@@ -185,6 +185,17 @@ def lock_instances(connection: Connection, dag_run_id: int, task_no: int | None 
         place,
     )
     return rows.of_result(Instance, held)
+
+
+def lock_open(connection: Connection, dag_run_id: int, *, only_undecided: bool = False) -> None:
+    """Lock the unfinished task instances of a locked run, or only the undecided ones, before several statements change some."""
+    connection.exec_driver_sql(
+        f"""
+        select 1 from task_instance where dag_run_id = %(run)s and (state is null or (not %(only)s and state in {OPEN.sql}))
+         order by id for no key update
+        """,
+        {"run": dag_run_id, "only": only_undecided},
+    )
 
 
 def pick(dag: SerializedDag, instances: Sequence[Instance], tasks: Tasks) -> list[Instance]:

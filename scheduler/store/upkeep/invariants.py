@@ -21,8 +21,9 @@ from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, rows
 from scheduler.store.db.clock import lost
 from scheduler.store.db.database import patiently, transact
+from scheduler.store.moves.queue import queued_longer_than
 from scheduler.store.queueing.limits import RUNNING_RUNS, over
-from scheduler.store.runs import instances, run_facts
+from scheduler.store.runs import run_facts
 
 LONGEST_S = 300.0
 #: Seconds after which an expired lease should have been renewed or taken over.
@@ -231,7 +232,7 @@ def find(tools: Tools) -> list[Broken]:
 
 def _unsent(tools: Tools) -> list[Broken]:
     age_s = max(tools.grace_s, tools.settings.scheduler.task_queued_timeout)
-    suspects = transact(tools.engine, instances.queued_longer_than, age_s, limit=MOST_MESSAGES)
+    suspects = transact(tools.engine, queued_longer_than, age_s, limit=MOST_MESSAGES)
     present = dispatch_ids_in_broker(tools.broker, {message.queue for message in suspects})
     missing = [message for message in suspects if message.dispatch_id not in present]
     return [
@@ -255,7 +256,7 @@ def _of_run(connection: Connection, run: RunningRun, tools: Tools) -> list[Broke
 
 def _undone(connection: Connection, run: RunningRun, tools: Tools) -> Iterator[Broken]:
     dag = tools.versions.dag(connection, run.version_id)
-    states = instances.states_of(connection, [run.id]).get(run.id, {})
+    states = run_facts.states_of(connection, [run.id]).get(run.id, {})
     known = run_facts.read(connection, dag, run.id)
     ended = _last_ended(connection, run.id)
     late = clock.now(connection) - timedelta(seconds=tools.grace_s)

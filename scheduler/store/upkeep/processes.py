@@ -11,7 +11,8 @@ from scheduler.store.dags import files
 from scheduler.store.db import migrate
 from scheduler.store.db.clock import TIMEOUT_OF_KIND, lost, silent
 from scheduler.store.db.database import act_as, step, transact
-from scheduler.store.runs import instances
+from scheduler.store.moves.claim import claim_undone
+from scheduler.store.moves.lose import lose
 from scheduler.store.upkeep import notices
 from scheduler.store.worker import deferrals
 
@@ -79,24 +80,13 @@ def still_held(connection: Connection, worker_id: str, running: Mapping[str, int
     """
     if not running:
         return set()
-    mine = {"worker": worker_id, "instances": list(running.values()), "dispatches": list(running)}
-    connection.exec_driver_sql(
-        """
-        with undone as (
-            select id from task_instance where id = any(%(instances)s) and state = 'queued'
-               and dispatch_id = any(%(dispatches)s::uuid[]) order by id for no key update
-        )
-        update task_instance t set state = 'running', started_at = clock_timestamp(), worker = %(worker)s
-          from undone where t.id = undone.id and t.state = 'queued'
-        """,
-        mine,
-    )
+    claim_undone(connection, worker_id, running)
     held = connection.exec_driver_sql(
         """
         select dispatch_id::text from task_instance where id = any(%(instances)s) and state = 'running'
            and worker = %(worker)s and dispatch_id = any(%(dispatches)s::uuid[])
         """,
-        mine,
+        {"worker": worker_id, "instances": list(running.values()), "dispatches": list(running)},
     )
     return set(held.scalars())
 
@@ -122,7 +112,7 @@ def fail_lost(connection: Connection, ti_id: int | None, dispatch_id: str, reaso
         ti_id = connection.exec_driver_sql(
             f"select id from task_instance where state in {STARTED.sql} and dispatch_id = %s", (dispatch_id,)
         ).scalar_one_or_none()
-    return instances.lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
+    return lose(connection, ti_id=ti_id, dispatch_id=dispatch_id, reason=reason, at_once=at_once)
 
 
 @step("expire", lambda expired: expired[0])
@@ -175,7 +165,7 @@ def _recover(connection: Connection, dead: Sequence[Any], why: Mapping[str, str]
     for process_id, kind in dead:
         if kind == "worker":
             reason = f"worker {process_id} {why[process_id]}"
-            runs += instances.lose(connection, dead_worker=process_id, reason=reason, at_once=True)
+            runs += lose(connection, dead_worker=process_id, reason=reason, at_once=True)
         elif kind == "waiter":
             deferrals.release(connection, process_id)
     schedulers = [row.id for row in dead if row.kind == "scheduler"]

@@ -1,4 +1,4 @@
-"""Deferred task instances and their triggers: waiters claim and fire them, and they are released if a waiter is lost.
+"""The triggers of deferred task instances: waiters claim them, and they are released if a waiter is lost. moves/fire.py fires them.
 
 A row of `deferral` belongs to one dispatch. It counts only if the task instance is still deferred with that dispatch ID.
 """
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg2.extras import Json
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
@@ -29,15 +28,6 @@ class Awaited:
     task_id: str
     #: When the task continues without the event; None for a trigger without a timeout.
     due_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fired:
-    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/task/runtimes."""
-
-    ti_id: int
-    dispatch_id: str
-    outcome: dict[str, Any]
 
 
 @step("await")
@@ -73,47 +63,6 @@ def waiting(connection: Connection) -> int:
     return int(connection.exec_driver_sql("select count(*) from deferral").scalar_one())
 
 
-@step("fire")
-def fire(connection: Connection, fired: Sequence[Fired]) -> int:
-    """deferred -> scheduled, for each dispatch that still waits. Returns the number of rows moved.
-
-    The try continues: it keeps its number, its start and its XComs.
-    """
-    moved = connection.exec_driver_sql(
-        """
-        with over as (
-            select * from unnest(%(ids)s::bigint[], %(dispatch_ids)s::uuid[], %(outcomes)s::jsonb[]) n (id, dispatch_id, outcome)
-        ), held as (
-            select t.id, over.outcome
-              from over join task_instance t on t.id = over.id and t.dispatch_id = over.dispatch_id and t.state = 'deferred'
-             order by t.id for no key update of t
-        ), moved as (
-            update task_instance t
-               set state = 'scheduled', resume = t.resume || held.outcome, scheduled_at = clock_timestamp(),
-                   reason = case when held.outcome ? 'error' then 'its trigger failed' else 'its trigger fired' end,
-                   dispatch_id = null, dispatched_at = null, queued_by = null, worker = null, queued_at = null, ended_at = null,
-                   due_at = null
-              from held
-             where t.id = held.id and t.state = 'deferred'
-            returning t.id
-        ), fired as (
-            select d.task_instance_id as id
-              from deferral d join over on d.task_instance_id = over.id and d.dispatch_id = over.dispatch_id
-             where (select count(*) from held) >= 0 order by 1 for update of d
-        ), gone as (
-            delete from deferral d using fired where d.task_instance_id = fired.id
-        )
-        select count(*) from moved
-        """,
-        {
-            "ids": [trigger.ti_id for trigger in fired],
-            "dispatch_ids": [trigger.dispatch_id for trigger in fired],
-            "outcomes": [Json(trigger.outcome) for trigger in fired],
-        },
-    )
-    return int(moved.scalar_one())
-
-
 def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int, str]]) -> dict[str, bool]:
     """The dispatches of `mine` that still wait for a trigger, and whether it is one of this waiter.
 
@@ -140,19 +89,6 @@ def still_awaited(connection: Connection, waiter: str, mine: Sequence[tuple[int,
         {"ids": [ti_id for ti_id, _ in mine], "dispatch_ids": [dispatch_id for _, dispatch_id in mine], "waiter": waiter},
     )
     return {row.dispatch_id: row.is_ours for row in awaited}
-
-
-def forget(connection: Connection, ti_ids: Sequence[int]) -> None:
-    """Delete the triggers of these task instances, which the caller has locked."""
-    connection.exec_driver_sql(
-        """
-        with held as (
-            select task_instance_id as id from deferral where task_instance_id = any(%s) order by 1 for update
-        )
-        delete from deferral d using held where d.task_instance_id = held.id
-        """,
-        (list(ti_ids),),
-    )
 
 
 def release(connection: Connection, waiter: str, *, known: Collection[str] = ()) -> int:

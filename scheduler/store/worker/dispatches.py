@@ -11,43 +11,10 @@ from psycopg2.extras import Json
 from scheduler.settings import Settings
 from scheduler.store.db import fencing
 from scheduler.store.db.database import connect
+from scheduler.store.moves.claim import CLAIM_AGAIN
+from scheduler.store.moves.stop import END_AS_REQUESTED
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.worker_connection import WorkerConnection
-
-#: Keeps ended tries of task instances `t` in task_try, with `state` and `ended_at`; a condition or join follows.
-KEEP_TRY = """
-insert into task_try (task_instance_id, try_number, dispatch_id, state, queued_by, worker, scheduled_at, queued_at, started_at,
-                      ended_at, reason)
-select t.id, t.try_number, t.dispatch_id, {state}, t.queued_by, t.worker, t.scheduled_at, t.queued_at, t.started_at, {ended_at},
-       t.reason
-  from task_instance t
-"""
-STOPPED_TRY = KEEP_TRY.format(state="'shutdown'", ended_at="clock_timestamp()")
-#: `which` selects the rows. For cleared ones, the ended try is kept in task_try, and their reason leaves them to the scheduler.
-END_AS_REQUESTED = f"""
-with stopped as (
-    -- With what is requested now that the row is locked: "t" below may be as it was before a mark or clear in the meantime.
-    select id, requested_state from task_instance where state = 'shutdown' and {{which}} order by id for no key update
-), kept as (
-    {STOPPED_TRY} join stopped s using (id) where s.requested_state = 'none'
-), forgotten as (
-    delete from xcom x using stopped s where s.requested_state = 'none' and x.task_instance_id = s.id
-)
-update task_instance t
-   set state = nullif(t.requested_state, 'none'), requested_state = null, resume = null, decision = null, due_at = null,
-       ended_at = case when t.requested_state <> 'none' then clock_timestamp() end,
-       reason = coalesce(t.reason, case when t.requested_state = 'none' then 'cleared' else 'marked' end),
-       dispatch_id = case when t.requested_state <> 'none' then t.dispatch_id end,
-       dispatched_at = null,
-       queued_by = case when t.requested_state <> 'none' then t.queued_by end,
-       worker = case when t.requested_state <> 'none' then t.worker end,
-       scheduled_at = case when t.requested_state <> 'none' then t.scheduled_at end,
-       queued_at = case when t.requested_state <> 'none' then t.queued_at end,
-       started_at = case when t.requested_state <> 'none' then t.started_at end
-  from stopped s where t.id = s.id and t.state = 'shutdown'
-returning t.dag_run_id
-"""
-
 
 LABEL = fencing.guarded("update task_instance t set map_label = %s from current where t.id = current.id returning t.id")
 
@@ -64,11 +31,7 @@ def end_as_requested(connection: WorkerConnection, claim: Claim) -> bool:
 
 def claim_again(connection: WorkerConnection, claim: Claim) -> bool:
     """queued -> running again for this dispatch, if a crash of PostgreSQL undid the claim; else False."""
-    claimed = connection.read(
-        "update task_instance set state = 'running', worker = %s, reason = null, started_at = %s"
-        " where id = %s and dispatch_id = %s and state = 'queued' returning id",
-        (connection.worker_id, claim.started_at, claim.id, claim.dispatch_id),
-    )
+    claimed = connection.read(CLAIM_AGAIN, (connection.worker_id, claim.started_at, claim.id, claim.dispatch_id))
     return bool(claimed)
 
 

@@ -12,7 +12,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.services.promote import Promote, foremost
 from scheduler.services.service import AT_ONCE
 from scheduler.store.db.rows import array_literal
-from scheduler.store.runs import instances, runs
+from scheduler.store.runs import run_facts, runs
 from scheduler.store.worker import dispatches
 from scheduler.store.worker.claims import Ending
 
@@ -227,7 +227,7 @@ def test_states_of_plain_and_mapped_task_instances_are_read_by_number_and_index(
     scenario.sql("update task_instance set state = 'skipped', ended_at = now() where task_id = 'm' and map_index = 1")
 
     with scenario.engine.begin() as connection:
-        states = instances.states_of(connection, [run])[run]
+        states = run_facts.states_of(connection, [run])[run]
 
     queued = TaskState.QUEUED
     assert states == {0: {-1: queued}, 1: {0: queued, 1: TaskState.SKIPPED, 2: queued}, 2: {-1: TaskState.NONE}}

@@ -28,6 +28,7 @@ from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.dags import versions
 from scheduler.store.db.database import transact
+from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Runs
 from scheduler.store.upkeep import invariants
@@ -207,11 +208,11 @@ def test_deferrals_are_taken_in_order(scenario: Scenario) -> None:
     for claim in reversed(found.values()):
         assert scenario.follower.report(claim, waiting).is_stored
     low, *_, high = sorted(claim.id for claim in found.values())
-    fired = [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={}) for claim in found.values()]
+    fired = [Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={}) for claim in found.values()]
     known = [(claim.id, claim.dispatch_id) for claim in found.values()]
     ways: list[Callable[[], object]] = [
         lambda: clear_(scenario),
-        lambda: transact(scenario.engine, deferrals.fire, fired),
+        lambda: transact(scenario.engine, fire, fired),
         lambda: transact(scenario.engine, deferrals.still_awaited, "w", known),
     ]
     for way in ways:

@@ -15,10 +15,14 @@ from paceline.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED
 from scheduler.deciding.following import Plan
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
+from scheduler.store.moves import decide as moves_decide
+from scheduler.store.moves import due, fire
+from scheduler.store.moves.lose import lose as lose_those
+from scheduler.store.moves.queue import queue
+from scheduler.store.moves.stop import end_rest
 from scheduler.store.read import home
-from scheduler.store.runs import instances, integrity, selection
+from scheduler.store.runs import integrity, selection
 from scheduler.store.runs.selection import Runs, Tasks
-from scheduler.store.worker import deferrals
 from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace
 
 S = TaskState
@@ -55,7 +59,7 @@ Move = Callable[[Scenario, Claim], object]
 
 def decide(state: S) -> Move:
     return lambda scenario, claim: _with(
-        scenario, lambda connection: instances.decide(connection, {claim.dag_run_id: [Decision(0, state, "because")]})
+        scenario, lambda connection: moves_decide.decide(connection, {claim.dag_run_id: [Decision(0, state, "because")]})
     )
 
 
@@ -70,7 +74,7 @@ def end(scenario: Scenario, claim: Claim) -> object:
 def lose(max_tries: int) -> Move:
     def move(scenario: Scenario, claim: Claim) -> None:
         scenario.sql("update task_instance set max_tries = %s", max_tries)
-        _with(scenario, lambda connection: instances.lose(connection, dead_worker="me", reason="gone", at_once=True))
+        _with(scenario, lambda connection: lose_those(connection, dead_worker="me", reason="gone", at_once=True))
 
     return move
 
@@ -144,13 +148,13 @@ ASKED = ("none", "success", "failed", "skipped")
 #: Every named transition, with the function that makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
-    "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: instances.due(c, limit=9))),
-    "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: instances.queue(c, [claim.id], "s"))),
+    "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: due.due(c, limit=9))),
+    "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: queue(c, [claim.id], "s"))),
     "lose with retries": (Actor.SCHEDULER, lose(3)),
     "lose without": (Actor.SCHEDULER, lose(0)),
     **{f"lose asked {asked}": (Actor.SCHEDULER, asked_for(asked, lose(0))) for asked in ASKED},
     "end_rest": (Actor.SCHEDULER, lambda scenario, claim: _with(
-        scenario, lambda c: instances.end_rest(c, claim.dag_run_id, running_becomes="skipped", reason="because"))),
+        scenario, lambda c: end_rest(c, claim.dag_run_id, running_becomes="skipped", reason="because"))),
     "fit, gone": (Actor.SCHEDULER, fit(without_it=True)),
     "fit, back": (Actor.SCHEDULER, fit(without_it=False)),
     "clear": (Actor.PERSON, person_clears),
@@ -164,7 +168,7 @@ MOVES: dict[str, tuple[Actor, Move]] = {
     "fire": (
         Actor.WAITER,
         lambda scenario, claim: transact(
-            scenario.engine, deferrals.fire, [deferrals.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})]
+            scenario.engine, fire.fire, [fire.Fired(ti_id=claim.id, dispatch_id=claim.dispatch_id, outcome={"event": 1})]
         ),
     ),
     "follow scheduled": (Actor.FOLLOWER, follow(False, S.SCHEDULED)),

@@ -122,7 +122,7 @@ def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
 def test_the_walk_finds_the_known_writes() -> None:
     found = written_by_workers()
 
-    assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "deferrals.fire", "manual_runs.trigger"} <= found
+    assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "fire.fire", "manual_runs.trigger"} <= found
     assert not found & {"xcoms.pull", "external_runs.states", "xcoms.entry", "hot_path.HotPath.needs_scheduler"}
 
 

@@ -19,7 +19,7 @@ from paceline.states import FAILURES, FINISHED, STARTED, RunState, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import mark
 from scheduler.store.db.database import rehearse, transact
-from scheduler.store.runs import instances
+from scheduler.store.moves.lose import lose
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
 
@@ -116,7 +116,7 @@ class Actions(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         claim = self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
         with self.scenario.engine.begin() as connection:
-            instances.lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
+            lose(connection, ti_id=claim.id, dispatch_id=claim.dispatch_id, reason="it died", at_once=True)
 
     @rule(runs=SELECTED, tasks=TASKS)
     def clear(self, runs: Runs, tasks: Tasks) -> None:

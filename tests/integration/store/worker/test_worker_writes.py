@@ -13,11 +13,11 @@ from support.scenario import Scenario, chain
 from paceline.exceptions import StaleTryError
 from paceline.states import TaskState
 from scheduler.store.db.database import transact
+from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Claim, Deferral, Ending
-from scheduler.store.worker.deferrals import Fired
 from scheduler.store.worker.dispatches import ProgressWriter
 from workers.task import triggered_runs
 
@@ -79,7 +79,7 @@ WRITES: Mapping[str, Write] = {
     "fail a lost try": lambda s, c: transact(s.engine, processes.fail_lost, c.id, c.dispatch_id, "late"),
     "confirm the claim in a heartbeat": lambda s, c: transact(s.engine, processes.still_held, s.worker_id, {c.dispatch_id: c.id}),
     "fire a trigger": lambda s, c: transact(
-        s.engine, deferrals.fire, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]
+        s.engine, fire, [Fired(ti_id=c.id, dispatch_id=c.dispatch_id, outcome={"event": 1})]
     ),
     "check awaited triggers": lambda s, c: transact(s.engine, deferrals.still_awaited, "nobody", [(c.id, c.dispatch_id)]),
 }  # fmt: skip

@@ -1,15 +1,17 @@
-"""Creates the task instances of a run from its DAG, in one insert, or updates them from another version of it."""
+"""none, waiting or ended -> removed, and removed -> none: the task instances of a run follow the version of its DAG.
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+It also makes them, undecided; store/runs/integrity.py decides which.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import DELAYED, States, TaskState
+from paceline.states import DELAYED, STARTED, States, TaskState
 from scheduler.serialized.dag import SerializedDag
-from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.db.rows import array_literal
+from scheduler.store.moves.reset import KEEP_TRY, NO_RESULT, NO_TRY, forget_triggers, note_results
 from scheduler.store.queueing.limits import OWN_RANK
 
 #: Added to the rank of task instances of a backfill, so that they rank below all others: a priority_weight has 32 bits.
@@ -33,6 +35,7 @@ COMMON_OF_TASK = """
 #: A task instance in one of these holds no slots yet, so a new DAG version may still change its queue, pool and limits. The same
 #: applies to NONE.
 REFRESHED = States(DELAYED | {TaskState.SCHEDULED})
+REMOVED_TRY = KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
 
 
 def insert(
@@ -61,13 +64,6 @@ def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_b
     )
 
 
-def wanted(dag: SerializedDag, logical_date: datetime | None, *, is_backfill: bool) -> list[int]:
-    """The numbers of the tasks whose start_date and end_date include this date; all tasks for a backfill or without a date."""
-    if is_backfill or logical_date is None:
-        return list(range(len(dag.tasks)))
-    return [no for no, task in enumerate(dag.tasks) if _includes(task, logical_date)]
-
-
 def _values(
     dag: SerializedDag, dag_run_id: int, task_nos: Sequence[int], *, is_backfill: bool, default_queue: str
 ) -> dict[str, Any]:
@@ -90,7 +86,63 @@ def _values(
     }
 
 
-def _includes(task: SerializedTask, moment: datetime) -> bool:
-    return (task.start_date is None or datetime.fromisoformat(task.start_date) <= moment) and (
-        task.end_date is None or moment <= datetime.fromisoformat(task.end_date)
+def remove(connection: Connection, ti_ids: Sequence[int], reason: str) -> None:
+    """none, waiting or ended -> removed; the XComs are deleted, so that no mapped task counts them."""
+    if not ti_ids:
+        return
+    forget_triggers(connection, ti_ids)
+    connection.exec_driver_sql("delete from xcom where task_instance_id = any(%s)", (list(ti_ids),))
+    note_results(connection, ti_ids)
+    connection.exec_driver_sql(
+        f"""
+        update task_instance
+           set state = 'removed', reason = %(reason)s, ended_at = coalesce(ended_at, clock_timestamp()), {NO_RESULT}
+         where id = any(%(ids)s) and (state is null or state not in {STARTED.sql})
+        """,
+        {"ids": list(ti_ids), "reason": reason},
     )
+
+
+def restore(connection: Connection, ti_ids: Sequence[int], retries: Sequence[int]) -> None:
+    """removed -> none: the task came back, with so many retries. The earlier try is kept in task_try."""
+    if not ti_ids:
+        return
+    connection.exec_driver_sql(
+        f"{REMOVED_TRY} where t.id = any(%s) and t.state = 'removed' and t.started_at is not null order by t.id", (list(ti_ids),)
+    )
+    connection.exec_driver_sql(
+        f"""
+        update task_instance t
+           set state = null, reason = 'the task came back', rank = {OWN_RANK}, max_tries = t.try_number + n.retries, {NO_TRY}
+          from unnest(%(ids)s::bigint[], %(retries)s::int[]) n (id, retries)
+         where t.id = n.id and t.state = 'removed'
+        """,
+        {"ids": list(ti_ids), "retries": list(retries)},
+    )
+
+
+def delete(connection: Connection, ti_ids: Sequence[int]) -> None:
+    """Delete task instances that no worker has: their task is not mapped any more."""
+    if ti_ids:
+        connection.exec_driver_sql("delete from task_instance where id = any(%s)", (list(ti_ids),))
+
+
+def renumber(connection: Connection, dag_run_id: int, numbers: Mapping[int, int], unmapped: Sequence[int]) -> None:
+    """Give tasks of a run their new numbers, by the old ones, and the task instances `unmapped` the map index -1.
+
+    Temporary negative numbers avoid conflicts with the unique key. The SLAs of tasks are renumbered too.
+    """
+    moves = {"run": dag_run_id, "old": list(numbers), "new": [-1 - no for no in numbers.values()]}
+    for table, of_task in (("task_instance", "true"), ("deadline", "t.kind = 'sla'")) if numbers else ():
+        connection.exec_driver_sql(
+            f"update {table} t set task_no = n.new from unnest(%(old)s::int[], %(new)s::int[]) n (old, new)"
+            f" where t.dag_run_id = %(run)s and t.task_no = n.old and {of_task}",
+            moves,
+        )
+        connection.exec_driver_sql(
+            f"update {table} t set task_no = -1 - task_no where dag_run_id = %(run)s and task_no < 0 and {of_task}", moves
+        )
+    if unmapped:
+        connection.exec_driver_sql(
+            "update task_instance set map_index = -1, map_label = null where id = any(%s)", (list(unmapped),)
+        )
