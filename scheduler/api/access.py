@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from scheduler.api.errors import ForbiddenError
+from scheduler.actions.actor import ForbiddenError
 from scheduler.store.accounts.accounts import ROLES, Account
 
 #: "dag": on the DAG of the path (with ~ on any DAG; the list then has only DAGs that the account may see). "any": on at least one

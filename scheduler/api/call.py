@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -10,9 +10,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from sqlalchemy import Connection, Engine
 
+from scheduler.actions.actor import Actor, ForbiddenError
 from scheduler.api import access, database, preconditions
 from scheduler.api.broker import Broker
-from scheduler.api.errors import ForbiddenError, documented
+from scheduler.api.errors import documented
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
 from scheduler.messaging import wakeups
@@ -20,10 +21,9 @@ from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import rehearse, transact
+from scheduler.store.db.database import transact
 from scheduler.store.read import dags, row_versions
 from scheduler.store.read.listing import Filters, Listing, Page
-from scheduler.store.runs.selection import Change
 from scheduler.store.secrets.cipher import Cipher
 
 P = ParamSpec("P")
@@ -83,16 +83,20 @@ class Call:
     account: Account
     address: str
     #: That of If-Match, until a transaction has checked it.
-    precondition: list[preconditions.Precondition] = field(default_factory=list)
+    precondition: list[Callable[[Connection], None]] = field(default_factory=list)
 
     @property
     def settings(self) -> Settings:
         return self.service.settings
 
     @property
-    def engine(self) -> Engine:
-        """The engine for changes; their events name the account."""
-        return database.acting_as(self.service.engine, self.account.name)
+    def actor(self) -> Actor:
+        """The account as the one who acts: events of its changes have its name."""
+        name = f"api:{self.account.name}"
+        return Actor(
+            settings=self.settings, engine=database.acting_as(self.service.engine, name), announce=self.service.wakeups.announce,
+            name=name, made_by=name, checks=self.precondition,
+        )  # fmt: skip
 
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`."""
@@ -108,29 +112,6 @@ class Call:
             "next_cursor": entries.next_cursor,
             "previous_cursor": entries.previous_cursor,
         }
-
-    def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return `work(connection, ...)`, whose state changes name the account."""
-        return self.write_or_rehearse(False, work, *args, **kwargs)
-
-    def write_or_rehearse(
-        self, dry_run: bool, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """As `write`; a dry run undoes all changes. StaleError if what If-Match was compared with has changed since."""
-        for precondition in self.precondition:
-            work = precondition.checked(work)
-        result = (rehearse if dry_run else transact)(self.engine, work, *args, **kwargs)
-        self.precondition.clear()
-        return result
-
-    def announce(self, action: wakeups.Action, runs: Collection[int] = ()) -> None:
-        """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
-        self.service.wakeups.announce(action, runs)
-
-    def announce_changes(self, changes: Collection[Change]) -> None:
-        """Wake schedulers after changes of task instances, if there are any."""
-        if changes:
-            self.announce("instances changed", {change.dag_run_id for change in changes})
 
     def tags(self, role: str = "viewer") -> list[str] | None:
         """The tags of the DAGs on which the account has this role; None means all DAGs."""
@@ -181,7 +162,7 @@ def begin(request: Request) -> Call:
     call = Call(service, account, address)
     if not hasattr(request.state, "refused") and (thing := preconditions.thing_of(request, route.path.removeprefix(PREFIX))):
         names = request.path_params
-        call.precondition.append(preconditions.Precondition(thing, names, call.read(row_versions.versions, thing, names)))
+        call.precondition.append(preconditions.unchanged(thing, names, call.read(row_versions.versions, thing, names)))
     return call
 
 

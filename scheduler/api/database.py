@@ -85,7 +85,7 @@ def _note_use(_: object, record: Any) -> None:
 
 def acting_as(engine: Engine, actor: str) -> Engine:
     """The same connections; state changes over the new engine have this actor in their events."""
-    return engine.execution_options(**{WHO: f"api:{actor}"})
+    return engine.execution_options(**{WHO: actor})
 
 
 def _name_actor(connection: Connection) -> None:

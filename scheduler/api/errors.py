@@ -20,6 +20,7 @@ from paceline.exceptions import (
     UnreachableError,
     UnreadableVersionError,
 )
+from scheduler.actions.actor import ForbiddenError, UnprocessableError
 from scheduler.api.models.base import Detail
 from scheduler.store.db import database, sqlstates
 
@@ -40,10 +41,6 @@ NOT_JSON = "The body must be JSON, and the request needs the header Content-Type
 RETRY_AFTER_S = 2
 
 
-class ForbiddenError(PacelineError):
-    """This account may not do that."""
-
-
 class UnauthenticatedError(PacelineError):
     """Log in, or send a token as `Authorization: Bearer`."""
 
@@ -54,10 +51,6 @@ class TooManyLoginsError(PacelineError):
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"Too many failed logins: try again in {wait_s:.0f} seconds.")
         self.wait_s = wait_s
-
-
-class UnprocessableError(PacelineError):
-    """The body can be read, but its content cannot be used."""
 
 
 class StaleError(PacelineError):

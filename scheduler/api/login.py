@@ -10,8 +10,9 @@ from datetime import datetime
 from fastapi import Request
 from sqlalchemy import Engine
 
+from scheduler.actions.actor import ForbiddenError
 from scheduler.api import database, oidc
-from scheduler.api.errors import ForbiddenError, TooManyLoginsError, UnauthenticatedError
+from scheduler.api.errors import TooManyLoginsError, UnauthenticatedError
 from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts, audit, logins

@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import Field
 
 from paceline import secrets_masker
 from paceline.exceptions import UsageError
+from scheduler.actions.tasks import Place
 from scheduler.api.models import base
 from scheduler.api.models.base import SIGNS, Moment
 from scheduler.store.read import listing
@@ -20,7 +21,6 @@ LONGEST_PAGE = 1000
 LARGEST = 2**63 - 1
 #: Columns of one order, as in Airflow.
 MOST_ORDERS = 10
-#: The comparisons of a range filter, in the order of their parameters.
 #: The bounds of range filters, by name and comparison.
 Ranges = dict[str, dict[str, Any]]
 #: A column, a pattern, and a prefix, as `Filters.like` takes them.
@@ -53,15 +53,6 @@ async def _cursor_page(
 ) -> listing.Page:
     """A page by limit and offset, or by cursor, which costs the same however far it is."""
     return page(limit, offset, order_by, cursor)
-
-
-class Place(NamedTuple):
-    """The names in the path of a task instance. The map index -1 stands for a task that is not mapped."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
 
 
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]

@@ -5,9 +5,8 @@ that GET are compared in the transaction of the change, under the locks of these
 this web process nor of another process.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from fastapi import Request
 from sqlalchemy import Connection
@@ -17,9 +16,6 @@ from scheduler.api.access import RUN, TI
 from scheduler.api.errors import StaleError
 from scheduler.store.read import row_versions
 from scheduler.store.read.row_versions import Rows, Versions
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 CHANGED = "This was changed or deleted since it was read: read it again, and repeat the change with the new ETag in If-Match."
 NOT_TAKEN = "This request takes no If-Match: only a change of one thing, at the path of its GET, is compared."
@@ -41,22 +37,14 @@ THINGS: dict[str, tuple[Rows, ...]] = {
 OF_CHANGE = {b"if-match", b"if-none-match", b"content-length", b"content-type", b"transfer-encoding", b"expect"}
 
 
-class Precondition:
-    """The versions that the first transaction of a request must find."""
+def unchanged(thing: tuple[Rows, ...], names: dict[str, Any], versions: Versions) -> Callable[[Connection], None]:
+    """A check with which the transaction of a change begins: it locks the rows, and raises StaleError if they have changed."""
 
-    def __init__(self, thing: tuple[Rows, ...], names: dict[str, Any], versions: Versions) -> None:
-        self._thing, self._names, self._versions = thing, names, versions
+    def check(connection: Connection) -> None:
+        if row_versions.lock(connection, thing, names) != versions:
+            raise StaleError(CHANGED)
 
-    def checked(self, work: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[Connection, P], R]:
-        """`work`, which locks the rows first, and raises StaleError if they have changed."""
-
-        @functools.wraps(work)
-        def locked(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            if row_versions.lock(connection, self._thing, self._names) != self._versions:
-                raise StaleError(CHANGED)
-            return work(connection, *args, **kwargs)
-
-        return locked
+    return check
 
 
 def thing_of(request: Request, path: str) -> tuple[Rows, ...] | None:

@@ -34,8 +34,7 @@ def list_() -> None:
 @options.as_json
 def update(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
-    from scheduler.store.dags import assets as store
+    from scheduler.actions import stored
 
-    event = options.transact(store.update, uri, extra, "cli", partition)
-    options.announce("asset updated")
+    event = stored.update_asset(options.actor(), uri, extra, partition)
     output.result(event, f"Asset {event['uri']} is updated.")

@@ -59,12 +59,13 @@ def create(
     given: tuple[tuple[str, str], ...],
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
-    from scheduler.store.actions import backfills as store
+    from scheduler.actions import backfills as actions
+    from scheduler.store.actions.backfills import BackfillRequest
     from scheduler.store.read import reads
 
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
-    wanted = store.BackfillRequest(
+    wanted = BackfillRequest(
         dag_id=dag_id,
         first=first,
         last=last,
@@ -72,13 +73,11 @@ def create(
         reprocess=reprocess,
         reverse=reverse,
         conf=options.with_params(conf, given, dag["params"]),
-        core=options.settings().core,
     )
     if dry_run:
-        _show_plan(options.transact(store.dry_run, wanted), dag["version"], verbose=verbose)
+        _show_plan(actions.preview(options.actor(), wanted), dag["version"], verbose=verbose)
         return
-    created = options.transact(store.create, wanted)
-    options.announce("backfill created")
+    created = actions.create(options.actor(), wanted)
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     left_out = f", {created['left_out']} left out" if created["left_out"] else ""
@@ -119,10 +118,9 @@ def show(backfill_id: int) -> None:
 @options.as_json
 def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
-    from scheduler.store.actions import backfills as store
+    from scheduler.actions import backfills as actions
 
-    changed = options.transact(store.pause, backfill_id)
-    options.announce("backfill changed")
+    changed = actions.pause(options.actor(), backfill_id)
     _say(backfill_id, "is paused" if changed else "was paused already")
 
 
@@ -131,10 +129,9 @@ def pause(backfill_id: int) -> None:
 @options.as_json
 def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
-    from scheduler.store.actions import backfills as store
+    from scheduler.actions import backfills as actions
 
-    changed = options.transact(store.resume, backfill_id)
-    options.announce("backfill changed")
+    changed = actions.resume(options.actor(), backfill_id)
     _say(backfill_id, "continues" if changed else "was not paused")
 
 
@@ -144,12 +141,12 @@ def resume(backfill_id: int) -> None:
 @options.as_json
 def cancel(backfill_id: int, *, yes: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
+    from scheduler.actions import backfills as actions
     from scheduler.store.actions import backfills as store
 
     options.transact(store.backfill, backfill_id)
     options.confirm(f"Cancel backfill {backfill_id}?", yes)
-    row = options.transact(store.cancel, backfill_id)
-    options.announce("backfill changed")
+    row = actions.cancel(options.actor(), backfill_id)
     running = f"; {output.count(row['running'], 'run')} still running" if row["running"] else ""
     _say(backfill_id, f"is canceled{running}")
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from paceline import secrets_masker
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
 from scheduler.cli import lazy, options, output
+
+if TYPE_CHECKING:
+    from scheduler.actions.stored import Existing
 
 
 @click.group(cls=lazy.NounGroup)
@@ -123,10 +126,10 @@ def _given(conn_id: str, *, conn_uri: str | None, conn_json: str | None, **field
     )
 
 
-def _store(connection: Connection, *, existing: str) -> None:
-    from scheduler.store.secrets import connections as store
+def _store(connection: Connection, *, existing: "Existing") -> None:
+    from scheduler.actions import stored
 
-    options.transact(store.add, [connection], options.cipher(make=True), existing=existing)
+    stored.store(options.actor(), new_connections=[connection], existing=existing)
     click.echo(f"Connection {connection.conn_id} is stored.")
 
 
@@ -135,10 +138,10 @@ def _store(connection: Connection, *, existing: str) -> None:
 @options.yes
 def delete(conn_id: str, *, yes: bool) -> None:
     """Delete a connection."""
-    from scheduler.store.secrets import connections as store
+    from scheduler.actions import stored
 
     options.confirm(f"Delete connection {conn_id}?", yes)
-    options.transact(store.delete, conn_id)
+    stored.delete(options.actor(), "connection", conn_id)
     click.echo(f"Connection {conn_id} is deleted.")
 
 
@@ -158,15 +161,15 @@ def export(file: Path) -> None:
 @connections.command("import")
 @options.file
 @click.option("--existing", type=click.Choice(["fail", "skip", "overwrite"]), default="fail", show_default=True)
-def import_(file: Path, existing: str) -> None:
+def import_(file: Path, existing: "Existing") -> None:
     """Import connections from a file: JSON or YAML with {"id": "URI"} or {"id": {"conn_type": ..., ...}}, or .env with id=URI.
 
     All are stored, or none. `airflow connections export` writes such files.
     """
-    from scheduler.store.secrets import connections as store
+    from scheduler.actions import stored
 
-    written = options.transact(store.add, read(file), options.cipher(make=True), existing=existing)
-    click.echo(f"Stored {output.count(len(written), 'connection')}.")
+    written = stored.store(options.actor(), new_connections=read(file), existing=existing)
+    click.echo(f"Stored {output.count(len(written.connections), 'connection')}.")
 
 
 def read(file: Path) -> list[Connection]:

@@ -130,10 +130,9 @@ def errors() -> None:
 @click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=options.complete_dags)
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
-    from scheduler.store.dags import dags as store
+    from scheduler.actions import dags as actions
 
-    files = options.transact(store.reparse, dag_id)
-    options.announce("files to parse")
+    files = actions.reparse(options.actor(), dag_id=dag_id)
     click.echo(f"Reading {output.count(len(files), 'DAG file')} again.")
 
 
@@ -141,10 +140,9 @@ def reparse(dag_id: str | None) -> None:
 @options.dag
 def pause(dag_id: str) -> None:
     """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
-    from scheduler.store.dags import dags as store
+    from scheduler.actions import dags as actions
 
-    changed = options.transact(store.pause, dag_id)
-    options.announce("dag paused or unpaused")
+    changed = actions.set_paused(options.actor(), dag_id, paused=True)
     click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
 
 
@@ -152,10 +150,9 @@ def pause(dag_id: str) -> None:
 @options.dag
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
-    from scheduler.store.dags import dags as store
+    from scheduler.actions import dags as actions
 
-    changed = options.transact(store.unpause, dag_id)
-    options.announce("dag paused or unpaused")
+    changed = actions.set_paused(options.actor(), dag_id, paused=False)
     click.echo(f"DAG {dag_id} is unpaused." if changed else f"DAG {dag_id} was not paused.")
 
 
@@ -184,33 +181,31 @@ def trigger(
     timeout_s: float | None,
 ) -> None:
     """Create a run of a DAG now."""
+    from scheduler.actions import runs as actions
     from scheduler.store.read import reads
-    from scheduler.store.runs import manual_runs
 
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
-    run = options.transact(
-        manual_runs.trigger,
+    run = actions.trigger(
+        options.actor(),
         dag_id,
         run_id=run_id,
         logical_date=logical_date,
         conf=options.with_params(conf, given, dag["params"]),
         although_broken=force,
-        core=options.settings().core,
         partition_key=partition,
-    )
-    options.announce("run triggered", {run.id})
+    )["run_id"]
     _warn(dag)
     if wait:
-        runs_cli.end_with(dag_id, run.run_id, timeout_s=timeout_s)
+        runs_cli.end_with(dag_id, run, timeout_s=timeout_s)
     elif output.json_wanted():
-        output.print_json(options.transact(reads.run, dag_id, run.run_id))
+        output.print_json(options.transact(reads.run, dag_id, run))
     else:
-        click.echo(f"Run {run.run_id} of DAG {dag_id} is queued.")
-        click.echo(f"Follow it with `paceline runs watch {shlex.quote(dag_id)} {shlex.quote(run.run_id)}`,")
-        click.echo(f"or at {_page(dag_id, run.run_id)}.")
+        click.echo(f"Run {run} of DAG {dag_id} is queued.")
+        click.echo(f"Follow it with `paceline runs watch {shlex.quote(dag_id)} {shlex.quote(run)}`,")
+        click.echo(f"or at {_page(dag_id, run)}.")
 
 
 @dags.command("next")

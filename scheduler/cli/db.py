@@ -36,10 +36,10 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
     run the same cleanup automatically.
     """
-    from scheduler.services import prune
+    from scheduler.actions.clean import clean
     from scheduler.store.upkeep import retention
 
-    engine = options.engine()
+    options.engine()
 
     def would_delete() -> None:
         _print_counts(options.transact(retention.count, before), before, done=False)
@@ -49,10 +49,9 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
         return
     options.confirm(f"Delete finished runs and other records that ended before {before}?", yes, show=would_delete)
     deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
-    for kind, batch in prune.everything(engine, before, logs=logs):
+    for kind, batch in clean(options.actor(), before, logs=logs):
         deleted[kind] += batch.deleted
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
-        prune.delete(engine, options.settings(), batch.runs)
     _print_counts(deleted, before, done=True)
 
 

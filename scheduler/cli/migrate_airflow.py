@@ -16,8 +16,6 @@ import click
 from scheduler.cli import options, output
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection as Session
-
     from scheduler.dagfiles.migrate.folder import FileReport
     from scheduler.dagfiles.migrate.shadow import Airflow, Difference
 
@@ -159,32 +157,24 @@ def _diff(report: FileReport) -> str:
 
 def _import(*, connections: Path | None, variables: Path | None, pools: Path | None, overwrite: bool) -> None:
     """Store the content of all files, or nothing."""
+    from scheduler.actions import stored
     from scheduler.cli import connections as connections_cli
     from scheduler.cli import pools as pools_cli
     from scheduler.cli import variables as variables_cli
-    from scheduler.store.queueing import pools as pools_store
-    from scheduler.store.secrets import connections as connections_store
-    from scheduler.store.secrets import variables as variables_store
 
     new_connections = connections_cli.read(connections) if connections else []
     new_variables = variables_cli.read(variables) if variables else []
     new_pools = pools_cli.read(pools) if pools else {}
-    cipher = options.cipher(make=True)
-    existing = "overwrite" if overwrite else "skip"
-
-    def store(session: Session) -> list[str]:
-        written = (
-            (connections_store.add(session, new_connections, cipher, existing=existing), new_connections, "connection"),
-            (variables_store.set_variables(session, new_variables, cipher, replace=overwrite), new_variables, "variable"),
-            (new_pools, new_pools, "pool"),
-        )
-        pools_store.set_pools(session, new_pools)
-        return [f"{len(done)} of {output.count(len(given), noun)}" for done, given, noun in written if given]
-
-    written = options.transact(store)
-    if new_pools:
-        options.announce("pool set")
-    output.say(f"{', '.join(written) or 'Nothing'} stored.")
+    written = stored.store(
+        options.actor(), new_variables=new_variables, new_connections=new_connections, new_pools=new_pools,
+        existing="overwrite" if overwrite else "skip",
+    )  # fmt: skip
+    kinds = (
+        (written.connections, new_connections, "connection"), (written.variables, new_variables, "variable"),
+        (written.pools, new_pools, "pool"),
+    )  # fmt: skip
+    texts = [f"{len(done)} of {output.count(len(given), noun)}" for done, given, noun in kinds if given]
+    output.say(f"{', '.join(texts) or 'Nothing'} stored.")
 
 
 TOKEN, USER, PASSWORD = "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"

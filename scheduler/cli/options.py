@@ -20,6 +20,7 @@ from scheduler.cli import output
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
+    from scheduler.actions.actor import Actor
     from scheduler.messaging import wakeups
     from scheduler.settings import Settings
     from scheduler.store.secrets.cipher import Cipher
@@ -165,12 +166,17 @@ def confirm(question: str, agreed: bool, *, show: Callable[[], None] | None = No
         click.get_current_context().exit(1)
 
 
-def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:
-    """Wake schedulers after an action. Without Redis, their next poll a second later has the same effect."""
+def actor() -> "Actor":
+    """The user of this command, as the one who acts."""
+    from scheduler.actions.actor import Actor
     from scheduler.messaging import wakeups
+    from scheduler.store.db import database
 
-    with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
-        sender.announce(action, runs)
+    def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:
+        with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
+            sender.announce(action, runs)
+
+    return Actor(settings=settings(), engine=engine(), announce=announce, name=f"cli:{database.user()}", made_by="cli")
 
 
 def refuse_taken_port(section: str, address: str, port: int) -> None:

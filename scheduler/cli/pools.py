@@ -35,15 +35,18 @@ def list_() -> None:
 @options.as_json
 def set_(name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None) -> None:
     """Create or change a pool. -1 slots means no limit."""
+    from scheduler.actions import stored
     from scheduler.store.queueing import pools as store
 
     try:
         store.check(name, slots, queue)
     except PacelineError as error:
         raise click.UsageError(str(error)) from None
-    row = options.transact(store.set_pool, name, slots, description=description, include_deferred=include_deferred, queue=queue)
-    options.announce("pool set")
-    output.result(row, f"Pool {name} has {'no limit' if slots < 0 else output.count(slots, 'slot')}.")
+    values = {"slots": slots, "description": description, "include_deferred": include_deferred, "queue": queue}
+    stored.store(options.actor(), new_pools={name: values})
+    output.result(
+        options.transact(store.pool, name), f"Pool {name} has {'no limit' if slots < 0 else output.count(slots, 'slot')}."
+    )
 
 
 @pools.command()
@@ -51,10 +54,10 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete a pool that no task instance uses."""
-    from scheduler.store.queueing import pools as store
+    from scheduler.actions import stored
 
     options.confirm(f"Delete pool {name}?", yes)
-    options.transact(store.delete_pool, name)
+    stored.delete(options.actor(), "pool", name)
     click.echo(f"Pool {name} is deleted.")
 
 
@@ -77,11 +80,10 @@ def import_(file: Path) -> None:
 
     Existing pools get the new values. All are stored, or none. `airflow pools export` writes such files.
     """
-    from scheduler.store.queueing import pools as store
+    from scheduler.actions import stored
 
     read_pools = read(file)
-    options.transact(store.set_pools, read_pools)
-    options.announce("pool set")
+    stored.store(options.actor(), new_pools=read_pools)
     click.echo(f"Stored {output.count(len(read_pools), 'pool')}.")
 
 

@@ -110,8 +110,7 @@ def drain(name: str) -> None:
 
     Its supervisor, if it has one, may start it again.
     """
-    from scheduler.store.db.database import user
-    from scheduler.store.read import workers as lists
+    from scheduler.actions import installation
 
-    for worker_id in options.transact(lists.drain, name, f"cli:{user()}"):
+    for worker_id in installation.drain(options.actor(), name):
         click.echo(f"{worker_id} drains: it takes no more tasks.")

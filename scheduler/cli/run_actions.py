@@ -51,12 +51,13 @@ class Clearing(TypedDict):
 @options.together(options.run, _only_failed, _only_running, _clearing)
 def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool, **how: Unpack[Clearing]) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
+    from scheduler.actions import runs
     from scheduler.store.read import reads
-    from scheduler.store.runs import selection
 
-    tasks = selection.Tasks(states=_kept(only_failed=only_failed, only_running=only_running))
     options.transact(reads.run, dag_id, run_id)
-    _clear(selection.Runs(dag_id=dag_id, run_id=run_id), tasks, **how)
+    kept = _kept(only_failed=only_failed, only_running=only_running)
+    change = functools.partial(runs.clear, options.actor(), [(dag_id, run_id)], states=kept, latest=how["latest"])
+    _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 
 
 @click.command("clear")
@@ -133,15 +134,11 @@ def clear_dag(
 @options.together(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
-    from scheduler.store.actions import mark
-    from scheduler.store.db import database
+    from scheduler.actions import runs
     from scheduler.store.read import reads
 
-    run = options.transact(reads.run, dag_id, run_id)
-    of_run = database.rehearse if dry_run else database.transact
-    changes = of_run(options.engine(), mark.mark_run, dag_id, run_id, RunState(state))
-    if not dry_run:
-        options.announce("instances changed", {run["id"]})
+    options.transact(reads.run, dag_id, run_id)
+    changes = runs.change(options.actor(), dag_id, run_id, {"state": state}, dry_run=dry_run)
     if changes and not output.json_wanted():
         _table(changes)
     rows = [asdict(change) for change in changes]
@@ -183,17 +180,17 @@ def mark_task(
 
     On a terminal, an option that marks or clears more than this task asks for confirmation.
     """
-    from scheduler.store.actions import mark
+    from scheduler.actions import tasks
     from scheduler.store.read import reads
     from scheduler.store.runs import selection
 
     options.transact(reads.run, dag_id, run_id)
     change = functools.partial(
-        mark.mark,
-        options.engine(),
+        tasks.change,
+        options.actor(),
         selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
         selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
-        TaskState(state),
+        {"state": state},
         clear_downstream=clear_downstream,
     )
     more = upstream or downstream or past or future or clear_downstream
@@ -205,15 +202,12 @@ def mark_task(
 @options.together(options.run, options.yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
-    from scheduler.services import prune
-    from scheduler.store.actions import delete
+    from scheduler.actions import runs
     from scheduler.store.read import reads
 
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
-    deleted = options.transact(delete.delete_run, dag_id, run_id)
-    prune.delete(options.engine(), options.settings(), [deleted])
-    options.announce("runs deleted")
+    runs.delete(options.actor(), dag_id, run_id)
     output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
 
@@ -221,15 +215,12 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 @options.together(options.dag, options.yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
-    from scheduler.services import prune
-    from scheduler.store.actions import delete
+    from scheduler.actions import dags
     from scheduler.store.read import reads
 
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
-    deleted = options.transact(delete.delete_dag, dag_id)
-    prune.delete(options.engine(), options.settings(), deleted.runs)
-    options.announce("runs deleted")
+    deleted = dags.delete(options.actor(), dag_id)
     answer = {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
     output.result(answer, f"DAG {dag_id} and {output.count(len(deleted.runs), 'run')} are deleted.")
     if deleted.file is not None and not output.json_wanted():
@@ -237,20 +228,18 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
-    from scheduler.store.actions import clear
+    from scheduler.actions import tasks as actions
 
-    change = functools.partial(clear.clear, options.engine(), runs, tasks, core=options.settings().core, latest=how["latest"])
+    change = functools.partial(actions.clear, options.actor(), runs, tasks, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 
 
 def _make(change: Callable[..., selection.Changes], verb: str, *, dry_run: bool, yes: bool) -> None:
-    """Make a change of task instances after a confirmation, wake the schedulers, and print the changes."""
+    """Make a change of task instances after a confirmation, and print the changes."""
     if not dry_run and not yes and (planned := change(dry_run=True)):
         question = f"{verb.capitalize()} {output.count(len(planned), 'task instance')}?"
         options.confirm(question, yes, show=lambda: _table(planned))
     changes = change(dry_run=dry_run)
-    if changes and not dry_run:
-        options.announce("instances changed", {change.dag_run_id for change in changes})
     if output.json_wanted():
         rows = [asdict(change) for change in changes]
         output.print_json({"dry_run": dry_run, "changes": rows, "passed_over": changes.passed_over})

@@ -1,8 +1,5 @@
 """`paceline users`: manages the accounts of the web UI and the REST API."""
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 from paceline.exceptions import PacelineError
@@ -25,12 +22,13 @@ def users() -> None:
 @options.as_json
 def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
+    from scheduler.actions import installation
     from scheduler.store.accounts import accounts
 
     chosen = accounts.generated() if password is None else options.typed(password)
     generated = chosen if password is None else None
     by_tag = dict(map(_tag, tags))
-    _change("users.create", name, lambda c: accounts.create(c, name, chosen, role=role, tags=by_tag))
+    installation.create_account(options.actor(), name, chosen, role=role, tags=by_tag)
     text = f"Account {name} is created." + (f" Its password is {generated}" if generated else "")
     output.result({"name": name, "role": role, "tags": by_tag, "password": generated}, text)
 
@@ -52,10 +50,11 @@ def list_() -> None:
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 def password(name: str, password: str | None) -> None:
     """Change a password. All sessions of the account end."""
+    from scheduler.actions import installation
     from scheduler.store.accounts import accounts
 
     new = accounts.generated() if password is None else options.typed(password)
-    _change("users.password", name, lambda c: accounts.set_password(c, name, new))
+    installation.set_password(options.actor(), name, new)
     click.echo(f"The password of {name} is changed." + (f" It is {new}" if password is None else ""))
 
 
@@ -70,16 +69,14 @@ def password(name: str, password: str | None) -> None:
 @options.as_json
 def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
-    from scheduler.store.accounts import accounts, logins
+    from scheduler.actions import installation
 
     if revoke:
         options.confirm(f"Delete the tokens {label} of {name}?", yes)
-        _change("users.revoke_token", name, lambda c: logins.revoke(c, accounts.account_id(c, name), label))
+        installation.revoke_tokens(options.actor(), name, label)
         click.echo(f"The tokens {label} of {name} are deleted.")
         return
-    issued, expires_at = _change(
-        "users.token", name, lambda c: logins.issue(c, accounts.account_id(c, name), "token", lasts_s=days * DAY_S, name=label)
-    )
+    issued, expires_at = installation.create_token(options.actor(), name, lasts_s=days * DAY_S, label=label)
     output.result({"name": name, "label": label, "token": issued, "expires_at": expires_at}, issued)
 
 
@@ -88,26 +85,11 @@ def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> Non
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete an account with its sessions and tokens."""
-    from scheduler.store.accounts import accounts
+    from scheduler.actions import installation
 
     options.confirm(f"Delete account {name}?", yes)
-    _change("users.delete", name, lambda c: accounts.delete(c, name))
+    installation.delete_account(options.actor(), name)
     click.echo(f"Account {name} is deleted.")
-
-
-def _change(event: str, name: str, work: Callable[[Any], Any]) -> Any:
-    """Make a change and its entry in the audit log in one transaction."""
-    from scheduler.store.accounts import audit
-    from scheduler.store.db import database
-
-    def both(connection: Any) -> Any:
-        result = work(connection)
-        audit.end(
-            connection, audit.begin(connection, event, account=f"cli:{database.user()}", address=None, extra={"name": name}), 200
-        )
-        return result
-
-    return options.transact(both)
 
 
 def _tag(text: str) -> tuple[str, str]:

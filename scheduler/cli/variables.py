@@ -44,9 +44,9 @@ def get(key: str, show: bool) -> None:
 @click.option("--description", help="Description.")
 def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
-    from scheduler.store.secrets import variables as store
+    from scheduler.actions import stored
 
-    options.transact(store.set_variables, [(key, options.typed(value), description)], options.cipher(make=True))
+    stored.store(options.actor(), new_variables=[(key, options.typed(value), description)])
     click.echo(f"Variable {key} is set.")
 
 
@@ -55,10 +55,10 @@ def set_(key: str, value: str, description: str | None) -> None:
 @options.yes
 def delete(key: str, *, yes: bool) -> None:
     """Delete a variable."""
-    from scheduler.store.secrets import variables as store
+    from scheduler.actions import stored
 
     options.confirm(f"Delete variable {key}?", yes)
-    options.transact(store.delete_variable, key)
+    stored.delete(options.actor(), "variable", key)
     click.echo(f"Variable {key} is deleted.")
 
 
@@ -80,10 +80,10 @@ def export(file: Path) -> None:
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
-    from scheduler.store.secrets import variables as store
+    from scheduler.actions import stored
 
-    written = options.transact(store.set_variables, read(file), options.cipher(make=True), replace=not skip_existing)
-    click.echo(f"Set {output.count(len(written), 'variable')}.")
+    written = stored.store(options.actor(), new_variables=read(file), existing="skip" if skip_existing else "overwrite")
+    click.echo(f"Set {output.count(len(written.variables), 'variable')}.")
 
 
 def read(file: Path) -> list[tuple[str, str, str | None]]:

@@ -1,23 +1,21 @@
 """prune: deletes runs and records that are older than the settings allow, in small batches of each kind."""
 
 import logging
-import shutil
 import threading
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from scheduler.actions import clean
 from scheduler.process.health import VitalThread
 from scheduler.services.service import Result, TimedService
-from scheduler.settings import Settings, data_folder, log_paths
+from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
-from scheduler.store.runs.deleted_runs import DeletedRun
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -92,58 +90,19 @@ class Prune(TimedService):
             batch = transact(self._engine, retention.delete_events, before, self._events_until)
             self._events_until = batch.after or self._events_until
         else:
-            batch = transact(self._engine, _delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs)
+            batch = transact(
+                self._engine, retention.delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs
+            )
         self._after[kind] = batch.after
         return batch
-
-
-def everything(engine: Engine, before: datetime, *, logs: bool = False) -> Iterator[tuple[str, Batch]]:
-    """Delete everything older than `before`, batch by batch. The caller deletes the files of the runs."""
-    for kind in ("runs", *retention.KINDS):
-        after: Any = None
-        while True:
-            batch = transact(engine, _delete, kind, before, after, logs=logs, taken=True)
-            yield kind, batch
-            after = batch.after
-            if after is None:
-                break
-
-
-def _delete(connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False) -> Batch:
-    if kind == "runs":
-        return retention.delete_runs(connection, before, after or retention.FIRST_RUN, logs=logs, taken=taken)
-    return retention.delete_rows(connection, kind, before, after)
-
-
-def delete(engine: Engine, settings: Settings, runs: Iterable[DeletedRun]) -> None:
-    """Delete the files of deleted runs, after the commit. A file that cannot be deleted is logged and left."""
-    for run in runs:
-        try:
-            data_folder.delete_run(settings.data_url, run.dag_id, run.run_id, run.key)
-            if run.logs:
-                _delete_logs(settings, run)
-        except Exception:
-            log.exception("Files of run %s of %s are left", run.run_id, run.dag_id)
-        transact(engine, deleted_runs.forget, run.key)
 
 
 def delete_due(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     """Delete, run by run, the files that no other process deletes, until none are left or `stop`."""
     try:
         while not stop.is_set() and (run := transact(engine, deleted_runs.take)) is not None:
-            delete(engine, settings, [run])
+            clean.delete_files(engine, settings, [run])
     except OperationalError as error:  # another pass continues
         log.warning("%s", database.translate(error))
     except Exception:
         log.exception("Deleting the files of runs failed; another pass continues")
-
-
-def _delete_logs(settings: Settings, run: DeletedRun) -> None:
-    log_paths.delete_run(settings, run.dag_id, run.run_id)
-    path = log_paths.run_folder(settings.logs_folder, run.dag_id, run.run_id)
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        log.warning("%s cannot be deleted: %s", path, error.strerror)

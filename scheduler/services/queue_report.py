@@ -16,6 +16,7 @@ from scheduler.messaging.broker_keys import REPORT
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
+from scheduler.store.queueing import capacity
 from scheduler.store.read import overview
 
 #: One JSON object: `at`, and `queues` with the rows of `overview.queues`.
@@ -55,7 +56,7 @@ class QueueReport(TimedService):
             rows = transact(self._engine, overview.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
             if rows and now.replace(second=0, microsecond=0) != self._stored_at:
                 self._stored_at = now.replace(second=0, microsecond=0)
-                transact(self._engine, overview.store_depths, rows, keep_days=self._settings.retention.housekeeping_days)
+                transact(self._engine, capacity.store_depths, rows, keep_days=self._settings.retention.housekeeping_days)
             pause_s = max(SHORTEST_S, (time.monotonic() - started) / SHARE)
             with self._broker.pipeline(transaction=False) as pipe:
                 pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=EXPIRES_S)

@@ -5,12 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.states import TaskState
+from scheduler.actions.actor import Actor
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.actions import clear, mark
 from scheduler.store.runs.selection import Change, Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending
 from support.scenario import Scenario
 
 ALL = Tasks()
+
+
+def actor_of(scenario: Scenario) -> Actor:
+    """A person who acts on a scenario, and whose wakeups arrive."""
+    announce = Wakeups(scenario.settings).announce
+    return Actor(settings=scenario.settings, engine=scenario.engine, announce=announce, name="cli:ada", made_by="cli")
 
 
 def clear_(scenario: Scenario, tasks: Tasks = ALL, *, dag_id: str = "d", run_id: str | None = "r", **options: Any) -> list[Change]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Body, Depends, Query
 
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.actions import stored
 from scheduler.api import params
 from scheduler.api.access import OPERATOR, OPERATOR_OF_DAG, VIEWER, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
@@ -82,8 +83,7 @@ def create_asset_event(api: Api, body: models.AssetEventBody) -> dict[str, Any]:
     if body.access_control is not None:
         raise UsageError("Paceline has no access control of asset events: leave out access_control.")
     asset = known(api, body.asset_id)
-    made = api.write(store.update, asset["uri"], body.extra, f"api:{api.account.name}", body.partition_key)
-    api.announce("asset updated")
+    made = stored.update_asset(api.actor, asset["uri"], body.extra, body.partition_key)
     return api.read(assets.ASSET_EVENTS.by_keys, [made["id"]])[0]
 
 
@@ -116,7 +116,7 @@ def get_asset_queued_events(
 @router.delete("/assets/{asset_id}/queuedEvents", OPERATOR, status_code=204)
 def delete_asset_queued_events(api: Api, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that DAGs wait to consume."""
-    _drop(api, known(api, asset_id)["uri"], None, before)
+    stored.drop_updates(api.actor, uri=known(api, asset_id)["uri"], dag_id=None, before=before)
 
 
 @router.get("/dags/{dag_id}/assets/queuedEvents", VIEWER_OF_DAG, response_model=models.QueuedEventPage)
@@ -131,7 +131,7 @@ def get_dag_asset_queued_events(
 @router.delete("/dags/{dag_id}/assets/queuedEvents", OPERATOR_OF_DAG, status_code=204)
 def delete_dag_asset_queued_events(api: Api, dag_id: str, before: BeforeParam = None) -> None:
     """Drop the updates that a DAG waits to consume."""
-    _drop(api, None, dag_id, before)
+    stored.drop_updates(api.actor, uri=None, dag_id=dag_id, before=before)
 
 
 @router.get("/dags/{dag_id}/assets/{asset_id}/queuedEvents", VIEWER_OF_DAG, response_model=models.QueuedEvent)
@@ -146,18 +146,13 @@ def get_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: 
 @router.delete("/dags/{dag_id}/assets/{asset_id}/queuedEvents", OPERATOR_OF_DAG, status_code=204)
 def delete_dag_asset_queued_event(api: Api, dag_id: str, asset_id: Number, before: BeforeParam = None) -> None:
     """Drop the updates of an asset that a DAG waits to consume."""
-    _drop(api, known(api, asset_id)["uri"], dag_id, before)
+    stored.drop_updates(api.actor, uri=known(api, asset_id)["uri"], dag_id=dag_id, before=before)
 
 
 def _queued(api: Call, uri: str | None, dag_id: str | None, before: Moment | None, page: listing.Page) -> dict[str, Any]:
     rows = api.read(assets.queued_events, uri=uri, dag_id=dag_id, before=before)
     found = in_memory(rows, page, orders={"dag_id", "uri"}, default=("dag_id", "uri"))
     return {"queued_events": found.rows, "total_entries": found.total}
-
-
-def _drop(api: Call, uri: str | None, dag_id: str | None, before: Moment | None) -> None:
-    if not api.write(assets.delete_queued_events, uri=uri, dag_id=dag_id, before=before):
-        raise NotFoundError("There is no queued update to drop.")
 
 
 def known(api: Call, asset_id: Number) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
+from scheduler.actions.actor import ForbiddenError
 from scheduler.api.call import address_of, service_of
-from scheduler.api.errors import ForbiddenError, UnauthenticatedError, documented
+from scheduler.api.errors import UnauthenticatedError, documented
 from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Model
 from scheduler.api.oidc import LOGIN_S

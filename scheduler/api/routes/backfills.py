@@ -3,11 +3,12 @@
 from typing import Any
 
 from paceline.exceptions import UsageError
+from scheduler.actions import backfills as actions
 from scheduler.api.access import OPERATOR_OF_ANY, VIEWER_OF_ANY
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Number, Page
-from scheduler.store.actions import backfills as actions
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.read import records
 
 router = new_router(prefix="/backfills", tags=["Backfill"])
@@ -25,15 +26,13 @@ def list_backfills(api: Api, page: Page, dag_id: str | None = None) -> dict[str,
 @router.post("", OPERATOR_OF_ANY, response_model=models.Backfill)
 def create_backfill(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     """Create the missing runs of a DAG between two dates."""
-    created = api.write(actions.create, _wanted(api, body))
-    api.announce("backfill created")
-    return api.read(records.backfill, created["id"])
+    return api.read(records.backfill, actions.create(api.actor, _wanted(api, body))["id"])
 
 
 @router.post("/dry_run", OPERATOR_OF_ANY, only_reads=True, response_model=models.BackfillDryRun)
 def create_backfill_dry_run(api: Api, body: models.BackfillBody) -> dict[str, Any]:
     """List the runs that a backfill would create or repeat."""
-    rows = [row for row in api.read(actions.dry_run, _wanted(api, body)) if row["state"] == "waiting"]
+    rows = [row for row in actions.preview(api.actor, _wanted(api, body)) if row["state"] == "waiting"]
     return {"backfills": rows, "total_entries": len(rows)}
 
 
@@ -61,11 +60,11 @@ def cancel_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
     return _change(api, backfill_id, actions.cancel)
 
 
-def _wanted(api: Call, body: models.BackfillBody) -> actions.BackfillRequest:
+def _wanted(api: Call, body: models.BackfillBody) -> BackfillRequest:
     api.require(body.dag_id, "operator")
     if body.run_on_latest_version is False:
         raise UsageError("A backfill always runs on the newest version of its DAG.")
-    return actions.BackfillRequest(
+    return BackfillRequest(
         dag_id=body.dag_id,
         first=body.from_date,
         last=body.to_date,
@@ -73,8 +72,6 @@ def _wanted(api: Call, body: models.BackfillBody) -> actions.BackfillRequest:
         reprocess=body.reprocess_behavior,
         reverse=body.run_backwards,
         conf=body.dag_run_conf or None,
-        created_by=f"api:{api.account.name}",
-        core=api.settings.core,
     )
 
 
@@ -86,6 +83,5 @@ def _one(api: Call, backfill_id: Number, role: str) -> dict[str, Any]:
 
 def _change(api: Call, backfill_id: Number, action: Any) -> dict[str, Any]:
     _one(api, backfill_id, "operator")
-    api.write(action, backfill_id)
-    api.announce("backfill changed")
+    action(api.actor, backfill_id)
     return api.read(records.backfill, backfill_id)

@@ -1,22 +1,20 @@
 """Clear, mark and delete all that a filter selects, with exact counts before."""
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from paceline.exceptions import ConflictError, PacelineError, UsageError
+from paceline.exceptions import UsageError
 from paceline.states import TaskState
+from scheduler.actions import runs as actions
+from scheduler.actions import tasks
 from scheduler.api import params
 from scheduler.api.access import OPERATOR_OF_ANY
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import by_filter as models
-from scheduler.api.routes.dag_runs import delete_run
 from scheduler.api.routes.task_instances import ours
-from scheduler.store.actions import clear, delete, mark
 from scheduler.store.read import instances, runs
-from scheduler.store.read.listing import Filters, Row
-from scheduler.store.runs.selection import Change
+from scheduler.store.read.listing import Filters
 
 router = new_router(tags=["Paceline"])
 
@@ -28,19 +26,21 @@ MOST_DAGS, MOST_ERRORS = 100, 20
 @router.post("/clearByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
 def clear_by_filter(api: Api, body: models.ClearByFilter) -> dict[str, Any]:
     """Clear all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
-    clear_all = functools.partial(
-        clear.clear_rows, api.engine, _chosen(api, body.filter), core=api.settings.core, versions=api.service.versions,
-        latest=body.run_on_latest_version,
+    done = tasks.clear_rows(
+        api.actor, _chosen(api, body.filter), api.service.versions, latest=body.run_on_latest_version, dry_run=body.dry_run,
+        expected=body.expected,
     )  # fmt: skip
-    return _changed(api, body, clear_all)
+    return _counted(done, dry_run=body.dry_run)
 
 
 @router.post("/markByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
 def mark_by_filter(api: Api, body: models.MarkByFilter) -> dict[str, Any]:
     """Mark all task instances that a filter selects. A dry run, which is the default, counts them exactly."""
-    chosen, state = _chosen(api, body.filter), TaskState(body.new_state)
-    mark_all = functools.partial(mark.mark_rows, api.engine, chosen, state, versions=api.service.versions)
-    return _changed(api, body, mark_all)
+    state = TaskState(body.new_state)
+    done = tasks.mark_rows(
+        api.actor, _chosen(api, body.filter), api.service.versions, state, dry_run=body.dry_run, expected=body.expected
+    )
+    return _counted(done, dry_run=body.dry_run)
 
 
 @router.post("/deleteByFilter", OPERATOR_OF_ANY, only_reads="dry_run", response_model=models.ByFilter)
@@ -49,37 +49,16 @@ def delete_by_filter(api: Api, body: models.DeleteByFilter) -> dict[str, Any]:
     filters = _common(api, runs.RUNS.filters(), body.filter)
     filters.one_of("state", body.filter.state).one_of("run_type", body.filter.run_type)
     found = api.read(runs.names, filters)
-    if body.dry_run or body.expected is not None:
-        # It only locks, as long as the check takes.
-        deletable, errors = _each(found, lambda dag_id, run_id: api.write(delete.deletable_run, dag_id, run_id))
-        if body.dry_run:
-            return _deleted(deletable, errors, dry_run=True)
-        _require(body.expected, len(deletable))
-    return _deleted(*_each(found, functools.partial(delete_run, api)), dry_run=False)
-
-
-def _each(found: Sequence[Row], work: Callable[[str, str], object]) -> tuple[list[Row], list[str]]:
-    """The runs for which `work(dag_id, run_id)` succeeds, and the errors of the others."""
-    done: list[Row] = []
-    errors = []
-    for row in found:
-        try:
-            work(row["dag_id"], row["run_id"])
-            done.append(row)
-        except PacelineError as error:
-            errors.append(str(error))
-    return done, errors
-
-
-def _deleted(deleted: Sequence[Row], errors: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
-    states = Counter(row["state"] for row in deleted)
+    names = [(row["dag_id"], row["run_id"]) for row in found]
+    deleted, errors = actions.delete_each(api.actor, names, dry_run=body.dry_run, expected=body.expected)
+    counts = Counter(row["state"] for row in found if (row["dag_id"], row["run_id"]) in set(deleted))
     return {
-        "dry_run": dry_run,
+        "dry_run": body.dry_run,
         "count": len(deleted),
         "runs": len(deleted),
-        "changes": [{"state": state, "becomes": "deleted", "count": count} for state, count in states.items()],
-        "dags": _dags([(row["dag_id"], row["run_id"]) for row in deleted]),
-        "errors": errors[:MOST_ERRORS],
+        "changes": [{"state": state, "becomes": "deleted", "count": count} for state, count in counts.items()],
+        "dags": _dags(deleted),
+        "errors": [str(error) for error in errors[:MOST_ERRORS]],
     }
 
 
@@ -100,36 +79,16 @@ def _common(api: Call, filters: Filters, chosen: models.Filter) -> Filters:
     return filters.in_ranges(params.bounds_in(chosen, *RANGES))
 
 
-def _changed(
-    api: Call,
-    body: models.ClearByFilter | models.MarkByFilter,
-    change: Callable[..., tuple[Sequence[Change], Sequence[PacelineError]]],
-) -> dict[str, Any]:
+def _counted(done: tasks.Done, *, dry_run: bool) -> dict[str, Any]:
     """The changes, or a preview of them."""
-    if body.dry_run or body.expected is not None:
-        preview, errors = change(dry_run=True)
-        if body.dry_run:
-            return _counted(preview, errors, dry_run=True)
-        _require(body.expected, len(preview))
-    changes, errors = change()
-    api.announce_changes(changes)
-    return _counted(changes, errors, dry_run=False)
-
-
-def _require(expected: int | None, count: int) -> None:
-    if expected is not None and expected != count:
-        raise ConflictError(f"The filter selects {count} now, and {expected} were expected: look at the preview again.")
-
-
-def _counted(changes: Sequence[Change], errors: Sequence[PacelineError], *, dry_run: bool) -> dict[str, Any]:
-    kinds = Counter((change.state, change.becomes) for change in changes)
+    kinds = Counter((change.state, change.becomes) for change in done.changes)
     return {
         "dry_run": dry_run,
-        "count": len(changes),
-        "runs": len({change.dag_run_id for change in changes}),
+        "count": len(done.changes),
+        "runs": len({change.dag_run_id for change in done.changes}),
         "changes": [{"state": state, "becomes": becomes, "count": count} for (state, becomes), count in kinds.most_common()],
-        "dags": _dags([(change.dag_id, change.run_id) for change in changes]),
-        "errors": [str(error) for error in errors[:MOST_ERRORS]],
+        "dags": _dags([(change.dag_id, change.run_id) for change in done.changes]),
+        "errors": [str(error) for error in done.errors[:MOST_ERRORS]],
     }
 
 

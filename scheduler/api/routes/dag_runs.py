@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import operator
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
@@ -15,23 +14,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from paceline import states
-from paceline.exceptions import ConflictError, NotFoundError, UnreachableError, UsageError
-from paceline.states import RunState
+from paceline.exceptions import NotFoundError, UnreachableError, UsageError
+from scheduler.actions import runs as actions
+from scheduler.actions.actor import ForbiddenError
 from scheduler.api import bulk, other_dags, params
 from scheduler.api.access import OPERATOR_OF_DAG, RUN, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, check_again, new_router
-from scheduler.api.errors import ForbiddenError, UnauthenticatedError
+from scheduler.api.errors import UnauthenticatedError
 from scheduler.api.models import dag_runs as models
 from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
-from scheduler.services import prune
-from scheduler.store.actions import clear, delete, mark
 from scheduler.store.read import assets, dags, instances, runs, xcoms
 from scheduler.store.read.listing import Filters, Page
-from scheduler.store.runs import manual_runs
-from scheduler.store.runs.selection import Changes, Runs, Tasks
+from scheduler.store.runs.selection import Changes
 
 router = new_router(tags=["DagRun"])
 
@@ -100,9 +97,21 @@ def trigger_dag_run(
 
 def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: str | None = None) -> dict[str, Any]:
     """Create a run and announce it."""
-    row = api.write(_trigger, api, dag_id, body, idempotency_key)
-    api.announce("run triggered", {row["id"]})
-    return row
+    start, end = body.data_interval_start, body.data_interval_end
+    digest = hashlib.sha256(f"{dag_id}\n{body.model_dump_json()}".encode()).digest()
+    return actions.trigger(
+        api.actor,
+        dag_id,
+        note=body.note,
+        request=actions.RepeatedRequest(api.account.id, idempotency_key, digest) if idempotency_key else None,
+        run_id=body.dag_run_id,
+        logical_date=body.logical_date,
+        dated=not body.is_undated,
+        conf=body.conf,
+        data_interval=(start, end) if start and end else None,
+        run_after=body.run_after,
+        partition_key=body.partition_key,
+    )
 
 
 @router.patch(RUN, OPERATOR_OF_DAG, response_model=models.DagRun)
@@ -114,16 +123,14 @@ def patch_dag_run(
     A queued run runs only what has not ended: to run tasks again, clear them. A marked run ends after its teardowns have run.
     """
     values = params.masked(body.model_dump(exclude_unset=True), update_mask, {"state", "note"})
-    key = api.write(_patch, dag_id, dag_run_id, values)
-    if values.get("state") is not None:
-        api.announce("instances changed", {key})
+    actions.change(api.actor, dag_id, dag_run_id, values)
     return api.read(runs.run, dag_id, dag_run_id)
 
 
 @router.delete(RUN, OPERATOR_OF_DAG, status_code=204)
 def delete_dag_run(api: Api, dag_id: str, dag_run_id: str) -> None:
     """Delete a run with its task instances, tries and XComs. Its logs stay."""
-    delete_run(api, dag_id, dag_run_id)
+    actions.delete(api.actor, dag_id, dag_run_id)
 
 
 @router.post(f"{RUN}/clear", OPERATOR_OF_DAG, only_reads="dry_run", response_model=ClearedTaskInstances | models.DagRun)
@@ -173,7 +180,7 @@ def bulk_dag_runs(api: Api, dag_id: str, body: bulk.Actions[models.DagRunRef, st
         patch_dag_run(api, _dag(entity), entity.dag_run_id, models.DagRunPatch(**params.masked(values, mask, {"state", "note"})))
 
     def delete(entity: str | models.DagRunRef) -> None:
-        delete_run(api, _dag(entity), _run(entity))
+        actions.delete(api.actor, _dag(entity), _run(entity))
 
     reason = "Runs cannot be created in bulk: trigger each of them."
     return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
@@ -253,71 +260,13 @@ def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> di
     return found
 
 
-def _trigger(connection: Connection, api: Call, dag_id: str, body: models.TriggerBody, key: str | None) -> dict[str, Any]:
-    if key:
-        request = hashlib.sha256(f"{dag_id}\n{body.model_dump_json()}".encode()).digest()
-        first = runs.idempotent(connection, api.account.id, key, request)
-        if first is not None:
-            dag_run_id, is_same = first
-            if not is_same:
-                raise ConflictError("This Idempotency-Key belongs to another request: use a new one.")
-            found = runs.RUNS.by_keys(connection, [dag_run_id] if dag_run_id else [])
-            if not found:
-                raise NotFoundError("The run of this Idempotency-Key was deleted.")
-            return found[0]
-    interval = (body.data_interval_start, body.data_interval_end) if body.data_interval_start and body.data_interval_end else None
-    created = manual_runs.trigger(
-        connection,
-        dag_id,
-        run_id=body.dag_run_id,
-        logical_date=body.logical_date,
-        dated=not body.is_undated,
-        conf=body.conf,
-        triggered_by=f"api:{api.account.name}",
-        core=api.settings.core,
-        data_interval=interval,
-        run_after=body.run_after,
-        partition_key=body.partition_key,
-    )
-    if key:
-        runs.made_for(connection, api.account.id, key, created.id)
-    if body.note:
-        runs.set_note(connection, created.id, body.note)
-    return runs.RUNS.by_keys(connection, [created.id])[0]
-
-
-def _patch(connection: Connection, dag_id: str, run_id: str, values: dict[str, Any]) -> int:
-    key: int = runs.run(connection, dag_id, run_id)["id"]
-    if values.get("state") == RunState.QUEUED:
-        clear.queue_run(connection, key)
-    elif values.get("state") is not None:
-        mark.mark_run(connection, dag_id, run_id, RunState(values["state"]))
-    if "note" in values:
-        runs.set_note(connection, key, values["note"])
-    return key
-
-
 def _clear(api: Call, named: Sequence[tuple[str, str]], body: models.DagRunClear) -> Changes:
     if body.only_new:
         raise UsageError("only_new is not possible: with run_on_latest_version, a cleared run gets the new tasks of its DAG.")
-    changes = api.write_or_rehearse(body.dry_run, _clear_each, api, named, body)
-    if not body.dry_run:
-        api.announce_changes(changes)
-    return changes
-
-
-def _clear_each(connection: Connection, api: Call, named: Sequence[tuple[str, str]], body: models.DagRunClear) -> Changes:
-    tasks = Tasks(states=states.FAILURES if body.only_failed else None)
-    keys = {(dag_id, run_id): runs.run(connection, dag_id, run_id)["id"] for dag_id, run_id in named}
-    changes = Changes()
-    for (dag_id, run_id), key in sorted(keys.items(), key=operator.itemgetter(1)):  # runs are locked in this order everywhere
-        changes += clear.clear_selected(
-            connection, Runs(dag_id=dag_id, run_id=run_id), tasks, core=api.settings.core, latest=body.run_on_latest_version,
-            dry_run=body.dry_run,
-        )  # fmt: skip
-        if body.note is not None and not body.dry_run:
-            runs.set_note(connection, key, body.note)
-    return changes
+    return actions.clear(
+        api.actor, named, states=states.FAILURES if body.only_failed else None, latest=body.run_on_latest_version, note=body.note,
+        dry_run=body.dry_run,
+    )  # fmt: skip
 
 
 def cleared(api: Call, changes: Changes) -> dict[str, Any]:
@@ -326,12 +275,6 @@ def cleared(api: Call, changes: Changes) -> dict[str, Any]:
     rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, known))
     new = [{"task_id": one.task_id, "task_display_name": one.task_id} for one in changes if one.becomes == "created"]
     return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new), "passed_over": changes.passed_over}
-
-
-def delete_run(api: Call, dag_id: str, run_id: str) -> None:
-    """Delete a run with the DataFrames that its tasks returned."""
-    prune.delete(api.engine, api.settings, [api.write(delete.delete_run, dag_id, run_id)])
-    api.announce("runs deleted")
 
 
 def _of_dag(api: Call, dag_id: str) -> Filters:

@@ -1,17 +1,15 @@
 """DAGs: lists, details, tasks, versions, sources, and what a person changes about them."""
 
-import contextlib
 import inspect
 import os
-from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
-from sqlalchemy import Connection
 
 from paceline.exceptions import NotFoundError, UsageError
 from paceline.states import RunState
+from scheduler.actions import dags as actions
 from scheduler.api import params
 from scheduler.api.access import ADMIN_OF_DAG, OPERATOR_OF_ANY, OPERATOR_OF_DAG, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
@@ -19,10 +17,7 @@ from scheduler.api.models import base
 from scheduler.api.models import dags as models
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
-from scheduler.services import prune
 from scheduler.settings import log_paths
-from scheduler.store.actions import delete
-from scheduler.store.dags import dags as actions
 from scheduler.store.read import dags as lists
 from scheduler.store.read import overview, records, runs
 from scheduler.store.read.listing import Filters, in_memory
@@ -104,17 +99,9 @@ def patch_dags(
     filters.visible(api.tags("operator"))
     found = api.read(lists.dags, filters, page)
     chosen = api.read(lists.names, filters)
-    api.write(_pause_each, chosen, is_paused=body.is_paused)
-    if chosen:
-        api.announce("dag paused or unpaused")
+    actions.set_each_paused(api.actor, chosen, paused=body.is_paused)
     rows = [_row(api, row | {"is_paused": body.is_paused}, set()) for row in found.rows]
     return {"dags": rows, "total_entries": found.total}
-
-
-def _pause_each(connection: Connection, dag_ids: Collection[str], *, is_paused: bool) -> None:
-    for dag_id in sorted(dag_ids):  # schedules are locked in this order everywhere
-        with contextlib.suppress(NotFoundError):  # it was deleted meanwhile
-            (actions.pause if is_paused else actions.unpause)(connection, dag_id)
 
 
 @router.get("/dags/{dag_id}", VIEWER_OF_DAG, response_model=models.Dag)
@@ -133,30 +120,27 @@ def get_dag_details(api: Api, dag_id: str) -> dict[str, Any]:
 def patch_dag(api: Api, dag_id: str, body: models.DagPatch, update_mask: UpdateMask = None) -> dict[str, Any]:
     """Pause or unpause a DAG."""
     if params.masked(body.model_dump(), update_mask, {"is_paused"}):
-        api.write(actions.pause if body.is_paused else actions.unpause, dag_id)
-        api.announce("dag paused or unpaused")
+        actions.set_paused(api.actor, dag_id, paused=body.is_paused)
     return _one(api, dag_id)
 
 
 @router.delete("/dags/{dag_id}", ADMIN_OF_DAG)
 def delete_dag(api: Api, dag_id: str) -> dict[str, Any]:
     """Delete a DAG with its runs and versions. If its file still exists, the DAG is created again without them."""
-    deleted = api.write(delete.delete_dag, dag_id)
-    prune.delete(api.engine, api.settings, deleted.runs)
-    api.announce("runs deleted")
+    deleted = actions.delete(api.actor, dag_id)
     return {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
 
 
 @router.post("/dags/{dag_id}/favorite", VIEWER_OF_DAG, status_code=204)
 def favorite_dag(api: Api, dag_id: str) -> None:
     """Add a DAG to the favorites of this account."""
-    api.write(lists.set_favorite, api.account.id, dag_id, favorite=True)
+    actions.set_favorite(api.actor, api.account.id, dag_id, favorite=True)
 
 
 @router.post("/dags/{dag_id}/unfavorite", VIEWER_OF_DAG, status_code=204)
 def unfavorite_dag(api: Api, dag_id: str) -> None:
     """Remove a DAG from the favorites of this account."""
-    api.write(lists.set_favorite, api.account.id, dag_id, favorite=False)
+    actions.set_favorite(api.actor, api.account.id, dag_id, favorite=False)
 
 
 @router.get("/dags/{dag_id}/tasks", VIEWER_OF_DAG, response_model=models.TaskPage, tags=["Task"])
@@ -244,9 +228,8 @@ def reparse_dag_file(api: Api, file_token: str) -> None:
     found = api.read(lists.dags_of_file, path) if path else []
     for dag_id in found:
         api.require(dag_id, "operator")
-    if not path or (not found and api.tags("operator") is not None) or not api.write(lists.reparse_file, path):
+    if not path or (not found and api.tags("operator") is not None) or not actions.reparse(api.actor, path=path):
         raise NotFoundError("There is no DAG file with this token.")
-    api.announce("files to parse")
 
 
 @router.get("/dagTags", VIEWER_OF_ANY, response_model=models.TagPage)

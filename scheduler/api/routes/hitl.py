@@ -1,29 +1,27 @@
 """Requests of HITLOperator to a person, and the answers. Both are values in the state store of the task instance."""
 
-import json
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import ValidationError
 
-from paceline.exceptions import ConflictError, NotFoundError, UsageError
+from paceline.exceptions import NotFoundError
+from scheduler.actions import stored
 from scheduler.api import params
 from scheduler.api.access import OPERATOR_OF_DAG, RUN, TI, VIEWER_OF_DAG
-from scheduler.api.call import Api, Call, new_router
-from scheduler.api.errors import ForbiddenError, UnprocessableError
+from scheduler.api.call import Api, new_router
 from scheduler.api.models import hitl as models
-from scheduler.api.params import MappedPlace, Place
+from scheduler.api.params import MappedPlace
 from scheduler.api.routes.task_instances import of_run, of_try, ours, shown, with_operators
-from scheduler.store.db import clock
-from scheduler.store.read import instances, requests, states
+from scheduler.store.read import requests
 from scheduler.store.read.listing import Filters, Row
 from scheduler.store.read.requests import EARLIER, REQUEST, RESPONSE
 
 router = new_router(tags=["Task Instance"])
 D = TypeVar("D", models.HitlDetail, models.HitlTryDetail)
 
-#: The subject of a request that HITLOperator did not store.
-UNREADABLE, NO_OPTION = "The request cannot be read.", "none"
+#: The option of a request that HITLOperator did not store.
+NO_OPTION = "none"
 PATH = f"{TI}/{{map_index}}/hitlDetails"
 
 
@@ -59,7 +57,7 @@ def get_hitl_details(
 @router.get(PATH, VIEWER_OF_DAG, response_model=models.HitlDetail)
 def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
     """Show the question that a task instance asks a person, and the answer if there is one."""
-    request, answer = _asked(api, place), _value(api, place, RESPONSE)
+    request, answer = api.read(stored.question, place), api.read(stored.value_of, place, RESPONSE)
     own = {"request": request["value"], "created_at": request["updated_at"], "answer": answer and answer["value"]}
     return _read(models.HitlDetail, shown(api, place) | own)
 
@@ -68,12 +66,12 @@ def get_hitl_detail(api: Api, place: MappedPlace) -> models.HitlDetail:
 def get_hitl_detail_try_detail(api: Api, place: MappedPlace, try_number: params.Number) -> models.HitlTryDetail:
     """Show the question that a try of a task instance asked a person, and the answer if there was one."""
     row = of_try(api, place, try_number)
-    newest = _value(api, place, REQUEST)
+    newest = api.read(stored.value_of, place, REQUEST)
     if newest is not None and _try_of(newest["value"]) in {None, try_number}:
-        answer = _value(api, place, RESPONSE)
+        answer = api.read(stored.value_of, place, RESPONSE)
         own = {"request": newest["value"], "created_at": newest["updated_at"], "answer": answer and answer["value"]}
     else:
-        earlier = _value(api, place, EARLIER.format(try_number))
+        earlier = api.read(stored.value_of, place, EARLIER.format(try_number))
         if earlier is None or not isinstance(earlier["value"], dict):
             raise NotFoundError(f"Try {try_number} of task {place.task_id!r} has no question.")
         request = earlier["value"].get("request")
@@ -88,22 +86,7 @@ def update_hitl_detail(api: Api, place: MappedPlace, body: models.HitlAnswer) ->
 
     A second answer is a conflict, as is an answer to a try that has ended.
     """
-    request = _asked(api, place)["value"]
-    if not requests.is_readable(request):
-        raise ConflictError(UNREADABLE)
-    if fault := requests.schema_fault(request):
-        raise UnprocessableError(fault)
-    _check(api.account.name, request, body)
-    answer = {
-        "chosen_options": body.chosen_options, "params_input": body.params_input, "responded_at": api.read(clock.now).isoformat(),
-        "responded_by_user": {"id": api.account.name, "name": api.account.name},
-    }  # fmt: skip
-    ti = api.read(instances.instance, *place)
-    is_answered = _value(api, place, RESPONSE) is not None
-    if not is_answered and not api.read(requests.is_open, ti["id"], request):
-        raise ConflictError(f"Task {place.task_id!r} is {ti['state'] or 'none'} and no longer waits for this answer.")
-    if is_answered or not api.write(states.add_to_task, ti["id"], RESPONSE, json.dumps(answer)):
-        raise ConflictError(f"Task {place.task_id!r} has been answered already.")
+    answer = stored.answer(api.actor, api.account.name, place, body.chosen_options, body.params_input)
     return {**answer, "responded_by": answer["responded_by_user"]}
 
 
@@ -114,35 +97,9 @@ def _read(model: type[D], row: Row) -> D:
     try:
         return model.model_validate({**requests.in_order(request), **answer, **own})
     except ValidationError:
-        return model.model_validate({"subject": UNREADABLE, "options": [NO_OPTION], **own})
+        return model.model_validate({"subject": stored.UNREADABLE, "options": [NO_OPTION], **own})
 
 
 def _try_of(request: Any) -> Any:
     """The number of the try that stored a request; None if it is not known."""
     return request.get("try_number") if isinstance(request, dict) else None
-
-
-def _check(account: str, request: dict[str, Any], body: models.HitlAnswer) -> None:
-    """ForbiddenError if this account may not answer; UsageError if the answer does not fit."""
-    users = request.get("assigned_users") or []
-    if users and not any(account in {user.get("id"), user.get("name")} for user in users):
-        raise ForbiddenError(f"Only {', '.join(str(user.get('name')) for user in users)} may answer.")
-    if unknown := [one for one in body.chosen_options if one not in request["options"]]:
-        raise UsageError(f"{unknown} are not in the options {request['options']}.")
-    if len(body.chosen_options) > 1 and not request.get("multiple"):
-        raise UsageError("Only one option can be chosen.")
-    if fault := requests.fault(request, body.params_input):
-        raise UsageError(fault)
-
-
-def _asked(api: Call, place: Place) -> Row:
-    """The request. NotFoundError if there is no such task instance, or it has asked no question."""
-    api.read(instances.instance, *place)
-    found = _value(api, place, REQUEST)
-    if found is None:
-        raise NotFoundError(f"Task {place.task_id!r} asks nothing.")
-    return found
-
-
-def _value(api: Call, place: Place, key: str) -> Row | None:
-    return api.read(states.TASKS.first, states.task_filters(*place).equals("key", key))

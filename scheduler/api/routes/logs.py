@@ -10,12 +10,13 @@ from fastapi.responses import StreamingResponse
 
 from paceline.exceptions import NotFoundError
 from paceline.states import CAN_LOG
+from scheduler.actions.tasks import Place
 from scheduler.api import log_lines, logs
 from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models.pictures import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
-from scheduler.api.params import LARGEST, Place, TaskPlace
+from scheduler.api.params import LARGEST, TaskPlace
 from scheduler.store.read import instances, runs
 
 router = new_router(tags=["Task Instance"])

@@ -3,20 +3,19 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path
-from sqlalchemy import Connection
 
 from paceline import secrets_masker
 from paceline.exceptions import ConflictError, PacelineError, UsageError
+from scheduler.actions import stored
 from scheduler.api import bulk, params
 from scheduler.api.access import ADMIN, OPERATOR, VIEWER, Needs
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.store.queueing import pools as actions
 from scheduler.store.read import records
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.secrets import connections as connection_store
@@ -28,7 +27,7 @@ class Kind:
     """A kind of things with names."""
 
     #: Such as "variable", in paths and messages.
-    noun: str
+    noun: Literal["variable", "connection", "pool"]
     #: The name of a thing: the parameter of the path, its fields in bodies that create and change one, and the column of `listing`.
     parameter: str
     field: str
@@ -47,8 +46,6 @@ class Kind:
     create: Callable[[Call, Any], None]
     #: Receives the name, the change and the update_mask. NotFoundError.
     patch: Callable[[Call, str, Any, list[str] | None], None]
-    #: Of the store. NotFoundError, ConflictError.
-    delete: Callable[[Connection, str], None]
 
 
 def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
@@ -86,7 +83,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
             find=lambda entity: [name(entity)] if exists(api, kind, name(entity)) else [],
             create=lambda entity: _create(api, kind, entity),
             update=lambda entity, mask: kind.patch(api, getattr(entity, kind.field), entity, mask),
-            delete=lambda entity: api.write(kind.delete, entity),
+            delete=lambda entity: stored.delete(api.actor, kind.noun, entity),
         )
 
     @router.get(path, kind.viewer, response_model=kind.shown, name=f"get_{kind.noun}", description=f"Show a {kind.noun}.")
@@ -102,7 +99,7 @@ def routes(kind: Kind, new: Any, change: Any) -> APIRouter:
 
     @router.delete(path, kind.editor, status_code=204, name=f"delete_{kind.noun}", description=f"Delete a {kind.noun}.")
     def delete(api: Api, name: Annotated[str, Path(alias=kind.parameter)]) -> None:
-        api.write(kind.delete, name)
+        stored.delete(api.actor, kind.noun, name)
 
     return router
 
@@ -144,8 +141,8 @@ def _patch_pool(api: Call, name: str, body: models.PoolBody | models.PoolPatch, 
 
 
 def _set_pool(api: Call, name: str, slots: int, description: str | None, include_deferred: bool | None) -> None:
-    api.write(actions.set_pool, name, slots, description=description, include_deferred=include_deferred)
-    api.announce("pool set")
+    pool = {"slots": slots, "description": description, "include_deferred": include_deferred}
+    stored.store(api.actor, new_pools={name: pool})
 
 
 POOLS = Kind(
@@ -162,7 +159,6 @@ POOLS = Kind(
     show=lambda api, row: row,
     create=_create_pool,
     patch=_patch_pool,
-    delete=actions.delete_pool,
 )
 pools = routes(POOLS, models.PoolBody, models.PoolPatch)
 
@@ -173,8 +169,7 @@ VARIABLE_FIELDS = {"value", "description"}
 def _create_variable(api: Call, body: models.VariableBody) -> None:
     if secrets_masker.looks_secret(body.key):
         params.unmasked("value", body.text, None, None)
-    if not api.write(variable_store.set_variables, [(body.key, body.text, body.description)], api.cipher(), replace=False):
-        raise ConflictError(f"There is a variable {body.key!r} already.")
+    stored.store(api.actor, new_variables=[(body.key, body.text, body.description)], existing="fail")
 
 
 def _patch_variable(api: Call, key: str, body: models.VariableBody, mask: list[str] | None) -> None:
@@ -184,7 +179,7 @@ def _patch_variable(api: Call, key: str, body: models.VariableBody, mask: list[s
     masked = secrets_masker.shown(key, now["value"])
     value = params.unmasked("value", body.text, masked, now["value"]) if "value" in chosen else now["value"]
     assert value is not None
-    api.write(variable_store.set_variables, [(key, value, chosen.get("description"))], api.cipher())
+    stored.store(api.actor, new_variables=[(key, value, chosen.get("description"))])
 
 
 def _shown_variable(api: Call, row: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +204,6 @@ VARIABLES = Kind(
     show=_shown_variable,
     create=_create_variable,
     patch=_patch_variable,
-    delete=variable_store.delete_variable,
 )
 variables = routes(VARIABLES, models.VariableBody, models.VariableBody)
 
@@ -222,7 +216,7 @@ def _create_connection(api: Call, body: models.ConnectionBody) -> None:
     for name in {"password", "extra"} & values.keys():
         params.unmasked(name, values[name], None, None)
     made = connection_store.from_values(body.connection_id, values)
-    api.write(connection_store.add, [made], api.cipher(), existing="fail")
+    stored.store(api.actor, new_connections=[made], existing="fail")
 
 
 def _patch_connection(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str] | None) -> None:
@@ -237,7 +231,7 @@ def _patch_connection(api: Call, conn_id: str, body: models.ConnectionBody, mask
         if chosen[name] is not None:
             values[name] = params.unmasked(name, chosen[name], shown[name], getattr(now, name))
     made = connection_store.from_values(conn_id, {name: value for name, value in values.items() if value is not None})
-    api.write(connection_store.add, [made], api.cipher(), existing="overwrite")
+    stored.store(api.actor, new_connections=[made])
 
 
 def _shown_connection(api: Call, row: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +263,5 @@ CONNECTIONS = Kind(
     show=_shown_connection,
     create=_create_connection,
     patch=_patch_connection,
-    delete=connection_store.delete,
 )
 connections = routes(CONNECTIONS, models.ConnectionBody, models.ConnectionBody)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from paceline.exceptions import UnreachableError
+from scheduler.actions import installation
 from scheduler.api import params
 from scheduler.api.access import OPERATOR, RUN, TI, VIEWER, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
@@ -74,7 +75,7 @@ def get_workers(api: Api) -> dict[str, Any]:
 @router.post("/workers/{worker:path}/drain", OPERATOR, response_model=models.WorkerList, status_code=202)
 def drain_worker(api: Api, worker: str) -> dict[str, Any]:
     """Drain a worker: it takes no more tasks, and ends when its running tasks have ended. Its supervisor may start it again."""
-    drained = set(api.write(workers.drain, worker, f"api:{api.account.name}"))
+    drained = set(installation.drain(api.actor, worker))
     return {"workers": [row for row in get_workers(api)["workers"] if row["id"] in drained]}
 
 

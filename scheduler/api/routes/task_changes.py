@@ -1,25 +1,25 @@
 """Changes of task instances: clear, mark, note and delete."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Query
-from sqlalchemy import Connection
 
 from paceline import states
-from paceline.exceptions import ConflictError, NotFoundError, UsageError
-from paceline.states import TaskState
+from paceline.exceptions import UsageError
+from scheduler.actions import tasks as actions
+from scheduler.actions.tasks import Place
 from scheduler.api import bulk, params
 from scheduler.api.access import GROUP, OPERATOR_OF_DAG, RUN, TI
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.models.base import BulkResponse
-from scheduler.api.params import Place, TaskPlace, UpdateMask
+from scheduler.api.params import TaskPlace, UpdateMask
 from scheduler.api.routes.dag_runs import cleared
 from scheduler.api.routes.task_instances import of_group, with_operators
-from scheduler.store.actions import clear, mark
+from scheduler.store.actions import mark
 from scheduler.store.read import dags, instances, runs
-from scheduler.store.runs.selection import Changes, Runs, Tasks
+from scheduler.store.runs.selection import Runs, Tasks
 
 router = new_router(tags=["Task Instance"])
 
@@ -72,7 +72,7 @@ def bulk_task_instances(
     def delete(entity: str | models.TaskInstanceRef) -> None:
         dag, run, task, index = place(entity)
         for one in api.read(instances.indexes, dag, run, task, index) or [-1]:
-            _delete(api, Place(dag, run, task, one))
+            actions.delete(api.actor, Place(dag, run, task, one))
 
     reason = "Task instances cannot be created: clear the run with run_on_latest_version to get new tasks."
     return bulk.run(body.actions, name=name, find=find, create=reason, update=update, delete=delete)
@@ -86,10 +86,26 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
         raise UsageError("A cleared task instance runs again, and so does its run: leave out reset_dag_runs.")
     if body.dag_run_id is not None:
         api.read(runs.run, dag_id, body.dag_run_id)
-    changes = api.write_or_rehearse(body.dry_run, _clear, api, dag_id, body)
+    chosen = Runs(
+        dag_id=dag_id,
+        run_id=body.dag_run_id,
+        past=body.include_past,
+        future=body.include_future,
+        from_date=body.start_date,
+        to_date=body.end_date,
+    )
+    tasks = Tasks(
+        task_ids=_entries(body.task_ids),
+        upstream=body.include_upstream,
+        downstream=body.include_downstream,
+        states=states.FAILURES if body.only_failed else states.STARTED if body.only_running else None,
+    )
+    changes = actions.clear(
+        api.actor, chosen, tasks, latest=body.run_on_latest_version, note=body.note, dry_run=body.dry_run,
+        prevent_running=body.prevent_running_task,
+    )  # fmt: skip
     if body.dry_run:
         return cleared(api, changes)
-    api.announce_changes(changes)
     rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, changes))
     return {"task_instances": with_operators(api, rows), "total_entries": len(rows), "passed_over": changes.passed_over}
 
@@ -97,7 +113,7 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
 @router.delete(TI, OPERATOR_OF_DAG)
 def delete_task_instance(api: Api, place: TaskPlace) -> None:
     """Delete a task instance whose task is no longer in its DAG."""
-    _delete(api, place)
+    actions.delete(api.actor, place)
 
 
 @router.patch(f"{TI}/dry_run", OPERATOR_OF_DAG, only_reads=True, response_model=models.MarkedTaskInstances)
@@ -150,37 +166,6 @@ def patch_task_instance_by_map_index(
     return _patch(api, chosen, body, update_mask)
 
 
-def _delete(api: Call, place: Place) -> None:
-    row = api.read(instances.instance, *place)
-    if not api.write(instances.delete, row["id"]):
-        state = row["state"] or "none"
-        raise ConflictError(f"Task instance {place.task_id!r} is {state}: only one in state removed can be deleted.")
-
-
-def _clear(connection: Connection, api: Call, dag_id: str, body: models.ClearTaskInstances) -> Changes:
-    chosen = Runs(
-        dag_id=dag_id,
-        run_id=body.dag_run_id,
-        past=body.include_past,
-        future=body.include_future,
-        from_date=body.start_date,
-        to_date=body.end_date,
-    )
-    tasks = Tasks(
-        task_ids=_entries(body.task_ids),
-        upstream=body.include_upstream,
-        downstream=body.include_downstream,
-        states=states.FAILURES if body.only_failed else states.STARTED if body.only_running else None,
-    )
-    changes = clear.clear_selected(
-        connection, chosen, tasks, core=api.settings.core, latest=body.run_on_latest_version, dry_run=body.dry_run,
-        prevent_running=body.prevent_running_task,
-    )  # fmt: skip
-    if body.note is not None and not body.dry_run:
-        _set_notes(connection, instances.keys_of(connection, changes), body.note)
-    return changes
-
-
 def _entries(task_ids: list[Any] | None) -> tuple[str | tuple[str, int], ...]:
     """["a", ["b", 1]] is task a as a whole and instance 1 of task b."""
     entries: list[str | tuple[str, int]] = []
@@ -199,39 +184,20 @@ def _patch(
     values = params.masked(body.model_dump(include={"new_state", "note"}, exclude_unset=True), mask, {"new_state", "note"})
     if values.get("new_state") not in {None, *mark.STATES}:
         raise UsageError(f"A task instance cannot be marked {values['new_state']}: choose success, failed or skipped.")
-    keys, changes = api.write_or_rehearse(dry_run, _change, chosen, body, values, dry_run=dry_run)
-    if not dry_run:
-        api.announce_changes(changes)
+    of_runs = Runs(dag_id=chosen.dag_id, run_id=chosen.run_id, past=body.include_past, future=body.include_future)
+    tasks = Tasks(
+        task_ids=tuple(chosen.task_ids),
+        map_index=chosen.map_index,
+        upstream=body.include_upstream,
+        downstream=body.include_downstream,
+    )
+    changes = actions.change(
+        api.actor, of_runs, tasks, {("state" if name == "new_state" else name): values[name] for name in values}, dry_run=dry_run
+    )
+    # Those that were marked, or else those with a new note.
+    keys = api.read(instances.keys_of, changes)
+    if not keys:
+        named = api.read(instances.named, of_runs, tasks)
+        keys = [] if dry_run else named
     rows = with_operators(api, api.read(instances.INSTANCES.by_keys, keys))
     return {"task_instances": rows, "total_entries": len(rows), "passed_over": changes.passed_over}
-
-
-def _change(
-    connection: Connection, chosen: Chosen, body: models.TaskInstancePatch, values: dict[str, Any], *, dry_run: bool
-) -> tuple[list[int], Changes]:
-    """Mark the task instances and set their note. Returns those that were marked, or else those with a new note."""
-    dag_id, run_id, task_ids, map_index = chosen
-    keys: list[int] = []
-    changes = Changes()
-    if values.get("new_state") is not None:
-        of_runs = Runs(dag_id=dag_id, run_id=run_id, past=body.include_past, future=body.include_future)
-        tasks = Tasks(
-            task_ids=tuple(task_ids), map_index=map_index, upstream=body.include_upstream, downstream=body.include_downstream
-        )
-        changes = mark.mark_selected(connection, of_runs, tasks, TaskState(values["new_state"]), dry_run=dry_run)
-        keys = instances.keys_of(connection, changes)
-    if not keys or "note" in values:
-        own = instances.INSTANCES.filters().equals("dag_id", dag_id).equals("run_id", run_id)
-        own.one_of("task_id", task_ids).equals("map_index", map_index)
-        named = [key for of_run in instances.keys_by_run(connection, own).values() for key in of_run]
-        if not named:
-            raise NotFoundError(f"Run {run_id!r} of DAG {dag_id!r} has no such task instance.")
-        if "note" in values and not dry_run:
-            _set_notes(connection, named, values["note"])
-        keys = keys or ([] if dry_run else named)
-    return keys, changes
-
-
-def _set_notes(connection: Connection, keys: Iterable[int], note: str | None) -> None:
-    for key in keys:
-        runs.set_instance_note(connection, key, note)

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from paceline.exceptions import NotFoundError, UnreadableVersionError, UsageError
+from scheduler.actions.tasks import Place
 from scheduler.api import logs, params
 from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
-from scheduler.api.params import CursorPage, MappedPlace, Number, Place, Strings, TaskPlace, TaskStates, patterns, ranges
+from scheduler.api.params import CursorPage, MappedPlace, Number, Strings, TaskPlace, TaskStates, patterns, ranges
 from scheduler.store.read import dags, instances, runs, why
 from scheduler.store.read.listing import Filters, Page
 from scheduler.store.read.why import Reader

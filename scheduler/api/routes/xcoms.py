@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
+from scheduler.actions import stored
+from scheduler.actions.tasks import Place
 from scheduler.api import params
 from scheduler.api.access import OPERATOR_OF_DAG, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
-from scheduler.api.params import Page, Place, TaskPlace, patterns, ranges
-from scheduler.store.read import instances, runs, xcoms
+from scheduler.api.params import Page, TaskPlace, patterns, ranges
+from scheduler.store.read import runs, xcoms
 
 router = new_router(tags=["XCom"])
 
@@ -54,8 +56,7 @@ def get_xcom_entry(api: Api, place: TaskPlace, xcom_key: str, deserialize: bool 
 def create_xcom_entry(api: Api, dag_id: str, dag_run_id: str, task_id: str, body: models.XComCreate) -> dict[str, Any]:
     """Add an XCom to a task instance."""
     place = Place(dag_id, dag_run_id, task_id, body.map_index)
-    ti = api.read(instances.instance, *place)
-    api.write(xcoms.put_xcom, ti["id"], body.key, body.value, new=True)
+    stored.put_xcom(api.actor, place, body.key, body.value, new=True)
     return _entry(api, place, body.key)
 
 
@@ -65,16 +66,14 @@ def update_xcom_entry(
 ) -> dict[str, Any]:
     """Replace the value of an XCom."""
     place = Place(dag_id, dag_run_id, task_id, body.map_index)
-    ti = api.read(instances.instance, *place)
-    api.write(xcoms.put_xcom, ti["id"], xcom_key, body.value, new=False)
+    stored.put_xcom(api.actor, place, xcom_key, body.value, new=False)
     return _entry(api, place, xcom_key)
 
 
 @router.delete(f"{TI}/xcomEntries/{{xcom_key:path}}", OPERATOR_OF_DAG, status_code=204)
 def delete_xcom_entry(api: Api, place: TaskPlace, xcom_key: str) -> None:
     """Delete an XCom."""
-    ti = api.read(instances.instance, *place)
-    api.write(xcoms.delete_xcom, ti["id"], xcom_key)
+    stored.delete_xcom(api.actor, place, xcom_key)
 
 
 def _entry(api: Call, place: Place, key: str) -> dict[str, Any]:

@@ -4,12 +4,11 @@ A running one is stopped by its worker first (shutdown); any other becomes undec
 task_try. A run that had ended is queued again.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection, Engine
 
-from paceline.exceptions import ConflictError, PacelineError
+from paceline.exceptions import ConflictError
 from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
@@ -25,11 +24,6 @@ from scheduler.store.moves.stop import stop
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
-
-#: Runs that are changed at the same time.
-AT_ONCE = 3
-#: Runs that are changed without a moment in which no lock is held.
-GROUP = 32
 
 
 def clear(
@@ -122,43 +116,13 @@ class Seen:
         self.known |= {ti.task_id for ti in instances} | dag.number.keys()
 
 
-def clear_rows(
-    engine: Engine, rows: Mapping[int, Collection[int]], *, core: Core, versions: Versions, latest: bool | None = None,
-    dry_run: bool = False,
-) -> tuple[list[Change], list[PacelineError]]:  # fmt: skip
-    """Clear task instances by their numbers, which are the values of `rows` by the number of their run. See `run_by_run`."""
-
-    def one(connection: Connection, key: int, keys: Collection[int]) -> list[Change]:
-        run = lock_run(connection, key)
-        tasks = Tasks(keys=frozenset(keys))
-        return [] if run is None else clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
-
-    return run_by_run(engine, one, rows, dry_run=dry_run)
-
-
-def run_by_run(
-    engine: Engine, work: Callable[[Connection, int, Collection[int]], list[Change]], rows: Mapping[int, Collection[int]], *,
-    dry_run: bool,
-) -> tuple[list[Change], list[PacelineError]]:  # fmt: skip
-    """The changes of `work` for each run, AT_ONCE runs at a time, each in a transaction of its own, and the errors of others.
-
-    After each GROUP, all have committed for a moment, so that a transaction gets its turn that waits to change the schedule of
-    the DAG: shared locks overtake it.
-    """
-    of_run = rehearse if dry_run else transact
-    errors: list[PacelineError] = []
-
-    def one(key: int) -> list[Change]:
-        try:
-            return of_run(engine, work, key, rows[key])
-        except PacelineError as error:
-            errors.append(error)
-            return []
-
-    keys = list(rows)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        groups = (keys[start : start + GROUP] for start in range(0, len(keys), GROUP))
-        return [change for group in groups for changes in pool.map(one, group) for change in changes], errors
+def clear_keys(
+    connection: Connection, key: int, keys: Collection[int], core: Core, versions: Versions, *, latest: bool | None, dry_run: bool
+) -> list[Change]:
+    """Clear task instances of a run by their numbers. A run that is deleted meanwhile has none."""
+    run = lock_run(connection, key)
+    tasks = Tasks(keys=frozenset(keys))
+    return [] if run is None else clear_locked(connection, run, tasks, core, versions, latest=latest, dry_run=dry_run)
 
 
 def clear_locked(

@@ -50,17 +50,12 @@ def mark_selected(
     return clear.in_each_run(connection, runs, tasks, one, versions, dry_run=dry_run)
 
 
-def mark_rows(
-    engine: Engine, rows: Mapping[int, Collection[int]], state: S, *, versions: Versions, dry_run: bool = False
-) -> tuple[list[Change], list[PacelineError]]:
-    """Mark task instances by their numbers, which are the values of `rows` by the number of their run. See `clear.run_by_run`."""
-
-    def one(connection: Connection, run: int, keys: Collection[int]) -> list[Change]:
-        return _mark_tasks(
-            connection, run, Tasks(keys=frozenset(keys)), state, versions, clear_downstream=False, dry_run=dry_run, seen=None
-        )
-
-    return clear.run_by_run(engine, one, rows, dry_run=dry_run)
+def mark_keys(
+    connection: Connection, run: int, keys: Collection[int], state: S, versions: Versions, *, dry_run: bool
+) -> list[Change]:
+    """Mark task instances of a run by their numbers."""
+    tasks = Tasks(keys=frozenset(keys))
+    return _mark_tasks(connection, run, tasks, state, versions, clear_downstream=False, dry_run=dry_run, seen=None)
 
 
 def mark_run(connection: Connection, dag_id: str, run_id: str, state: RunState) -> Changes:

@@ -274,6 +274,19 @@ def forget(connection: Connection, dag_id: str, *, but: Collection[str]) -> None
     connection.exec_driver_sql("delete from asset_waiting where dag_id = %s and uri <> all(%s::text[])", (dag_id, list(but)))
 
 
+def drop_waiting(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> int:
+    """Drop updates before a moment that DAGs wait to consume, and return how many. None stands for any."""
+    dropped = connection.exec_driver_sql(
+        """
+        delete from asset_waiting w using asset_event e
+         where e.id = w.event_id and w.uri = coalesce(%(uri)s, w.uri) and w.dag_id = coalesce(%(dag_id)s, w.dag_id)
+           and (%(before)s::timestamptz is null or e.created_at < %(before)s)
+        """,
+        {"uri": uri, "dag_id": dag_id, "before": before},
+    )
+    return dropped.rowcount
+
+
 def update(
     connection: Connection,
     uri: str,

@@ -26,22 +26,33 @@ def unpause(connection: Connection, dag_id: str) -> bool:
     return _set_paused(connection, dag_id, paused=False)
 
 
-def reparse(connection: Connection, dag_id: str | None = None) -> list[str]:
-    """Make the file of one DAG, or every file, due for parsing now, and return the files."""
+def reparse(connection: Connection, dag_id: str | None = None, path: str | None = None) -> list[str]:
+    """Make the file of one DAG, this file, or every file due for parsing now, and return the files."""
     if dag_id is not None:
         _require(connection, dag_id)
     rows = connection.exec_driver_sql(
         """
         with due as (
             select path from dag_file
-             where %(dag_id)s::text is null or path = (select file from dag where dag_id = %(dag_id)s)
+             where (%(dag_id)s::text is null or path = (select file from dag where dag_id = %(dag_id)s))
+               and path = coalesce(%(path)s, path)
              order by path for no key update
         )
         update dag_file f set next_parse_at = clock_timestamp() from due where f.path = due.path returning f.path
         """,
-        {"dag_id": dag_id},
+        {"dag_id": dag_id, "path": path},
     )
     return sorted(rows.scalars())
+
+
+def set_favorite(connection: Connection, account_id: int, dag_id: str, *, favorite: bool) -> None:
+    """Add a DAG to the favorites of an account, or take it out."""
+    statement = (
+        "insert into favorite (account_id, dag_id) values (%s, %s) on conflict do nothing"
+        if favorite
+        else "delete from favorite where account_id = %s and dag_id = %s"
+    )
+    connection.exec_driver_sql(statement, (account_id, dag_id))
 
 
 def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[str, int]:

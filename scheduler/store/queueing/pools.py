@@ -28,6 +28,11 @@ def pools(connection: Connection) -> list[dict[str, Any]]:
     return rows.dicts(found)
 
 
+def pool(connection: Connection, name: str) -> dict[str, Any]:
+    """One pool, which exists, as `pools` lists it."""
+    return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s", (name,)).mappings().one())
+
+
 def check(name: str, slots: int, queue: str | None = None) -> None:
     """PacelineError if no pool can have this name, number of slots or queue."""
     if not name.strip() or len(name) > NAME_MAX_LENGTH or "\0" in name or not -1 <= slots < 2**31:
@@ -70,7 +75,7 @@ def set_pool(
             "queue": queue,
         },
     )
-    return dict(connection.exec_driver_sql(f"{SELECT} where p.name = %s", (name,)).mappings().one())
+    return pool(connection, name)
 
 
 def set_pools(connection: Connection, made: Mapping[str, Mapping[str, Any]]) -> None:
@@ -84,8 +89,7 @@ def delete_pool(connection: Connection, name: str) -> None:
     if name == DEFAULT_POOL:
         raise ConflictError(f"{DEFAULT_POOL} cannot be deleted: tasks without a pool use it; change its slots instead.")
     # The row lock stops the queue service, which locks its pools too, from giving slots away concurrently.
-    pool = connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first()
-    if pool is None:
+    if connection.exec_driver_sql("select 1 from pool where name = %s for update", (name,)).first() is None:
         raise NotFoundError(f"There is no pool {name!r}: `paceline pools list` lists all.")
     busy = connection.exec_driver_sql(
         f"select count(*) from pool p join task_instance t on t.pool = p.name where p.name = %s and ({WAITS} or {IN_POOL})",

@@ -61,12 +61,6 @@ def queued_events(connection: Connection, *, uri: str | None, dag_id: str | None
     return rows.dicts(found)
 
 
-def delete_queued_events(connection: Connection, *, uri: str | None, dag_id: str | None, before: datetime | None) -> int:
-    """Drop updates that DAGs wait to consume, and return how many."""
-    filters = _waiting(uri, dag_id, before).where("e.id = w.event_id")
-    return connection.exec_driver_sql(f"delete from asset_waiting w using asset_event e {filters.sql}", filters.parameters).rowcount
-
-
 def _waiting(uri: str | None, dag_id: str | None, before: datetime | None) -> Filters:
     filters = Filters({"uri": "w.uri", "dag_id": "w.dag_id", "at": "e.created_at"})
     return filters.equals("uri", uri).equals("dag_id", dag_id).between("at", {"lt": before})

@@ -170,23 +170,6 @@ def favorites(connection: Connection, account_id: int, dag_ids: Collection[str])
     return set(found.scalars())
 
 
-def set_favorite(connection: Connection, account_id: int, dag_id: str, *, favorite: bool) -> None:
-    """Add a DAG to the favorites of an account, or take it out. NotFoundError."""
-    dag(connection, dag_id)
-    statement = (
-        "insert into favorite (account_id, dag_id) values (%s, %s) on conflict do nothing"
-        if favorite
-        else "delete from favorite where account_id = %s and dag_id = %s"
-    )
-    connection.exec_driver_sql(statement, (account_id, dag_id))
-
-
-def reparse_file(connection: Connection, path: str) -> bool:
-    """Make a DAG file due to be read now; False if there is none of this name."""
-    due = connection.exec_driver_sql("update dag_file set next_parse_at = clock_timestamp() where path = %s", (path,))
-    return due.rowcount == 1
-
-
 def dags_of_file(connection: Connection, path: str) -> list[str]:
     """The IDs of the active DAGs of a file."""
     found = connection.exec_driver_sql("select dag_id from dag where file = %s and is_active order by 1", (path,))

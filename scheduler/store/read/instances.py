@@ -5,9 +5,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.exceptions import NotFoundError
 from paceline.states import STARTED
 from scheduler.store.db import rows
 from scheduler.store.read.listing import Filters, Listing, Row
+from scheduler.store.runs.selection import Runs, Tasks
 
 OF_TASK = """
     t.id, r.dag_id, r.run_id, r.logical_date, r.run_after,
@@ -105,6 +107,16 @@ def keys_by_run(connection: Connection, filters: Filters) -> dict[int, list[int]
     return {row.run: row.keys for row in found}
 
 
+def named(connection: Connection, runs: Runs, tasks: Tasks) -> list[int]:
+    """The numbers of the instances of these tasks in the run itself, without those around it. NotFoundError if there is none."""
+    filters = INSTANCES.filters().equals("dag_id", runs.dag_id).equals("run_id", runs.run_id)
+    filters.one_of("task_id", list(map(str, tasks.task_ids))).equals("map_index", tasks.map_index)
+    found = [key for keys in keys_by_run(connection, filters).values() for key in keys]
+    if not found:
+        raise NotFoundError(f"Run {runs.run_id!r} of DAG {runs.dag_id!r} has no such task instance.")
+    return found
+
+
 def keys_of(connection: Connection, changes: Collection[Any]) -> list[int]:
     """The task instances of these changes, see store/runs/selection.Change."""
     found = connection.exec_driver_sql(
@@ -125,9 +137,3 @@ def keys_of(connection: Connection, changes: Collection[Any]) -> list[int]:
 def tries(connection: Connection, ti_id: int) -> list[Row]:
     """The tries of a task instance, the oldest first: the newest MOST_TRIES, and the current one."""
     return rows.dicts(connection.exec_driver_sql(TRIES, {"id": ti_id}))
-
-
-def delete(connection: Connection, ti_id: int) -> bool:
-    """Delete a task instance whose task its DAG no longer has; False if it is another one."""
-    gone = connection.exec_driver_sql("delete from task_instance where id = %s and state = 'removed'", (ti_id,))
-    return gone.rowcount == 1

@@ -1,6 +1,5 @@
 """Queries on the whole installation: live processes, backlogs of queues, and task instances that can never run."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -68,24 +67,6 @@ def queues(connection: Connection, *, silent_after_s: float) -> list[Row]:
         {"silent": silent_after_s},
     )
     return rows.dicts(found)
-
-
-def store_depths(connection: Connection, found: Sequence[Row], *, keep_days: float) -> None:
-    """Store the depth of queues for this minute, once, and delete what is older than `keep_days` (0: never)."""
-    stored = connection.exec_driver_sql(
-        """
-        insert into queue_depth (queue, at, scheduled, queued, running, places)
-        select q.queue, date_trunc('minute', clock_timestamp()), q.scheduled, q.queued, q.running, q.concurrency
-          from unnest(%(queue)s::text[], %(scheduled)s::int[], %(queued)s::int[], %(running)s::int[], %(concurrency)s::int[])
-               q (queue, scheduled, queued, running, concurrency)
-        on conflict do nothing
-        """,
-        {name: [row[name] for row in found] for name in ("queue", "scheduled", "queued", "running", "concurrency")},
-    )
-    if stored.rowcount and keep_days:
-        connection.exec_driver_sql(
-            "delete from queue_depth where at < clock_timestamp() - make_interval(secs => %s)", (keep_days * 86_400,)
-        )
 
 
 def missing_pools(connection: Connection) -> list[Row]:

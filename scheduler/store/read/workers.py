@@ -1,11 +1,11 @@
-"""Workers with what they run, requests to drain, the line of a pool, and the depth of queues over time."""
+"""Workers with what they run, the line of a pool, and the depth of queues over time."""
 
 from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.exceptions import ConflictError, NotFoundError
+from paceline.exceptions import NotFoundError
 from paceline.states import STARTED
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import IN_POOL, USED_SLOTS, WAITING_INSTANCES, WAITS
@@ -29,25 +29,6 @@ def running(connection: Connection, worker_ids: Collection[str]) -> dict[str, li
     for row in rows.dicts(connection.exec_driver_sql(RUNNING, (list(worker_ids),))):
         found.setdefault(row["worker"], []).append(row)
     return found
-
-
-def drain(connection: Connection, worker: str, asked_by: str) -> list[str]:
-    """Ask workers to take no more tasks, and to end when their running tasks have ended. `worker` is a name or an ID.
-
-    Returns their IDs. NotFoundError; ConflictError if they have stopped.
-    """
-    found = connection.exec_driver_sql(
-        "select id, stopped_at from process where kind = 'worker' and (id = %(worker)s or name = %(worker)s)", {"worker": worker}
-    ).all()
-    alive = [row.id for row in found if row.stopped_at is None]
-    if not found:
-        raise NotFoundError(f"There is no worker {worker!r}: `paceline workers list` lists all.")
-    if not alive:
-        raise ConflictError(f"Worker {worker!r} has stopped already.")
-    connection.exec_driver_sql(
-        "insert into worker_drain (process_id, asked_by) select unnest(%s::text[]), %s on conflict do nothing", (alive, asked_by)
-    )
-    return alive
 
 
 def line(connection: Connection, pool: str) -> Row:

@@ -130,6 +130,30 @@ def manual_run_id(at: datetime) -> str:
     return f"manual__{at.astimezone(UTC).isoformat()}"
 
 
+def idempotent(connection: Connection, account_id: int, key: str, request: bytes) -> tuple[int | None, bool] | None:
+    """Take an idempotency key: None if it is new; otherwise the run of its first request, and whether that was the same request.
+
+    A second request with the same key waits here until the transaction of the first one ends.
+    """
+    new = connection.exec_driver_sql(
+        "insert into idempotent_trigger (account_id, key, request) values (%s, %s, %s) on conflict do nothing returning key",
+        (account_id, key, request),
+    ).first()
+    if new is not None:
+        return None
+    row = connection.exec_driver_sql(
+        "select dag_run_id, request from idempotent_trigger where account_id = %s and key = %s", (account_id, key)
+    ).one()
+    return row.dag_run_id, bytes(row.request) == request
+
+
+def made_for(connection: Connection, account_id: int, key: str, dag_run_id: int) -> None:
+    """Note the run that a request with an idempotency key made."""
+    connection.exec_driver_sql(
+        "update idempotent_trigger set dag_run_id = %s where account_id = %s and key = %s", (dag_run_id, account_id, key)
+    )
+
+
 def triggered_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
     """The origin of this run, as given at its creation; None if there is no such run."""
     return connection.exec_driver_sql(

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
+from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import HOLDS_SLOTS, STARTED
 from scheduler.store.dags import files
 from scheduler.store.db import migrate
@@ -65,6 +66,25 @@ def stop(connection: Connection, process_id: str) -> int:
         (process_id,),
     )
     return deferrals.release(connection, process_id)
+
+
+def drain(connection: Connection, worker: str, asked_by: str) -> list[str]:
+    """Ask workers to take no more tasks, and to end when their running tasks have ended. `worker` is a name or an ID.
+
+    Returns their IDs. NotFoundError; ConflictError if they have stopped.
+    """
+    found = connection.exec_driver_sql(
+        "select id, stopped_at from process where kind = 'worker' and (id = %(worker)s or name = %(worker)s)", {"worker": worker}
+    ).all()
+    alive = [row.id for row in found if row.stopped_at is None]
+    if not found:
+        raise NotFoundError(f"There is no worker {worker!r}: `paceline workers list` lists all.")
+    if not alive:
+        raise ConflictError(f"Worker {worker!r} has stopped already.")
+    connection.exec_driver_sql(
+        "insert into worker_drain (process_id, asked_by) select unnest(%s::text[]), %s on conflict do nothing", (alive, asked_by)
+    )
+    return alive
 
 
 def record_events(connection: Connection, wanted: bool) -> None:

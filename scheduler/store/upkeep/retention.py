@@ -145,6 +145,13 @@ class Batch:
 FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
+def delete(connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False) -> Batch:
+    """Delete a batch of `kind`, which is "runs" or one of KINDS."""
+    if kind == "runs":
+        return delete_runs(connection, before, after or FIRST_RUN, logs=logs, taken=taken)
+    return delete_rows(connection, kind, before, after)
+
+
 def delete_runs(
     connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN, *, logs: bool = False, taken: bool = False
 ) -> Batch:

@@ -9,9 +9,10 @@ from airflow_client.client.exceptions import ApiException
 
 from paceline import DAG
 from paceline.operators import HITLOperator, hitl
+from scheduler.actions import stored
 from scheduler.api.routes import hitl as routes
 from scheduler.store.db.database import transact
-from scheduler.store.read import states
+from scheduler.store.runs import edits
 
 from .conftest import Web, World
 
@@ -23,7 +24,7 @@ def keep(world: World, key: str, value: Any) -> None:
     """Store a value as the task does."""
     where = "t.task_id = 'extract' and r.run_id = 'now'"
     ((ti_id,),) = world.scenario.rows(f"select t.id from task_instance t join dag_run r on r.id = t.dag_run_id where {where}")
-    transact(world.scenario.engine, states.set_of_task, ti_id, key, json.dumps(value), at=None, days=None)
+    transact(world.scenario.engine, edits.set_of_task, ti_id, key, json.dumps(value), at=None, days=None)
 
 
 def ask(world: World, **request: Any) -> None:
@@ -66,7 +67,7 @@ def test_a_value_that_is_no_request_does_not_break_the_list(client: airflow.ApiC
     keep(world, hitl.REQUEST, value)
     api = airflow.TaskInstanceApi(client)
 
-    assert [detail.subject for detail in api.get_hitl_details("~", "~").hitl_details] == [routes.UNREADABLE]
+    assert [detail.subject for detail in api.get_hitl_details("~", "~").hitl_details] == [stored.UNREADABLE]
     assert api.get_hitl_detail(**PLACE).task_instance.task_id == "extract"
     assert refused(client, "yes") == 409
 
@@ -200,7 +201,7 @@ def test_each_try_has_its_request(client: airflow.ApiClient, world: World) -> No
     assert first.responded_by_user and first.responded_by_user.name == "ann"
     for value in ("text", {"request": 7}, {"request": {"asked_at": "never"}}):
         keep(world, hitl.EARLIER.format(1), value)
-        assert missing(1) if value == "text" else detail(1).subject == routes.UNREADABLE
+        assert missing(1) if value == "text" else detail(1).subject == stored.UNREADABLE
 
 
 def test_only_assigned_users_may_answer(client: airflow.ApiClient, world: World) -> None:

@@ -14,16 +14,16 @@ import psycopg2
 import pytest
 from psycopg2.errors import LockNotAvailable
 from support.repair import repair
-from support.run_actions import clear_, schedule_and_work
+from support.run_actions import actor_of, clear_, schedule_and_work
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from paceline.exceptions import PacelineError
 from paceline.states import TaskState
+from scheduler.actions.clean import clean
 from scheduler.deciding.following import JoinStates, Plan
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.services import prune
 from scheduler.store.actions import backfills, delete
 from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.dags import versions
@@ -68,7 +68,7 @@ def interfere(scenario: Scenario, over: threading.Event) -> int:
                 case 4:
                     transact(scenario.engine, delete.delete_run, dag_id, f"r{dice.randrange(5)}")
                 case 5:
-                    for _ in prune.everything(scenario.engine, datetime.now(UTC) - timedelta(seconds=0.5)):
+                    for _ in clean(actor_of(scenario), datetime.now(UTC) - timedelta(seconds=0.5)):
                         pass
                 case _:
                     repair(tools, invariants.find(tools))

@@ -1,24 +1,27 @@
-"""Store functions take a connection, and read rows by the names of their columns (ADR 24)."""
+"""Store functions take a connection, and read rows by the names of their columns (ADR 24); store/read only reads."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 STORE = Path(__file__).parents[3] / "scheduler" / "store"
 TREES = {str(path.relative_to(STORE)): ast.parse(path.read_text(encoding="utf-8")) for path in STORE.rglob("*.py")}
 #: Functions that open transactions themselves, with the reason.
 TAKE_ENGINE = {
     "actions/clear.py clear": "a dry run is rolled back",
-    "actions/clear.py clear_rows": "each run has a transaction of its own",
-    "actions/clear.py run_by_run": "each run has a transaction of its own",
     "actions/mark.py mark": "a dry run is rolled back",
-    "actions/mark.py mark_rows": "each run has a transaction of its own",
     "dags/files.py record": "a file that cannot be stored is stored as an import error, after a rollback",
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
     "worker/external_jobs.py by_engine": "each statement of a thread has a transaction of its own",
     "upkeep/registration.py __init__": "an object that registers its process, again if it was declared lost",
     "upkeep/settings_drift.py __init__": "an object that compares now and then, while its process runs",
 }
+
+
+WRITES = re.compile(r"\b(insert\s+into|update\s+\w+(\s+(as\s+)?\w+)?\s+set|delete\s+from|truncate|merge\s+into)\b", re.IGNORECASE)
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -47,6 +50,33 @@ def test_store_functions_take_a_connection_except_those_with_a_reason() -> None:
     }
 
     assert found == set(TAKE_ENGINE)
+
+
+def test_the_folder_read_only_reads() -> None:
+    found = [
+        f"{file}:{node.lineno}"
+        for file, tree in TREES.items()
+        if file.startswith("read/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and WRITES.search(node.value)
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "writes"),
+    [
+        ("insert into xcom (key)", True),
+        ("with a as (select 1)\nupdate task_instance t\n   set state = null", True),
+        ("delete from favorite where", True),
+        ("select updated_at from asset", False),
+        ("Lock the rows of a thing until the update of it", False),
+        ("select 1 from dag_run for update", False),
+    ],
+)
+def test_the_check_finds_writes(text: str, writes: bool) -> None:
+    assert bool(WRITES.search(text)) is writes
 
 
 def test_no_store_function_reads_a_column_by_its_place() -> None:

@@ -10,7 +10,7 @@ from support.scenario import Scenario, dag, of, product
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.db.database import transact
-from scheduler.store.read.xcoms import delete_xcom, put_xcom
+from scheduler.store.runs.edits import delete_xcom, put_xcom
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Ending

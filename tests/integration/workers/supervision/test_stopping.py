@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from paceline.exceptions import ConflictError, NotFoundError
 from scheduler.store.db.database import transact
-from scheduler.store.read import workers
+from scheduler.store.upkeep import processes
 
 from ..conftest import wait_for
 
@@ -232,13 +232,13 @@ def test_a_worker_that_drains_lets_its_task_end(bench: Any) -> None:
     worker, run = started(bench, wait_for(bench.folder / "go"))
     (worker_id,) = bench.scenario.rows("select id from process where name like 'w0@%%'")[0]
 
-    transact(bench.scenario.engine, workers.drain, worker_id, "api:ada")
+    transact(bench.scenario.engine, processes.drain, worker_id, "api:ada")
 
     eventually(lambda: "asked to drain" in worker.output)
     (bench.folder / "go").touch()
     assert worker.wait() == 0
     assert bench.scenario.states(run) == {"t": "success"}
     with pytest.raises(ConflictError):
-        transact(bench.scenario.engine, workers.drain, worker_id, "api:ada")
+        transact(bench.scenario.engine, processes.drain, worker_id, "api:ada")
     with pytest.raises(NotFoundError):
-        transact(bench.scenario.engine, workers.drain, "nobody", "api:ada")
+        transact(bench.scenario.engine, processes.drain, "nobody", "api:ada")

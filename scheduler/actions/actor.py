@@ -1,0 +1,68 @@
+"""Actor: the person who acts, by a request to the REST API or by a command."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from paceline.exceptions import PacelineError
+from scheduler.messaging.wakeups import Action
+from scheduler.settings import Settings
+from scheduler.store.db.database import rehearse, transact
+from scheduler.store.runs.selection import Change
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ForbiddenError(PacelineError):
+    """This person may not do that."""
+
+
+class UnprocessableError(PacelineError):
+    """The request can be read, but its content cannot be used."""
+
+
+class Announce(Protocol):
+    """Wakes schedulers after an action, which changed these runs. Without Redis, their next poll a second later does the same."""
+
+    def __call__(self, action: Action, runs: Collection[int] = ()) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """A person who acts, with the transactions and wakeups of the request or command."""
+
+    settings: Settings
+    #: Its changes of states are recorded with the name of the person.
+    engine: Engine
+    announce: Announce
+    #: The name of the person, such as api:ada or cli:root, and that in the records of runs and events that the person makes.
+    name: str
+    made_by: str
+    #: Checks that the first transaction begins with. See api/preconditions.
+    checks: list[Callable[[Connection], None]] = field(default_factory=list)
+
+    def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return `work(connection, ...)`, run in a transaction."""
+        return self.write_or_rehearse(False, work, *args, **kwargs)
+
+    def write_or_rehearse(
+        self, dry_run: bool, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `write`; a dry run undoes all changes."""
+
+        def checked(connection: Connection) -> R:
+            for check in self.checks:
+                check(connection)
+            return work(connection, *args, **kwargs)
+
+        result = (rehearse if dry_run else transact)(self.engine, checked)
+        self.checks.clear()
+        return result
+
+    def announce_changes(self, changes: Collection[Change]) -> None:
+        """Wake schedulers after changes of task instances, if there are any."""
+        if changes:
+            self.announce("instances changed", {change.dag_run_id for change in changes})

@@ -1,0 +1,148 @@
+"""DAG runs: trigger, clear, mark, queue again, note and delete."""
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError
+from paceline.states import RunState, TaskState
+from scheduler.actions import clean
+from scheduler.actions.actor import Actor
+from scheduler.actions.tasks import require
+from scheduler.store.actions import clear as clearing
+from scheduler.store.actions import delete as deleting
+from scheduler.store.actions import mark as marking
+from scheduler.store.read import runs
+from scheduler.store.read.listing import Row
+from scheduler.store.runs import edits, manual_runs
+from scheduler.store.runs.selection import Changes, Runs, Tasks
+
+
+class RepeatedRequest(NamedTuple):
+    """The key that a client gives a request, so that the run is created once however often the request is repeated."""
+
+    account_id: int
+    key: str
+    digest: bytes
+
+
+def trigger(by: Actor, dag_id: str, *, note: str | None = None, request: RepeatedRequest | None = None, **how: Any) -> Row:
+    """Create a run now, and return it; `how` are the arguments of manual_runs.trigger.
+
+    A repeated request returns the run that the first one created; ConflictError if the key was that of another request.
+    """
+
+    def work(connection: Connection) -> Row:
+        if request is not None and (first := _first(connection, request)) is not None:
+            return first
+        created = manual_runs.trigger(connection, dag_id, triggered_by=by.made_by, core=by.settings.core, **how)
+        if request is not None:
+            manual_runs.made_for(connection, request.account_id, request.key, created.id)
+        if note:
+            edits.note_run(connection, created.id, note)
+        return runs.RUNS.by_keys(connection, [created.id])[0]
+
+    row = by.write(work)
+    by.announce("run triggered", {row["id"]})
+    return row
+
+
+def _first(connection: Connection, request: RepeatedRequest) -> Row | None:
+    """The run that the first request with this key created; None if this is the first. ConflictError, NotFoundError."""
+    first = manual_runs.idempotent(connection, *request)
+    if first is None:
+        return None
+    dag_run_id, is_same = first
+    if not is_same:
+        raise ConflictError("This Idempotency-Key belongs to another request: use a new one.")
+    found = runs.RUNS.by_keys(connection, [dag_run_id] if dag_run_id else [])
+    if not found:
+        raise NotFoundError("The run of this Idempotency-Key was deleted.")
+    return found[0]
+
+
+def clear(
+    by: Actor, named: Sequence[tuple[str, str]], *, states: Collection[TaskState] | None = None, latest: bool | None = None,
+    note: str | None = None, dry_run: bool = False,
+) -> Changes:  # fmt: skip
+    """Clear the task instances in these states, or all, of runs named by DAG and ID: of all runs, or, after an error, of none.
+
+    `latest` is that of clear.clear; `note` becomes the note of each run. A dry run changes nothing. NotFoundError.
+    """
+    tasks = Tasks(states=states)
+
+    def each(connection: Connection) -> Changes:
+        keys = {(dag_id, run_id): runs.run(connection, dag_id, run_id)["id"] for dag_id, run_id in named}
+        changes = Changes()
+        for (dag_id, run_id), key in sorted(keys.items(), key=operator.itemgetter(1)):  # runs are locked in this order everywhere
+            one = Runs(dag_id=dag_id, run_id=run_id)
+            changes += clearing.clear_selected(connection, one, tasks, core=by.settings.core, latest=latest, dry_run=dry_run)
+            if note is not None and not dry_run:
+                edits.note_run(connection, key, note)
+        return changes
+
+    changes = by.write_or_rehearse(dry_run, each)
+    if not dry_run:
+        by.announce_changes(changes)
+    return changes
+
+
+def change(by: Actor, dag_id: str, run_id: str, values: dict[str, Any], *, dry_run: bool = False) -> Changes:
+    """Mark a run as success or failed, queue an ended one again, or set its note: what `values` has of state and note.
+
+    A queued run runs only what has not ended. A marked run ends after its teardowns have run. Returns the changes of its task
+    instances. NotFoundError.
+    """
+    key, changes = by.write_or_rehearse(dry_run, _change, dag_id, run_id, values)
+    if values.get("state") is not None and not dry_run:
+        by.announce("instances changed", {key})
+    return changes
+
+
+def _change(connection: Connection, dag_id: str, run_id: str, values: dict[str, Any]) -> tuple[int, Changes]:
+    key: int = runs.run(connection, dag_id, run_id)["id"]
+    changes = Changes()
+    if values.get("state") == RunState.QUEUED:
+        clearing.queue_run(connection, key)
+    elif values.get("state") is not None:
+        changes = marking.mark_run(connection, dag_id, run_id, RunState(values["state"]))
+    if "note" in values:
+        edits.note_run(connection, key, values["note"])
+    return key, changes
+
+
+def delete(by: Actor, dag_id: str, run_id: str) -> None:
+    """Delete a run with the DataFrames that its tasks returned. Its logs stay.
+
+    NotFoundError; ConflictError while a worker has some of its task instances, or a teardown has yet to run.
+    """
+    clean.delete_files(by.engine, by.settings, [by.write(deleting.delete_run, dag_id, run_id)])
+    by.announce("runs deleted")
+
+
+def delete_each(
+    by: Actor, names: Sequence[tuple[str, str]], *, dry_run: bool, expected: int | None
+) -> tuple[list[tuple[str, str]], list[PacelineError]]:
+    """Delete runs named by DAG and ID, except those that cannot be deleted. Returns the deleted ones, and the errors of the others.
+
+    A dry run only locks the runs, as long as each check takes. ConflictError if they are not `expected`.
+    """
+
+    def each(work: Callable[[str, str], object]) -> tuple[list[tuple[str, str]], list[PacelineError]]:
+        done, errors = [], []
+        for dag_id, run_id in names:
+            try:
+                work(dag_id, run_id)
+                done.append((dag_id, run_id))
+            except PacelineError as error:
+                errors.append(error)
+        return done, errors
+
+    if dry_run or expected is not None:
+        preview = each(lambda dag_id, run_id: by.write(deleting.deletable_run, dag_id, run_id))
+        if dry_run:
+            return preview
+        require(expected, len(preview[0]))
+    return each(lambda dag_id, run_id: delete(by, dag_id, run_id))

@@ -1,0 +1,206 @@
+"""What people store for tasks: variables, connections, pools, XComs, the state of tasks and assets, updates of assets, answers."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection as Session
+
+from paceline.authoring.connection import Connection
+from paceline.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.actions.actor import Actor, ForbiddenError, UnprocessableError
+from scheduler.actions.tasks import Place
+from scheduler.store.dags import assets
+from scheduler.store.db import clock
+from scheduler.store.queueing import pools
+from scheduler.store.read import instances, requests, states
+from scheduler.store.read.listing import Row
+from scheduler.store.read.requests import REQUEST, RESERVED, RESPONSE
+from scheduler.store.runs import edits
+from scheduler.store.secrets import connections, variables
+from scheduler.store.secrets.cipher import Cipher
+
+#: What becomes of things that exist already. Pools are always changed.
+Existing = Literal["fail", "skip", "overwrite"]
+#: A key, a value and a description.
+Variable = tuple[str, str, str | None]
+#: A request that HITLOperator did not store.
+UNREADABLE = "The request cannot be read."
+DELETE: Mapping[str, Callable[[Session, str], None]] = {
+    "variable": variables.delete_variable, "connection": connections.delete, "pool": pools.delete_pool,
+}  # fmt: skip
+
+
+class Stored(NamedTuple):
+    """The names that were written."""
+
+    variables: list[str]
+    connections: list[str]
+    pools: list[str]
+
+
+def store(
+    by: Actor, *, new_variables: Sequence[Variable] = (), new_connections: Sequence[Connection] = (),
+    new_pools: Mapping[str, Mapping[str, Any]] | None = None, existing: Existing = "overwrite",
+) -> Stored:  # fmt: skip
+    """Create or change all of these, or none; pools have the arguments of pools.set_pool. ConflictError if one exists."""
+
+    def work(session: Session) -> Stored:
+        written = Stored([], [], list(new_pools or ()))
+        if new_variables or new_connections:
+            cipher = Cipher.of(by.settings, make=True)
+            written.connections.extend(connections.add(session, list(new_connections), cipher, existing=existing))
+            written.variables.extend(variables.set_variables(session, new_variables, cipher, replace=existing == "overwrite"))
+            if existing == "fail" and (there := {key for key, _, _ in new_variables}.difference(written.variables)):
+                raise ConflictError(f"There is a variable {min(there)!r} already.")
+        pools.set_pools(session, new_pools or {})
+        return written
+
+    written = by.write(work)
+    if new_pools:
+        by.announce("pool set")
+    return written
+
+
+def delete(by: Actor, kind: Literal["variable", "connection", "pool"], name: str) -> None:
+    """Delete a variable, connection or pool. NotFoundError; ConflictError for a pool in use."""
+    by.write(DELETE[kind], name)
+
+
+def put_xcom(by: Actor, place: Place, key: str, value: Any, *, new: bool) -> None:
+    """Add an XCom to a task instance, or replace one. NotFoundError; ConflictError for a new one that is there."""
+    by.write(lambda session: edits.put_xcom(session, _number(session, place), key, value, new=new))
+
+
+def delete_xcom(by: Actor, place: Place, key: str) -> None:
+    """Delete an XCom of a task instance. NotFoundError."""
+    by.write(lambda session: edits.delete_xcom(session, _number(session, place), key))
+
+
+def set_state(by: Actor, place: Place, key: str, value: Any, *, expires_at: datetime | Literal["default"] | None) -> None:
+    """Store a value for a task instance. It expires then, after the time of the settings, or never. NotFoundError."""
+    _refuse_reserved(key)
+    at = None if expires_at == "default" else expires_at
+    days = (by.settings.core.task_state_retention_days or None) if expires_at == "default" else None
+    by.write(lambda session: edits.set_of_task(session, _number(session, place), key, _json(by, key, value), at=at, days=days))
+
+
+def replace_state(by: Actor, place: Place, key: str, value: Any) -> None:
+    """Replace a value of a task instance. The time at which it expires stays the same. NotFoundError."""
+    _refuse_reserved(key)
+    by.write(lambda session: edits.replace_of_task(session, _number(session, place), key, _json(by, key, value)))
+
+
+def delete_state(by: Actor, place: Place, key: str | None, *, of_all_instances: bool = False) -> None:
+    """Delete a value of a task instance or, without `key`, all, except requests to people and their answers.
+
+    With `of_all_instances`, those of all instances of the task. NotFoundError.
+    """
+    _refuse_reserved(key or "")
+
+    def work(session: Session) -> None:
+        if not of_all_instances:
+            _number(session, place)
+        edits.delete_of_task(session, *place[:3], None if of_all_instances else place.map_index, key=key)
+
+    by.write(work)
+
+
+def set_asset_state(by: Actor, uri: str, key: str, value: Any) -> None:
+    """Store a value for an asset."""
+    by.write(edits.set_of_asset, uri, key, _json(by, key, value))
+
+
+def delete_asset_state(by: Actor, uri: str, key: str | None) -> None:
+    """Delete a value of an asset or, without `key`, all."""
+    by.write(edits.delete_of_asset, uri, key)
+
+
+def update_asset(by: Actor, uri: str, extra: Mapping[str, Any] | None, partition_key: str | None) -> Row:
+    """Record an update of the asset with this URI or name, and return the event. NotFoundError."""
+    event = by.write(assets.update, uri, extra, by.made_by, partition_key)
+    by.announce("asset updated")
+    return event
+
+
+def drop_updates(by: Actor, *, uri: str | None, dag_id: str | None, before: datetime | None) -> None:
+    """Drop updates that DAGs wait to consume. NotFoundError if there is none."""
+    if not by.write(assets.drop_waiting, uri=uri, dag_id=dag_id, before=before):
+        raise NotFoundError("There is no queued update to drop.")
+
+
+def answer(by: Actor, account: str, place: Place, options: list[str], params_input: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer the question of a task instance, and return what is stored.
+
+    NotFoundError; ForbiddenError if this account may not answer; UsageError if the answer does not fit; ConflictError if the task
+    instance has an answer, or its try has ended.
+    """
+    return by.write(_answer, account, place, options, params_input)
+
+
+def _answer(session: Session, account: str, place: Place, options: list[str], params_input: Mapping[str, Any]) -> dict[str, Any]:
+    ti, request = instances.instance(session, *place), question(session, place)["value"]
+    if not requests.is_readable(request):
+        raise ConflictError(UNREADABLE)
+    if problem := requests.schema_fault(request):
+        raise UnprocessableError(problem)
+    _check(account, request, options, params_input)
+    user = {"id": account, "name": account}
+    new = {"chosen_options": options, "params_input": params_input, "responded_at": clock.now(session).isoformat(),
+           "responded_by_user": user}  # fmt: skip
+    is_answered = value_of(session, place, RESPONSE) is not None
+    if not is_answered and not requests.is_open(session, ti["id"], request):
+        raise ConflictError(f"Task {place.task_id!r} is {ti['state'] or 'none'} and no longer waits for this answer.")
+    if is_answered or not edits.add_to_task(session, ti["id"], RESPONSE, json.dumps(new)):
+        raise ConflictError(f"Task {place.task_id!r} has been answered already.")
+    return new
+
+
+def _check(account: str, request: dict[str, Any], options: list[str], params_input: Mapping[str, Any]) -> None:
+    users = request.get("assigned_users") or []
+    if users and not any(account in {user.get("id"), user.get("name")} for user in users):
+        raise ForbiddenError(f"Only {', '.join(str(user.get('name')) for user in users)} may answer.")
+    if unknown := [one for one in options if one not in request["options"]]:
+        raise UsageError(f"{unknown} are not in the options {request['options']}.")
+    if len(options) > 1 and not request.get("multiple"):
+        raise UsageError("Only one option can be chosen.")
+    if problem := requests.fault(request, params_input):
+        raise UsageError(problem)
+
+
+def question(session: Session, place: Place) -> Row:
+    """What a task instance asks a person. NotFoundError if there is no such task instance, or it asks nothing."""
+    _number(session, place)
+    found = value_of(session, place, REQUEST)
+    if found is None:
+        raise NotFoundError(f"Task {place.task_id!r} asks nothing.")
+    return found
+
+
+def value_of(session: Session, place: Place, key: str) -> Row | None:
+    """The value that a task instance keeps under this key."""
+    return states.TASKS.first(session, states.task_filters(*place).equals("key", key))
+
+
+def _number(session: Session, place: Place) -> int:
+    """The number of a task instance. NotFoundError."""
+    return int(instances.instance(session, *place)["id"])
+
+
+def _refuse_reserved(key: str) -> None:
+    """ForbiddenError for the keys of requests to people: a client could forge the answer of another account."""
+    if key.startswith(RESERVED):
+        raise ForbiddenError(f"Keys that begin with {RESERVED} are reserved: answer with PATCH .../hitlDetails.")
+
+
+def _json(by: Actor, key: str, value: Any) -> str:
+    """A value as JSON. UsageError if it is none, or too large."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(f"The value {key!r} cannot be written as JSON: {error}.") from None
+    size, limit = len(text.encode()), by.settings.core.max_xcom_bytes
+    if size > limit:
+        raise UsageError(f"The value {key!r} has {size:,} bytes of JSON; {limit:,} are allowed (core.max_xcom_bytes).")
+    return text
