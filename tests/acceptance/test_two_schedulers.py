@@ -1,6 +1,5 @@
 """Two real schedulers and a real worker: the worker follows a chain, pool limits hold, and nothing runs twice."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,19 +36,6 @@ for pool in ("three", "five"):
                 for rank, name in ((1, "a"), (2, "b"))
             )
             first >> second
-"""
-
-
-WAITS = """
-import os, time
-from paceline import DAG, task
-
-with DAG("waits", schedule=None):
-    @task(retries=1, retry_delay=300)
-    def wait():
-        while not os.path.exists({go!r}):
-            time.sleep(0.05)
-    wait()
 """
 
 
@@ -92,21 +78,6 @@ def test_a_chain_of_100_is_queued_by_the_worker_and_a_killed_scheduler_is_not_mi
     assert all(task["state"] == "success" for task in run["tasks"])
 
 
-def test_without_following_the_schedulers_queue_all_of_it(stack_factory: Any) -> None:
-    stack = stack_factory(
-        dags={"chain.py": CHAIN},
-        schedulers=2,
-        workers=[("default", 4)],
-        env={"PACELINE_SCHEDULER_SCHEDULE_AFTER_TASK_EXECUTION": "false"},
-    )
-    parsed(stack, "chain")
-
-    run = stack.json("dags", "trigger", "chain", "--wait", "--timeout", "120")
-
-    assert run["state"] == "success"
-    assert all(task["queued_by"].startswith("scheduler") and task["state"] == "success" for task in run["tasks"])
-
-
 def test_two_pools_are_never_overrun_by_1000_tasks(stack_factory: Any) -> None:
     stack = stack_factory(dags={"pools.py": POOLS}, schedulers=2, workers=[("default", 8)])
     assert stack.cli("pools", "set", "three", "3").returncode == 0
@@ -138,31 +109,3 @@ def most_at_once(held: list[Any], pool: str) -> int:
         level += step
         most = max(most, level)
     return most
-
-
-def test_tasks_of_a_killed_worker_are_retried_elsewhere_immediately(stack_factory: Any, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    stack = stack_factory(
-        dags={"waits.py": WAITS.format(go=str(go))},
-        schedulers=2,
-        workers=[("default", 1), ("default", 1)],
-        env={"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "3"},
-    )
-    parsed(stack, "waits")
-    assert stack.cli("dags", "trigger", "waits").returncode == 0
-    eventually(lambda: rows(stack, "select 1 from task_instance where state = 'running'"), timeout=60, message=stack.logs)
-    victim = rows(stack, "select worker from task_instance")[0][0]
-
-    stack.kill(victim.split("@")[0])
-    eventually(
-        lambda: rows(stack, "select 1 from task_instance where state = 'running' and try_number = 2"),
-        timeout=120,
-        message=stack.logs,
-    )
-    go.touch()
-
-    eventually(lambda: rows(stack, "select state from dag_run") == [("success",)], timeout=60, message=stack.logs)
-    ((state, reason),) = rows(stack, "select state, reason from task_try")
-    assert state == "failed"
-    # Its successor on the same machine sees it first.
-    assert reason.startswith((f"worker {victim} is gone", f"worker {victim} sent no heartbeat"))

@@ -126,15 +126,6 @@ def test_teardowns_run_when_their_setup_succeeded_and_do_not_decide_the_run(
     assert scenario.run_state(run) == run_state
 
 
-def test_a_teardown_with_on_failure_fail_dagrun_fails_the_run(scenario: Scenario) -> None:
-    scenario.add(with_teardown(down={"on_failure_fail_dagrun": True}))
-    run = scenario.trigger("s")
-
-    scenario.run_to_end(outcome=ends(down=S.FAILED))
-
-    assert scenario.run_state(run) == "failed"
-
-
 def test_a_task_that_would_run_anyway_still_needs_a_setup_further_up_unless_its_rule_is_always(scenario: Scenario) -> None:
     edges: dict[str, list[str]] = {"up": [], "work": ["up"], "late": ["work"], "any": ["work"]}
     own = {

@@ -27,7 +27,6 @@ from scheduler.store.upkeep import retention
 from scheduler.store.worker import external_runs
 
 LONG_AGO = timedelta(days=100)
-CRON = {"kind": "cron", "expression": "0 0 * * *", "timezone": "UTC"}
 
 
 def before(days: float = 30) -> datetime:

@@ -1,7 +1,6 @@
 """Clearing: decisions are reverted, ended tasks run again, running tasks are stopped first, and mapped ones expanded again."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 from support.run_actions import brief, clear_, end, failing, push, running
@@ -10,7 +9,7 @@ from support.scenario import Scenario, chain, dag
 from paceline.exceptions import NotFoundError, PacelineError
 from paceline.states import FAILURES, STARTED, TaskState
 from scheduler.store.actions import clear
-from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker.claims import Ending
 
 S = TaskState
@@ -37,18 +36,6 @@ def test_a_cleared_failure_runs_again_with_all_its_retries_and_keeps_its_try(sce
     assert scenario.run_state(run) == "success"
     assert scenario.rows("select started_at from dag_run")[0][0] > before[0]
     assert scenario.rows("select try_number from task_instance where task_id = 'b'") == [(2,)]
-
-
-def test_a_dry_run_lists_the_same_and_changes_nothing(scenario: Scenario) -> None:
-    scenario.triggered(dag("d", {"a": [], "b": ["a"]}), run_id="r")
-    scenario.run_to_end(outcome=failing("b"))
-    before = scenario.rows("select * from task_instance order by id"), scenario.rows("select * from dag_run")
-
-    planned = clear_(scenario, dry_run=True)
-
-    assert (scenario.rows("select * from task_instance order by id"), scenario.rows("select * from dag_run")) == before
-    assert planned == clear_(scenario)
-    assert brief(planned) == [("a", -1, "success", "none"), ("b", -1, "failed", "none")]
 
 
 def test_undecided_task_instances_stay(scenario: Scenario) -> None:
@@ -161,23 +148,6 @@ def test_a_task_or_run_that_is_not_there_is_named(scenario: Scenario) -> None:
         clear_(scenario, Tasks(regex="("))
 
 
-def test_runs_by_range_of_dates(scenario: Scenario) -> None:
-    scenario.add(chain("d", 1))
-    days = [datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
-    for day in days:
-        scenario.trigger("d", run_id=f"day{day.day}", logical_date=day)
-    scenario.run_to_end()
-
-    changes = clear_(scenario, runs=Runs(dag_id="d", from_date=days[1], to_date=days[2]))
-
-    assert [change.run_id for change in changes] == ["day2", "day3"]
-    assert [row[0] for row in scenario.rows("select state from dag_run order by logical_date")] == [
-        "success", "queued", "queued", "success",
-    ]  # fmt: skip
-    scenario.run_to_end()
-    assert scenario.rows("select sum(try_number) from task_instance") == [(6,)]
-
-
 def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> None:
     scenario.triggered(
         dag(
@@ -200,37 +170,6 @@ def test_a_work_task_takes_its_setup_and_teardown_along(scenario: Scenario) -> N
     assert [one.task_id for one in found] == ["up", "work", "more", "down"]
     scenario.run_to_end()
     assert set(scenario.states().values()) == {"success"}
-
-
-def test_a_skipped_child_of_a_branch_is_skipped_again(scenario: Scenario) -> None:
-    scenario.triggered(
-        dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}), run_id="r"
-    )
-    claim = running(scenario)
-    assert scenario.follower.report(claim, Ending(state=S.SUCCESS, skip=("no",))).is_stored
-    scenario.run_to_end()
-    expected = {"branch": "success", "yes": "success", "no": "skipped"}
-    assert scenario.states() == expected
-
-    clear_(scenario, Tasks(task_ids=("no", "yes")))
-    scenario.run_to_end()
-
-    assert scenario.states() == expected
-    assert scenario.rows("select try_number from task_instance where task_id = 'no'") == [(0,)]
-
-
-def test_a_cleared_branch_loses_its_decision(scenario: Scenario) -> None:
-    scenario.triggered(
-        dag("d", {"branch": [], "yes": ["branch"], "no": ["branch"]}, options={"branch": {"branches": True}}), run_id="r"
-    )
-    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("no",))).is_stored
-    scenario.run_to_end()
-
-    clear_(scenario)
-    assert scenario.follower.report(running(scenario), Ending(state=S.SUCCESS, skip=("yes",))).is_stored
-    scenario.run_to_end()
-
-    assert scenario.states() == {"branch": "success", "yes": "skipped", "no": "success"}
 
 
 def test_an_older_run_that_is_cleared_gets_the_place_of_a_later_run_that_waits_for_it(scenario: Scenario) -> None:
@@ -317,16 +256,6 @@ def mapped(scenario: Scenario, value: str) -> None:
 
 def each(scenario: Scenario) -> dict[int, str]:
     return dict(scenario.rows("select map_index, coalesce(state, 'none') from task_instance where task_id = 'each' order by 1"))
-
-
-def test_one_map_index_is_cleared_alone(scenario: Scenario) -> None:
-    mapped(scenario, "[1, 2, 3]")
-
-    assert brief(clear_(scenario, Tasks(task_ids=("each",), map_index=1))) == [("each", 1, "success", "none")]
-
-    scenario.run_to_end()
-    tries = scenario.rows("select map_index, try_number from task_instance where task_id = 'each' order by 1")
-    assert tries == [(0, 1), (1, 2), (2, 1)]
 
 
 def test_a_mapped_task_cleared_with_its_source_is_expanded_again(scenario: Scenario) -> None:

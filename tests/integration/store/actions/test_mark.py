@@ -213,16 +213,6 @@ def test_a_dag_is_deleted_with_all_that_is_its_own(scenario: Scenario) -> None:
         transact(scenario.engine, delete.delete_dag, "d")
 
 
-def test_a_dag_with_running_tasks_is_not_deleted(scenario: Scenario) -> None:
-    scenario.triggered(chain("d", 1), run_id="r")
-    running(scenario)
-
-    with pytest.raises(ConflictError, match="DAG 'd' cannot be deleted"):
-        transact(scenario.engine, delete.delete_dag, "d")
-
-    assert scenario.rows("select dag_id from dag") == [("d",)]
-
-
 ALL_RUNS = Runs(dag_id="d")
 FROM_FIRST = Runs(dag_id="d", run_id="r1", future=True)
 Act = Callable[..., Changes]

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from support.repair import repair
-from support.scenario import Scenario, chain, dag
+from support.scenario import Scenario, dag
 
 from scheduler.services.rescue import dispatch_ids_in_broker
 from scheduler.store.upkeep import invariants
-from scheduler.store.upkeep.invariants import Broken, Tools
+from scheduler.store.upkeep.invariants import Tools
 
 #: Every moment of the last year is this long ago.
 AGED = "interval '1 hour'"
@@ -52,14 +52,6 @@ def named(tools: Tools) -> list[str]:
     return sorted(one.name for one in invariants.find(tools))
 
 
-def repaired(scenario: Scenario, tools: Tools, name: str, *, task_id: str | None = "first") -> Broken:
-    """The one broken row; after the repair there is none, and the run ends."""
-    (found,) = invariants.find(tools)
-    assert (found.name, found.task_id) == (name, task_id), found
-    assert repair(tools, [found]) == []
-    return found
-
-
 @pytest.fixture
 def ends(scenario: Scenario) -> Iterator[None]:
     """At its end, every run of the test is brought to its end by schedulers and a worker."""
@@ -81,25 +73,88 @@ def test_a_healthy_run_breaks_nothing_at_any_step(scenario: Scenario, tools: Too
     assert scenario.rows("select distinct state from dag_run") == [("success",)]
 
 
+LATE = f"now() - {AGED}"
+DEFER = "update task_instance set state = 'deferred', resume = '{}' where state = 'running'"
+TRIGGER = "insert into deferral (task_instance_id, dispatch_id, classpath, created_at, waiter) select id, dispatch_id, 'c', "
+LOST = "update task_instance set worker = 'nobody', max_tries = 1 where state = 'running'"
+#: What breaks a run of `pair` whose first task runs or, marked with *, is queued without its message; the name and the task of
+#: what is found, and a part of its text; what is true after the repair; and what lets the run end.
+BREAKS: dict[str, tuple[str, str, str | None, str, str, str]] = {
+    "its worker never existed": (
+        LOST, "dead worker", "first", "is lost or never existed", "select state = 'up_for_retry' from task_instance where task_id = 'first'", ""),
+    "its worker has stopped": (
+        f"update process set stopped_at = {LATE} where kind = 'worker'; update task_instance set max_tries = 1", "dead worker",
+        "first", "is lost or never existed", "select state = 'up_for_retry' from task_instance where task_id = 'first'",
+        "update process set stopped_at = null where kind = 'worker'"),
+    "* everything has ended": (
+        "update task_instance set state = 'success', ended_at = now()", invariants.UNCLOSED, None,
+        "all its task instances have ended: it should be success", "select state = 'success' from dag_run", ""),
+    "* the upstream task has succeeded": (
+        "update task_instance set state = 'success', ended_at = now() where task_id = 'first'", invariants.UNDECIDED, "second",
+        "undecided, and it should be scheduled: ", "select state = 'scheduled' from task_instance where task_id = 'second'", ""),
+    "its trigger is gone": (
+        DEFER, "deferred without a trigger", "first", "",
+        "select state = 'scheduled' and resume->>'error' like '%%was lost%%' from task_instance where task_id = 'first'", ""),
+    "a trigger waits for a running task": (
+        f"{TRIGGER} {LATE}, null from task_instance where state = 'running'", "trigger without a deferred task", "first",
+        "a trigger waits for it, but it is running", "select not exists (select from deferral)",
+        "update task_instance set state = 'failed', ended_at = now() where state = 'running'"),
+    "the waiter of its trigger is gone": (
+        f"{DEFER}; update task_instance set due_at = now() + interval '61 minutes' where state = 'deferred';"
+        f" {TRIGGER} {LATE}, 'nobody' from task_instance where state = 'deferred'", "trigger of a dead waiter", "first", "",
+        "select waiter is null from deferral", "update task_instance set due_at = now() where state = 'deferred'"),
+    "it should look again": (
+        "update task_instance set state = 'up_for_reschedule', due_at = now() where state = 'running'", "overdue", "first", "",
+        "select state = 'scheduled' from task_instance where task_id = 'first'", ""),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("ends")
-@pytest.mark.parametrize(
-    "killed",
-    [
-        "update task_instance set worker = 'nobody' where state = 'running'",
-        f"update process set stopped_at = now() - {AGED} where kind = 'worker'",
-    ],
-)
-def test_a_task_of_a_lost_worker_runs_again(scenario: Scenario, tools: Tools, killed: str) -> None:
-    scenario.add(chain("once", 1, task={"retries": 1}))
-    claimed(scenario, "once")
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_broken_row_is_named_repaired_and_its_run_ends(scenario: Scenario, tools: Tools, broken: str) -> None:
+    breaks, name, task_id, what, holds, end = BREAKS[broken]
+    if broken.startswith("*"):
+        start(scenario)
+        scenario.messages()
+    else:
+        claimed(scenario)
+    scenario.sql(breaks)
     age(scenario)
-    scenario.sql(killed)
 
-    found = repaired(scenario, tools, "dead worker", task_id="t000")
+    (found,) = invariants.find(tools)
+    assert (found.name, found.task_id) == (name, task_id), found
+    assert what in found.what
+    assert repair(tools, [found]) == []
+    assert scenario.rows(holds) == [(True,)]
+    if end:
+        scenario.sql(end)
 
-    assert "is lost or never existed" in found.what
-    assert scenario.states() == {"t000": "up_for_retry"}
-    scenario.sql("update process set stopped_at = null where kind = 'worker'")
+
+@pytest.mark.usefixtures("ends")
+def test_a_queued_task_without_a_message_is_sent_again(scenario: Scenario, tools: Tools) -> None:
+    start(scenario)
+    scenario.messages()
+    age(scenario)
+
+    found = invariants.find(tools)
+
+    assert [(one.name, one.task_id) for one in found] == [(invariants.UNSENT, "first")]
+    assert repair(tools, found) == []
+    assert len(dispatch_ids_in_broker(scenario.broker, {"default"})) == 1
+    assert scenario.rows("select try_number from task_instance where task_id = 'first'") == [(1,)]
+
+
+def test_a_backfill_with_nothing_left_is_ended(scenario: Scenario, tools: Tools) -> None:
+    scenario.sql(
+        "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess, created_at)"
+        f" select dag_id, id, now(), now(), 1, 'none', {LATE} from dag_version"
+    )
+
+    found = invariants.find(tools)
+
+    assert [one.name for one in found] == ["backfill without an end"]
+    assert repair(tools, found) == []
+    assert scenario.rows("select ended_at is not null from backfill") == [(True,)]
 
 
 def test_a_worker_is_lost_once_it_was_silent_for_its_timeout(scenario: Scenario, tools: Tools) -> None:
@@ -111,18 +166,6 @@ def test_a_worker_is_lost_once_it_was_silent_for_its_timeout(scenario: Scenario,
     found = invariants.find(Tools(scenario.engine, soon, scenario.broker, grace_s=0))
 
     assert ("dead worker", "first") in {(one.name, one.task_id) for one in found}
-
-
-@pytest.mark.usefixtures("ends")
-def test_a_queued_task_without_a_message_is_sent_again(scenario: Scenario, tools: Tools) -> None:
-    start(scenario)
-    scenario.messages()
-    age(scenario)
-
-    repaired(scenario, tools, invariants.UNSENT)
-
-    assert len(dispatch_ids_in_broker(scenario.broker, {"default"})) == 1
-    assert scenario.rows("select try_number from task_instance where task_id = 'first'") == [(1,)]
 
 
 @pytest.mark.usefixtures("ends")
@@ -153,80 +196,6 @@ def test_a_task_that_is_being_stopped_in_a_finished_run_is_no_fault(scenario: Sc
 
 
 @pytest.mark.usefixtures("ends")
-def test_a_run_in_which_everything_has_ended_is_closed(scenario: Scenario, tools: Tools) -> None:
-    start(scenario)
-    scenario.sql("update task_instance set state = 'success', ended_at = now()")
-    age(scenario)
-
-    found = repaired(scenario, tools, invariants.UNCLOSED, task_id=None)
-
-    assert "all its task instances have ended: it should be success" in found.what
-    assert scenario.rows("select state from dag_run") == [("success",)]
-
-
-@pytest.mark.usefixtures("ends")
-def test_a_join_that_can_be_decided_is(scenario: Scenario, tools: Tools) -> None:
-    start(scenario)
-    scenario.messages()
-    scenario.sql("update task_instance set state = 'success', ended_at = now() where task_id = 'first'")
-    age(scenario)
-
-    found = repaired(scenario, tools, invariants.UNDECIDED, task_id="second")
-
-    assert found.what.startswith("undecided, and it should be scheduled: ")
-    assert scenario.states()["second"] == "scheduled"
-
-
-@pytest.mark.usefixtures("ends")
-def test_a_deferred_task_whose_trigger_is_gone_fails_with_the_reason(scenario: Scenario, tools: Tools) -> None:
-    claimed(scenario)
-    scenario.sql("update task_instance set state = 'deferred', resume = '{}' where state = 'running'")
-    age(scenario)
-
-    repaired(scenario, tools, "deferred without a trigger")
-
-    assert scenario.states()["first"] == "scheduled"
-    assert "was lost" in scenario.rows("select resume->>'error' from task_instance where task_id = 'first'")[0][0]
-
-
-@pytest.mark.usefixtures("ends")
-def test_a_trigger_without_a_waiting_task_is_deleted(scenario: Scenario, tools: Tools) -> None:
-    claimed(scenario)
-    scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath, created_at) select id, dispatch_id, 'c',"
-                 " now() - interval '1 hour' from task_instance where state = 'running'")  # fmt: skip
-
-    found = repaired(scenario, tools, "trigger without a deferred task")
-
-    assert found.what == "a trigger waits for it, but it is running"
-    scenario.sql("update task_instance set state = 'failed', ended_at = now() where state = 'running'")
-
-
-@pytest.mark.usefixtures("ends")
-def test_a_trigger_of_a_waiter_that_is_gone_is_free_again(scenario: Scenario, tools: Tools) -> None:
-    claimed(scenario)
-    scenario.sql("update task_instance set state = 'deferred', resume = '{}', due_at = now() + interval '1 minute'"
-                 " where state = 'running'")  # fmt: skip
-    scenario.sql("insert into deferral (task_instance_id, dispatch_id, classpath, created_at, waiter) select id, dispatch_id, 'c',"
-                 " now() - interval '1 hour', 'nobody' from task_instance where state = 'deferred'")  # fmt: skip
-
-    repaired(scenario, tools, "trigger of a dead waiter")
-
-    assert scenario.rows("select waiter from deferral") == [(None,)]
-    scenario.sql("update task_instance set due_at = now() where state = 'deferred'")
-
-
-@pytest.mark.usefixtures("ends")
-def test_overdue_task_instances_continue(scenario: Scenario, tools: Tools) -> None:
-    claimed(scenario)
-    scenario.sql("update task_instance set state = 'up_for_reschedule', due_at = now() where state = 'running'")
-    age(scenario)
-
-    repaired(scenario, tools, "overdue")
-
-    assert scenario.states()["first"] == "scheduled"
-
-
-@pytest.mark.usefixtures("ends")
 def test_leases_that_are_long_over_are_given_back(scenario: Scenario, tools: Tools) -> None:
     run = start(scenario)
     scenario.sql("insert into notice (kind, dag_run_id, claimed_by, claimed_until)"
@@ -238,17 +207,6 @@ def test_leases_that_are_long_over_are_given_back(scenario: Scenario, tools: Too
     assert [(one.name, one.run_id) for one in found] == [("stale notice", "r"), ("stale DAG file", None)]
     assert repair(tools, found) == []
     assert scenario.rows("select claimed_by from notice union all select claimed_by from dag_file") == [(None,), (None,)]
-
-
-def test_a_backfill_with_nothing_left_is_ended(scenario: Scenario, tools: Tools) -> None:
-    scenario.sql(
-        "insert into backfill (dag_id, version_id, from_date, to_date, max_active_runs, reprocess, created_at)"
-        " select dag_id, id, now(), now(), 1, 'none', now() - interval '1 hour' from dag_version"
-    )
-
-    repaired(scenario, tools, "backfill without an end", task_id=None)
-
-    assert scenario.rows("select ended_at is not null from backfill") == [(True,)]
 
 
 @pytest.mark.parametrize(

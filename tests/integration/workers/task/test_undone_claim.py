@@ -97,18 +97,6 @@ def _is_cut(connection: Any) -> bool:
     return False
 
 
-def _emptied(scenario: Scenario) -> bool:
-    """PostgreSQL has recovered from a crash; until it detects the dead backend it responds as before."""
-    with (
-        contextlib.suppress(psycopg2.OperationalError),
-        contextlib.closing(psycopg2.connect(scenario.settings.database_url)) as connection,
-        connection.cursor() as cursor,
-    ):
-        cursor.execute("select not exists (select from crash_free)")
-        return bool(cursor.fetchone()[0])
-    return False
-
-
 def crash_server(server: PostgresServer, scenario: Scenario) -> None:
     postmaster = server.embedded.supervisor.pid("postgres")
     os.kill(postmaster, signal.SIGQUIT)
