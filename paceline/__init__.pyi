@@ -1,5 +1,4 @@
 # The public names, with the modules that define them: `__init__.py` loads each at first use.
-from .authoring.abstract_operator import BaseOperatorLink
 from .authoring.airflow_conf import conf
 from .authoring.asset import Asset, AssetAlias, AssetAll, AssetAny, AssetWatcher, Metadata
 from .authoring.connection import BaseHook, Connection
@@ -7,6 +6,7 @@ from .authoring.context import TaskInstance, macros
 from .authoring.dag import DAG, dag
 from .authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
 from .authoring.edges import Label, chain, chain_linear, cross_downstream
+from .authoring.execution import BaseOperatorLink
 from .authoring.loops import LoopDecision
 from .authoring.object_storage import ObjectStoragePath
 from .authoring.operator import BaseOperator

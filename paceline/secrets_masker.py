@@ -190,28 +190,33 @@ def longest_start(data: bytes, wanted: Iterable[bytes]) -> int:
     return longest
 
 
-_current = Secrets()
+def nothing() -> None:
+    """The listener of secrets that nobody waits for."""
 
 
-def begin(on_add: Callable[[], None] = lambda: None) -> None:
+#: Those of the current try.
+secrets = Secrets()
+
+
+def begin(on_add: Callable[[], None] = nothing) -> None:
     """Forget the secrets of the previous try."""
-    global _current  # noqa: PLW0603 - a process runs one try at a time
-    _current = Secrets(on_add)
+    global secrets  # noqa: PLW0603 - a process runs one try at a time
+    secrets = Secrets(on_add)
 
 
 def current() -> Secrets:
     """Return the secrets of the current try."""
-    return _current
+    return secrets
 
 
 def mask_secret(value: object) -> None:
     """Replace `value`, or every text inside it, with *** in the log of this task from now on."""
-    _current.add(value)
+    secrets.add(value)
 
 
 def redact(text: str) -> str:
     """Return `text` with *** in place of the secrets of the current try."""
-    return _current.redact(text)
+    return secrets.redact(text)
 
 
 def _spellings(text: str) -> set[str]:

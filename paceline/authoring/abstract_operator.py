@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.authoring import params as params_
 from paceline.authoring import scope, source
 from paceline.authoring.arguments import REFUSED_FOR_TASKS, Arguments, is_identifier
 from paceline.authoring.asset import Asset, AssetRef
+from paceline.authoring.execution import Executable
 from paceline.authoring.fields import checked
 from paceline.authoring.graph import Graph, Node, link, owner_of
 from paceline.authoring.retry_policy import RetryPolicy
 from paceline.authoring.setup_teardown import Block, Markable
 from paceline.authoring.signatures import completed, construct, is_authored, parameters, required, with_defaults
 from paceline.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
-from paceline.authoring.templates import Literal, Templated
+from paceline.authoring.templates import Literal
 from paceline.authoring.xcom_arg import XComArg, results_in
-from paceline.exceptions import DagError, PacelineError, TaskDeferralError, TaskDeferralTimeout, TaskDeferred
+from paceline.exceptions import DagError
 
 if TYPE_CHECKING:
-    from paceline.authoring.task_instance import Context
-
-
-class BaseOperatorLink:
-    """A link that `operator_extra_links` of an operator lists. Subclasses set `name` and implement `get_link`.
-
-    After each try, the link is a line of its log and the XCom `xcom_key`.
-    """
-
-    #: The text of the link.
-    name: str = ""
-
-    @property
-    def xcom_key(self) -> str:
-        """The key under which the address is stored."""
-        return f"_link_{type(self).__name__}"
-
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address. `ti_key` is the task instance, with dag_id, task_id, run_id, try_number and map_index."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_link().")
+    pass
 
 
 class OperatorMeta(type):
@@ -55,7 +36,7 @@ class OperatorMeta(type):
 
         def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **others: Any) -> None:
             super().__init__(name, bases, members, **others)
-            if "__init__" in members and bases != (Markable, Node, Templated):
+            if "__init__" in members and bases != (Markable, Node, Executable):
                 cls.__init__ = completed(members["__init__"])
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +82,7 @@ def stand_in(at: source.Location, kwargs: Mapping[str, Any]) -> AbstractOperator
     return task
 
 
-class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
+class AbstractOperator(Markable, Node, Executable, metaclass=OperatorMeta):
     """One task of a DAG. Subclasses implement `execute`, list `template_fields`, and pass **kwargs on to this class."""
 
     #: The part of a worker that runs it: python, bash, empty or pyspark.
@@ -112,8 +93,6 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     refused: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: Whether it can decide to skip downstream tasks.
     branches: ClassVar[bool] = False
-    #: Links to other systems: after a try, each is an XCom and a line of the log.
-    operator_extra_links: Collection[BaseOperatorLink] = ()
     on_execute_callback = CallbackAttribute("on_execute")
     on_success_callback = CallbackAttribute("on_success")
     on_failure_callback = CallbackAttribute("on_failure")
@@ -211,26 +190,9 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
         """The result of this task, to pass to other tasks."""
         return XComArg(self)
 
-    def unmap(self, context: Mapping[str, Any], map_index: int) -> AbstractOperator:
-        """The operator of one instance: this one, unless it is mapped."""
-        return self
-
     @property
     def _marked(self) -> Node:
         return self
-
-    def execute(self, context: Context) -> object:
-        """Do the work of one try; the return value becomes the XCom `return_value`."""
-        raise NotImplementedError(f"{type(self).__name__} has no execute().")
-
-    def pre_execute(self, context: Context) -> None:
-        """Called before `execute`, after the function `pre_execute=`, with rendered template fields. Raise SkipTask to skip."""
-
-    def post_execute(self, context: Context, result: object = None) -> None:
-        """Called after `execute` and the function `post_execute=`, with the return value."""
-
-    def on_kill(self) -> None:
-        """Called when a timeout, a clear, a mark or the end of its worker stops the task. Stop everything here that it started."""
 
     def dry_run(self) -> None:
         for field in self.template_fields:
@@ -272,42 +234,6 @@ class AbstractOperator(Markable, Node, Templated, metaclass=OperatorMeta):
     ) -> Any:
         """The values that tasks pushed, as `ti.xcom_pull` returns them."""
         return context["ti"].xcom_pull(task_ids=task_ids, dag_id=dag_id, key=key, **others)
-
-    def defer(
-        self,
-        *,
-        trigger: Any,
-        method_name: str,
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: timedelta | float | None = None,
-    ) -> NoReturn:
-        """Release the worker until `trigger` fires; this try then continues in `method_name(context, event=..., **kwargs)`.
-
-        `timeout` is a timedelta or seconds; when it has passed, the method is not called and TaskDeferralTimeout is raised.
-        """
-        if not callable(getattr(self, method_name, None)):
-            raise PacelineError(f"defer(method_name={method_name!r}): {type(self).__name__} has no such method.")
-        raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
-
-    def resume_execution(self, next_method: str, next_kwargs: Mapping[str, Any] | None, context: Mapping[str, Any]) -> object:
-        """Continue after a deferral. TaskDeferralError if its trigger failed, TaskDeferralTimeout if it fired too late."""
-        arguments = dict(next_kwargs or {})
-        if next_method == "__timeout__":
-            raise TaskDeferralTimeout
-        if next_method == "__fail__":
-            raise TaskDeferralError(f"The trigger failed: {arguments.get('error')}")
-        return getattr(self, next_method)(context, **arguments)
-
-    def render(self, context: Mapping[str, Any]) -> AbstractOperator:
-        """A copy whose template fields have the values for this try; TemplateError names the field."""
-        rendered = copy.copy(self)
-        rendered.prepare_template()
-        rendered.render_template_fields(context)
-        return rendered
-
-    @property
-    def template_owner(self) -> str:
-        return f"Task {self.task_id!r}"
 
     def link_results(self) -> None:
         """Add an edge from every task whose result is used in a template field. A result in another argument is a DagError."""

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from paceline import secrets_masker
 from paceline.authoring import running
-from paceline.authoring.values import MAX_DEPTH, is_too_deep
+from paceline.authoring.json_schema import MAX_DEPTH, is_too_deep
 from paceline.exceptions import NotFoundError, PacelineError
 
 #: As in Airflow: the query key of a URI for an extra that is not a flat dict of strings.

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from paceline.authoring import values
+from paceline.authoring import xcom
 from paceline.exceptions import PacelineError
 from paceline.exceptions import TaskDeferred as TaskDeferred  # noqa: PLC0414 - DAG files import it together with the triggers
 
@@ -100,9 +100,9 @@ async def first_event(trigger: Any) -> Any:
 
 def encode(value: Any, name: str) -> Any:
     """`value` as JSON; PacelineError names a type that cannot be stored. `name` is the subject of the error."""
-    return values.plain(value, name)
+    return xcom.plain(value, name)
 
 
 def decode(value: Any) -> Any:
     """The value that `encode` received, with tuples as lists."""
-    return json.loads(json.dumps(value), object_hook=values.revived)
+    return json.loads(json.dumps(value), object_hook=xcom.revived)

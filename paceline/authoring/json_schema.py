@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any
 
-from paceline.authoring.values import MAX_DEPTH, is_too_deep
-
+#: Lists and dicts inside each other.
+MAX_DEPTH = 100
 #: Objects of a schema after each $ref is replaced by its target, patterns among them, and bytes of one compiled pattern.
 MOST_OBJECTS, MOST_PATTERNS, PATTERN_BYTES = 10_000, 100, 4 << 20
 #: Patterns of a schema multiplied by the bytes of JSON of a value.
@@ -14,6 +14,24 @@ MOST_MATCHED_BYTES = 32 << 20
 #: These find their target only during the check, so it cannot be known before whether they end.
 DYNAMIC = ("$dynamicRef", "$recursiveRef")
 HINT = " (a pattern has neither look-around nor back-references, and at most 4 MiB when compiled)"
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether lists and dicts are nested more than MAX_DEPTH deep, or one contains itself."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inside = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list | tuple)
+        ]
+        if not inside:
+            return False
+        # Each only once: a list that contains itself twice would double with each level.
+        level = list({id(item): item for item in inside}.values())
+    return True
 
 
 class _SchemaError(ValueError):

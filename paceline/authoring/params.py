@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from paceline.authoring import json_schema
 from paceline.authoring.arguments import Arguments, near
-from paceline.authoring.values import MAX_DEPTH, is_too_deep
+from paceline.authoring.json_schema import MAX_DEPTH, is_too_deep
 from paceline.exceptions import ParamError
 
 NOTSET: Any = type("NotSet", (), {"__repr__": lambda _: "NOTSET"})()

@@ -9,8 +9,9 @@ from paceline.exceptions import PacelineError
 
 Context = dict[str, Any]
 
-# A list and not a ContextVar, so that threads of user code see the context of their task too.
-_stack: list[Context] = []
+#: The contexts of the task that runs and of tasks around it, see execution.current. A list and not a ContextVar, so that threads
+#: of user code see the context of their task too.
+stack: list[Context] = []
 #: The source of variables and connections outside of tasks: in tests.
 _outside: list[Any] = []
 
@@ -20,26 +21,16 @@ environment: Mapping[str, str] = os.environ
 defaulted: set[str] = set()
 
 
-@contextmanager
-def current(context: Context) -> Iterator[Context]:
-    """Make `get_current_context()` return `context` inside the `with` block."""
-    _stack.append(context)
-    try:
-        yield context
-    finally:
-        _stack.pop()
-
-
 def is_running() -> bool:
     """Whether a task is running in this process."""
-    return bool(_stack)
+    return bool(stack)
 
 
 def get_current_context() -> Context:
     """The context of the running task: a dict with the keys of templates. PacelineError outside a running task."""
-    if not _stack:
+    if not stack:
         raise PacelineError("get_current_context() works only while a task runs; call it inside the task's function.")
-    return _stack[-1]
+    return stack[-1]
 
 
 @contextmanager
@@ -54,7 +45,7 @@ def served_outside(backend: Any) -> Iterator[None]:
 
 def is_served() -> bool:
     """Whether variables and connections can be read now: a task is running, or a test serves them."""
-    return bool(_stack or _outside)
+    return bool(stack or _outside)
 
 
 def secrets_backend(what: str, instead: str = "use it inside the task's function") -> Any:

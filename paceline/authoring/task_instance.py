@@ -89,9 +89,11 @@ class TaskInstance(Protocol):
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """The values that the tasks pushed under `key`: a list if `task_ids` is one; `default` if nothing was pushed.
+        """The value that a task pushed under `key`, or `default`. A list of values if `task_ids` is a list.
 
-        `dag_id` and `run_id` name another run. With `include_prior_dates`, the newest value up to the date of the run counts.
+        For a mapped task, it returns all values; in a list they follow the others. In the same mapped group, it returns the value
+        of the own instance. `dag_id` and `run_id` are by default those of this run. With `include_prior_dates`, a value of the
+        newest run that has one counts, up to the date of the run.
         """
 
     def xcom_push(self, key: str, value: Any) -> None:

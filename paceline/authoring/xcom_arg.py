@@ -10,6 +10,7 @@ from paceline.authoring import scope, source
 from paceline.authoring.graph import Node
 from paceline.authoring.setup_teardown import Markable
 from paceline.authoring.source import fault
+from paceline.authoring.xcom import RETURN_KEY
 from paceline.exceptions import XComError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ else:
         __slots__ = ()
 
 
-RETURN_KEY = "return_value"
 _MISSING: Any = object()
 
 

@@ -12,7 +12,7 @@ from paceline.authoring.dag import DAG
 from paceline.authoring.operator import Operator
 from paceline.authoring.source import fault
 from paceline.authoring.task_arguments import TaskArguments
-from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring.xcom import RETURN_KEY
 from paceline.exceptions import DownstreamTasksSkipped, FailTask, SkipTask
 from paceline.operators.python import PythonArguments, PythonOperator
 

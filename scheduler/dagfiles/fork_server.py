@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from paceline.authoring import running, values
+from paceline.authoring import json_schema, running
 from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError
-from scheduler.dagfiles import load, pipes, problem, process_tree, side_effects
+from scheduler.dagfiles import load, loaded_files, pipes, problem, process_tree
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.process import hardening
 from scheduler.serialized.authored import from_dag
@@ -60,7 +60,7 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
     try:
         hardening.die_with_parent(parent)
         _confine(work.scheduler, processes, result_fd=result_fd, output_fd=output_fd)
-        with side_effects.recorded() as inputs:
+        with loaded_files.recorded() as inputs:
             reading = parse(file, work)
         if "dags" in reading:
             reading |= {"modules": load.modules_of(work.folder), "settled": not inputs}
@@ -100,8 +100,8 @@ def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
     keys = sorted(key for key in running.defaulted if key.isprintable() and len(key) <= ID_MAX_LENGTH)[:MAX_DEFAULTED]
     data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler, defaulted_variables=tuple(keys))
     stored = data.to_json()
-    if values.is_too_deep(json.loads(stored)):
-        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {values.MAX_DEPTH} deep: flatten them.")
+    if json_schema.is_too_deep(json.loads(stored)):
+        raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {json_schema.MAX_DEPTH} deep: flatten them.")
     return {
         "dag_id": data.dag_id,
         "content_hash": data.content_hash,

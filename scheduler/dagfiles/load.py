@@ -4,31 +4,25 @@ import ast
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
 
 import paceline
 from paceline.authoring import airflow_conf, scope, source, zones
-from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.arguments import ACCEPTED
 from paceline.authoring.dag import DAG
-from paceline.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
-from scheduler.dagfiles import recover, side_effects
+from paceline.exceptions import DagError, DagErrors, TaskTimeout
+from scheduler.dagfiles import recover
 from scheduler.settings import airflow_options
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
-#: Seconds after which a file is loaded again that read from elsewhere than from files.
-REREAD_S = 30.0
-_OTHER = "its run was planned from another version of the file, or from other data that it reads."
 # Authoring imports no settings and gets them here, because every process that runs user code loads DAG files.
 airflow_conf.conf.options = airflow_options
 
@@ -107,7 +101,7 @@ def _give_intervals(dags: Iterable[DAG], text: str) -> None:
 
 def _executed(code: CodeType, path: Path) -> ModuleType:
     """The new module of a file after its code has run."""
-    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    spec = importlib.util.spec_from_file_location(module_name(path), path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
@@ -215,147 +209,16 @@ def _uncalled(found: scope.Collected, text: str, path: Path) -> Iterator[DagErro
 
 def forget(folder: Path, file: str) -> None:
     """Undo the effects of `load` on this process."""
-    sys.modules.pop(_module_name(folder / file), None)
+    sys.modules.pop(module_name(folder / file), None)
     sys.path.remove(str(folder))
 
 
 def modules_of(folder: Path) -> list[str]:
     """Return the modules of the DAGs folder that were imported in this process, as paths relative to it."""
-    return sorted(str(path.relative_to(folder)) for path in _modules_below(folder).values())
+    return sorted(str(path.relative_to(folder)) for path in modules_below(folder).values())
 
 
-class LoadedFiles:
-    """The loaded DAG files of a long-lived process, each loaded again after anything that it read has changed.
-
-    That is the file, the modules that it imported, and the other files and folders that it read. A file that read from
-    elsewhere (the network, a program) is loaded again after REREAD_S. What a load cannot show, such as a stored variable,
-    shows when the tasks differ from those of the run.
-
-    Not thread-safe: loading changes sys.modules.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, Loaded] = {}
-        self._outside = frozenset[str]()
-        self._known_modules = 0
-
-    def dag(self, file: str, dag_id: str) -> DAG:
-        """Return the DAG `dag_id` of `file` (relative to the folder) as it is on disk now.
-
-        DagError if the file cannot be loaded. NotFoundError if the file or the DAG does not exist any more.
-        """
-        dag = self._loaded(file).dags.get(dag_id)
-        if dag is None:
-            raise NotFoundError(f"DAG {dag_id} is no longer in {self._folder / file}: {_OTHER}")
-        return dag
-
-    def task(
-        self, file: str, dag_id: str, task_id: str, version: tuple[int, Mapping[str, Collection[str]]] | None = None
-    ) -> AbstractOperator:
-        """Return the operator of a task. Errors as for `dag`; NotFoundError also if the task does not exist any more.
-
-        `version` is the ID of the version of the run, and its tasks with their upstream tasks. If the loaded ones differ, the file
-        is loaded again, once for each version.
-        """
-        loaded = self._loaded(file)
-        if version is not None and version[0] not in loaded.compared:
-            dag = loaded.dags.get(dag_id)
-            if dag is None or {name: task.upstream_task_ids for name, task in dag.task_dict.items()} != version[1]:
-                compared = loaded.compared
-                self._forget()
-                loaded = self._loaded(file)
-                loaded.compared.update(compared)
-            loaded.compared.add(version[0])
-        task = self.dag(file, dag_id).task_dict.get(task_id)
-        if task is None:
-            raise NotFoundError(f"Task {task_id} is no longer in DAG {dag_id} of {self._folder / file}: {_OTHER}")
-        return task
-
-    def module(self, file: str) -> ModuleType:
-        """Return the module of `file` as it is on disk now. Errors as for `dag`."""
-        self._loaded(file)
-        return sys.modules[_module_name(self._folder / file)]
-
-    def _loaded(self, file: str) -> "Loaded":
-        loaded = self._files.get(file)
-        if loaded is not None and len(sys.modules) != self._known_modules:
-            self._note_modules(loaded)
-        if loaded is None or loaded.changed():
-            if any(other.changed() for other in self._files.values()):
-                self._forget()
-            loaded = self._files[file] = self._load(file)
-        # A worker restores the path after each task. Functions of the file may still import from the folders that it added.
-        sys.path[:] = loaded.path
-        return loaded
-
-    def _note_modules(self, loaded: "Loaded") -> None:
-        """Add the modules that a task has imported since the file was loaded."""
-        self._known_modules = len(sys.modules)
-        for path in self._modules().values():
-            loaded.stamps.setdefault(str(path), side_effects.stamp(path))
-
-    def _forget(self) -> None:
-        """Forget all files and modules, so that the next load finds the same modules as a new process."""
-        self._files.clear()
-        for name in self._modules():
-            del sys.modules[name]
-
-    def _modules(self) -> dict[str, Path]:
-        """The modules of the folder, and those from elsewhere on the path of Python that a DAG file was the first to import."""
-        places = {name: getattr(sys.modules[name], "__file__", None) for name in self._outside if name in sys.modules}
-        return _modules_below(self._folder) | {name: Path(place) for name, place in places.items() if place}
-
-    def _load(self, file: str) -> "Loaded":
-        path = self._folder / file
-        before = side_effects.stamp(path)
-        if before is None:
-            raise NotFoundError(f"The DAG file {path} is gone; put it back, or clear the runs of its DAGs.")
-        known = set(sys.modules)
-        try:
-            with side_effects.recorded() as inputs:
-                dags = load(self._folder, file)
-        except TaskTimeout:
-            raise
-        except (Exception, SystemExit) as error:
-            kind = type(error).__name__
-            if isinstance(error, DagError) and not isinstance(error, DagErrors) and error.file == str(path):
-                kind = f"line {error.line}"
-            raise DagError(f"The DAG file {path} cannot be loaded: {kind}: {error}") from error
-        self._outside |= {name for name in set(sys.modules) - known if _is_of_author(sys.modules[name])}
-        # The stamp from before the load: a change during it must count as a change.
-        stamps = {str(module): side_effects.stamp(module) for module in self._modules().values()}
-        self._known_modules = len(sys.modules)
-        return Loaded(dags, stamps | inputs.stamps | {str(path): before}, inputs.elsewhere, time.monotonic())
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    dags: dict[str, DAG]
-    #: The file, the modules that it may have imported, and all that it has read.
-    stamps: dict[str, side_effects.Stamp | None]
-    read_elsewhere: bool
-    at: float
-    #: sys.path after the load.
-    path: list[str] = field(default_factory=lambda: list(sys.path))
-    #: The versions with which its tasks were compared.
-    compared: set[int] = field(default_factory=set)
-
-    def changed(self) -> bool:
-        if self.read_elsewhere and time.monotonic() - self.at > REREAD_S:
-            return True
-        return any(side_effects.stamp(path) != stamp for path, stamp in self.stamps.items())
-
-
-def _is_of_author(module: ModuleType) -> bool:
-    """Whether it is a file on the path of Python that is neither installed nor part of Paceline."""
-    place = getattr(module, "__file__", None)
-    if not isinstance(place, str) or module.__name__.startswith((MODULE_PREFIX, "paceline.", "scheduler.", "workers.")):
-        return False
-    return not os.path.realpath(place).startswith(side_effects.CODE)
-
-
-def _modules_below(folder: Path) -> dict[str, Path]:
+def modules_below(folder: Path) -> dict[str, Path]:
     """Return the modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
     start = f"{folder}/"
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
@@ -387,7 +250,8 @@ def _first_undecodable_line(raw: bytes) -> int:
     return 1
 
 
-def _module_name(path: Path) -> str:
+def module_name(path: Path) -> str:
+    """The name of the module of a DAG file."""
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return f"{MODULE_PREFIX}{digest}_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
 

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -117,13 +117,8 @@ class _Armed:
                 time.sleep(fault.seconds)
 
 
-_armed: _Armed | None = None
-
-
-def point(name: str) -> None:
-    """Mark that the process reached the step `name`. Does nothing unless a test has armed this point."""
-    if _armed is not None:
-        _armed.reach(name)
+#: Marks that the process reached the step with this name. Until a test has armed the points, it does nothing.
+point: Callable[[str], object] = bool
 
 
 def arm(environ: Mapping[str, str], database_url: str) -> None:
@@ -131,17 +126,17 @@ def arm(environ: Mapping[str, str], database_url: str) -> None:
 
     SettingsError if they are wrong, or outside of a test.
     """
-    global _armed  # noqa: PLW0603 - one per process, like its environment
+    global point  # noqa: PLW0603 - one per process, like its environment
     plan, folder = environ.get(FAULTS), environ.get(FOLDER)
     if not plan:
-        _armed = None
+        point = bool
         return
     if not folder or not Path(folder).is_dir():
         raise SettingsError(f"{FAULTS} makes processes fail and is for tests only, which set {FOLDER} to a folder; unset it.")
     if not is_local(database_url, environ):
         raise SettingsError(f"{FAULTS} makes processes fail and is refused with a database on another machine; unset it.")
     parse(_text(plan))
-    _armed = _Armed(plan, Path(folder))
+    point = _Armed(plan, Path(folder)).reach
 
 
 def parse(text: str) -> list[Fault]:

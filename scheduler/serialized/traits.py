@@ -1,4 +1,4 @@
-"""The traits of the runtimes: how those of `workers/task/runtimes.py` differ."""
+"""The traits of the runtimes: how those of `workers/task/execute.py` and `workers/spark/runtimes.py` differ."""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings, data_folder
 from scheduler.testing.in_memory.run import MemoryRun
 from scheduler.testing.in_memory.store import NO_NUMBER
-from workers.task import runtimes
+from workers.task import execute
 
 
 def prepare(
@@ -157,7 +157,7 @@ def operator_of(task: Any) -> AbstractOperator:
 def end_spark() -> None:
     """End the Spark session that tasks of this process shared."""
     with contextlib.suppress(Exception):
-        runtimes.close()
+        execute.close()
 
 
 def _before(

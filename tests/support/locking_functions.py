@@ -16,7 +16,7 @@ STORE = Path(__file__).parents[2] / "scheduler" / "store"
 MOVES = STORE / "moves"
 LOCKS = re.compile(r"\bfor (no key update|update|share|key share)\b|\bupdate \w+( \w)?\s+set\b|\bdelete from\b", re.IGNORECASE)
 
-#: The functions of SQLAlchemy and of store/worker/worker_connection that send the text in their argument `statement`.
+#: The functions of SQLAlchemy and of store/worker/hot_path that send the text in their argument `statement`.
 SENDERS = ("exec_driver_sql", "run")
 
 #: By statement of the interleavings: the functions that it calls.

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from paceline.states import TaskState
-from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.serialized.dag import SerializedDag
@@ -25,10 +25,9 @@ from scheduler.store.worker.hot_path import HotPath
 from workers.process import logs
 from workers.process.guard import Guard
 from workers.supervision.running_tasks import RunningTasks
-from workers.task.database_store import DatabaseStore
+from workers.supervision.slots import InPlaceSeries
 from workers.task.execute import TryRunner
-from workers.task.follow import Follower
-from workers.task.in_place import InPlaceSeries
+from workers.task.follow import DatabaseStore, Follower
 
 WORKER_PLACES = 64
 #: In seconds. A test with a shorter heartbeat timeout is about missing heartbeats.

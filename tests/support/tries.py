@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.authoring import context
+from paceline.authoring import context, execution
 from paceline.authoring.abstract_operator import AbstractOperator
-from workers.task import runtimes
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 
@@ -69,4 +68,4 @@ def run(task: AbstractOperator, ti: Ti | None = None, *, run_type: str = "schedu
     dag_run = context.DagRun(dag_id="d", run_id="r", run_type=run_type, **dates)
     assert task.dag is not None
     values = context.build(dag=task.dag, task=task, ti=ti, dag_run=dag_run)  # type: ignore[arg-type]
-    return runtimes.run(task, values), ti
+    return execution.run(task, values), ti

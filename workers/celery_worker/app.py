@@ -19,6 +19,7 @@ from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
 from scheduler.dagfiles import load
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, service_manager
@@ -35,14 +36,13 @@ from workers.spark.applications.tracking import Reaper
 from workers.supervision.descendants import Orphans
 from workers.supervision.heartbeat import HeartbeatThread, Watchdog
 from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import InPlaceEvents, InPlaceSeries
 from workers.supervision.task_killer import TaskKiller
 from workers.supervision.task_stopper import TaskStopper
-from workers.task import runtimes
-from workers.task.database_store import DatabaseStore, ReportLock
+from workers.task import execute
 from workers.task.execute import TryRunner
-from workers.task.follow import Follower
-from workers.task.in_place import InPlaceEvents, InPlaceSeries
-from workers.task.outcome import Fail, Retry, TryFailed
+from workers.task.follow import DatabaseStore, Follower
+from workers.task.report_lock import ReportLock
 
 TICK_S = 0.2
 #: Seconds without a tick of the event loop, while the broker answers, until it is unhealthy. Reconnecting takes some of them.
@@ -251,19 +251,13 @@ def _add_task(
         # Celery has the kernel end this process with its worker, which may have ended before that.
         die_with_parent(worker)
         runner = _try_runner(settings, running_tasks, events, lock)
-
-        def execute(ti_id: int, dispatch_id: str) -> None:
-            result = runner.run(ti_id, dispatch_id)
-            if isinstance(result, Fail | Retry):
-                raise TryFailed(result.reason)
-
-        strategy.executes_with(execute, lambda: runner.series.must_be_replaced)
+        execute.executes_with(runner.run, runner.must_be_replaced)
 
     signals.worker_process_init.connect(prepare, weak=False)
-    signals.worker_process_shutdown.connect(lambda **_: runtimes.close(), weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: execute.close(), weak=False)
     request = strategy.request_class(heartbeat.child_died, events.read, running_tasks.step)
     strategy_path = f"{strategy.__name__}:strategy"
-    app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(strategy.run)
+    app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(execute.run)
 
 
 def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> TryRunner:
@@ -277,7 +271,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, hot, follower, lock=lock),
-        files=load.LoadedFiles(settings.dags_folder),
+        files=LoadedFiles(settings.dags_folder),
         slot=slot,
         guard=Guard(own_process=True),
         log=logs.TryLog(

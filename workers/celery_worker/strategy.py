@@ -8,21 +8,18 @@ result is sent back, not the whole message.
 """
 
 import json
-import sys
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from billiard.einfo import ExceptionInfo
 from celery.exceptions import InvalidTaskError
-from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 from celery.worker import state as celery_state
 from celery.worker.request import Request as CeleryRequest
 from kombu.utils.encoding import safe_repr
 
-from workers.supervision.running_tasks import Step
+from workers.supervision.slots import Step
+from workers.task import execute
 from workers.task.outcome import TryFailed
 
 #: Called in the parent when a pool process could not report: with the two IDs of the dispatch, and Celery's message.
@@ -33,43 +30,6 @@ Events = Callable[[], list[Step]]
 
 #: Returns the task instance with which the pool process continued that received the message of this dispatch.
 LastStep = Callable[[str], Step | None]
-
-_execute: Callable[[int, str], object] | None = None
-_must_be_replaced: Callable[[], bool] = bool
-
-
-class ReplaceProcessError(SystemExit):
-    """Ends a pool process after its last task. The argument is what `run` returns otherwise."""
-
-
-def executes_with(execute: Callable[[int, str], object], must_be_replaced: Callable[[], bool]) -> None:
-    """Set the function that runs a dispatch in a pool process, before its first message. It raises TryFailed if the try failed.
-
-    `must_be_replaced` returns whether the process must end after this dispatch.
-    """
-    global _execute, _must_be_replaced
-    _execute, _must_be_replaced = execute, must_be_replaced
-
-
-def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
-    """Run a dispatch in a pool process. Returns a tuple for a Celery request: 1 on failure, the result or error, and seconds."""
-    ended = _run(ti_id, dispatch_id)
-    if _must_be_replaced():
-        raise ReplaceProcessError(ended)
-    return ended
-
-
-def _run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
-    assert _execute is not None, "the child is prepared before its first message"
-    started = time.monotonic()
-    try:
-        result = repr(_execute(ti_id, dispatch_id))
-    except Exception:
-        raised = ExceptionInfo()
-        raised.exception = get_pickleable_exception(sys.exc_info()[1])
-        raised.type = get_pickleable_etype(raised.type)
-        return 1, raised, time.monotonic() - started
-    return 0, result, time.monotonic() - started
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +56,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
     def execute_using_pool(self, pool: Any, **_: Any) -> None:
         """Send the dispatch to a free pool process."""
         result = pool.apply_async(
-            run,
+            execute.run,
             args=tuple(self.args),
             accept_callback=self.on_accepted,
             timeout_callback=self.on_timeout,
@@ -143,7 +103,7 @@ class DispatchRequest(CeleryRequest):  # type: ignore[misc]
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Handle a failed try. If its process died or could not report, `child_died` reports it."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, ReplaceProcessError):
+        if isinstance(error, execute.ReplaceProcessError):
             return self.on_success(error.args[0])
         self.catch_up()
         celery_state.task_ready(self)

@@ -111,7 +111,9 @@ class TryLog:
             os.close(file)
         sys.stdout, sys.stderr = self._streams
         self._handler.setStream(self._streams[1])
-        secrets_masker.begin(self._mask)
+        if secrets_masker.secrets.texts:  # of something before
+            secrets_masker.begin()
+        secrets_masker.secrets.on_add = self._mask
         root = logging.root
         self._handlers, root.handlers = root.handlers, [self._handler]
         if root.level != logging.INFO:  # setting it clears the caches of all loggers
@@ -158,7 +160,9 @@ class TryLog:
         masked, self._masked = self._masked, None
         if masked is not None:
             masked.settle()
-        secrets_masker.begin()
+        secrets_masker.secrets.on_add = secrets_masker.nothing
+        if secrets_masker.secrets.texts:
+            secrets_masker.begin()
         os.dup2(self._worker_fds[0], 1)
         os.dup2(self._worker_fds[1], 2)
         if masked is not None:

@@ -13,7 +13,7 @@ from scheduler.process import hardening
 from scheduler.settings import Settings
 from scheduler.settings.environment import CONNECTION_PREFIXES, STORE_PREFIXES, VARIABLE_PREFIXES
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.worker_connection import WorkerConnection
+from scheduler.store.worker.hot_path import WorkerConnection
 
 #: Sends one statement, and returns its rows by the names of their columns.
 Ask = Callable[[str, Sequence[Any]], Sequence[Mapping[str, Any]]]

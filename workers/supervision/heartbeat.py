@@ -24,7 +24,8 @@ from scheduler.store.upkeep.registration import Registration
 from workers.process import logs
 from workers.process.logs import worker_log
 from workers.supervision.descendants import Orphans
-from workers.supervision.running_tasks import Running, RunningTasks
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import Running
 from workers.supervision.task_stopper import LEASE_ENDED, WORKER_STOPPED, TaskStopper
 
 

@@ -16,7 +16,8 @@ from celery.worker import state as celery_state
 from scheduler.process.health import StepHealth, VitalThread
 from workers.process.logs import worker_log
 from workers.supervision.descendants import kill_tree
-from workers.supervision.running_tasks import Running, RunningTasks
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import Running
 
 LOOK_INTERVAL_S = 0.1
 #: The same while no task runs. A task that starts in between gets REACTION_S before it may be killed.

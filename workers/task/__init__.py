@@ -1,1 +1,1 @@
-"""One try of a task: its pipeline, its runtimes, and the store that it reads and writes."""
+"""One try of a task: its pipeline, its runtimes, its outcome, and the store that it reads and writes."""

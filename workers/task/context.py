@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from celery.local import Proxy
 
-from paceline.authoring import context, running, values, xcom
+from paceline.authoring import context, running, xcom
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.loops import LoopContext
 from paceline.authoring.task_instance import lacks
@@ -35,7 +35,7 @@ class _Many(list[Any]):
 
 
 class TaskInstance:
-    """The task instance that user code receives as `ti`."""
+    """The task instance that user code receives as `ti`. Its methods are described in authoring/task_instance."""
 
     def __init__(self, claim: Claim, dag: SerializedDag, store: Store, core: Core, *, branches: bool = False) -> None:
         self.task_id: str = claim.task_id
@@ -69,12 +69,10 @@ class TaskInstance:
 
     @property
     def hostname(self) -> str:
-        """The name of the machine of the worker."""
         return socket.gethostname()
 
     @property
     def duration(self) -> float:
-        """Seconds since the start of this try."""
         return (self.now() - self.start_date).total_seconds()
 
     @property
@@ -128,7 +126,6 @@ class TaskInstance:
         raise lacks("A task instance, ti,", name)
 
     def get_template_context(self) -> context.Context:
-        """Return the context of this try."""
         return running.get_current_context()
 
     def xcom_pull(
@@ -142,12 +139,6 @@ class TaskInstance:
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """Return the value that a task pushed under `key`, or `default`. Returns a list of values if `task_ids` is a list.
-
-        For a mapped task, it returns all values; in a list they follow the others. In the same mapped group, it returns the value
-        of the own instance. `dag_id` and `run_id` are by default those of this run. With `include_prior_dates`, a value of the
-        newest run that has one counts, up to the date of the run.
-        """
         where = None
         if dag_id not in (None, self.dag_id) or run_id not in (None, self.run_id) or include_prior_dates:
             date = self._claim.logical_date or self._claim.run_after or self.start_date
@@ -189,10 +180,6 @@ class TaskInstance:
         return no is not None and self._dag.tasks[no].is_mapped and not self._is_peer(no)
 
     def xcom_entries(self, task_id: str, key: str) -> Sequence[Any]:
-        """Return the entries of a list or dict that a task pushed, or one entry for each instance of a mapped task.
-
-        Each entry is read on first use.
-        """
         no, is_mapped = self._dag.number[task_id], self.is_many(task_id)
 
         def length() -> int:
@@ -210,11 +197,9 @@ class TaskInstance:
         return Entries(length, entry)
 
     def set_map_label(self, label: str) -> None:
-        """Set the display name of this instance of a mapped task."""
         self._store.label(self._claim, label[:MAX_LABEL_CHARACTERS])
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Store `value` (JSON) under `key` for this task instance."""
         check_mapped_over(self._dag, self._claim.task_no, {key: value}, self._core.max_map_length)
         self._store.push_xcom(self._claim, key, xcom.encode(value, self._core.max_xcom_bytes, name=f"value of XCom {key!r}"))
 
@@ -223,15 +208,12 @@ class TaskInstance:
         return self.xcom_pull(*args, **kwargs)
 
     async def axcom_push(self, key: str, value: Any) -> None:
-        """`xcom_push` for coroutines."""
         self.xcom_push(key, value)
 
     def now(self) -> datetime:
-        """Return the time of the database's clock."""
         return self._store.now()
 
     def skip(self, task_ids: Iterable[str]) -> None:
-        """Skip these downstream tasks if this try succeeds. Only for operators with `branches = True`."""
         if self.skipped is None:
             raise PacelineError(
                 f"Task {self.task_id!r} is not a branch, so it cannot skip others; set branches = True in its class."
@@ -239,20 +221,16 @@ class TaskInstance:
         self.skipped = tuple(task_ids)
 
     def states(self, targets: Sequence[Target]) -> list[Counts]:
-        """Return the number of task instances (or runs) in each state, for each target."""
         return self._store.count_states(targets)
 
     def describe_dag(self, dag_id: str) -> Mapping[str, Sequence[str]] | None:
-        """Return the tasks of a DAG's newest version, each with its task groups; None if the DAG does not exist."""
         return self._store.describe_dag(dag_id)
 
     def first_start(self, retries: int) -> datetime:
-        """Return the start of the first try since the task instance was last cleared, for a task with so many retries."""
         first = self.max_tries - retries + 1
         return self._store.first_start(self._claim, first) if first < self.try_number else self.start_date
 
     def is_paused(self, dag_id: str) -> bool:
-        """Whether a DAG is paused."""
         return self._store.is_paused(dag_id)
 
     def trigger_run(
@@ -265,12 +243,6 @@ class TaskInstance:
         reset: bool = False,
         adopt_unless: Collection[str] | None = None,
     ) -> str:
-        """Create a run of another DAG, or clear the existing one with `reset`. Returns its run ID.
-
-        With `adopt_unless`, a retry gets the run that an earlier try created, unless it is in one of these states.
-
-        NotFoundError if the DAG does not exist; ConflictError if the run exists.
-        """
         return self._store.trigger_run(
             self._claim, dag_id, run_id=run_id, logical_date=logical_date, conf=conf or {}, reset=reset, adopt_unless=adopt_unless
         )
@@ -366,7 +338,7 @@ def check_mapped_over(dag: SerializedDag, task_no: int, pushed: Mapping[str, Any
     }
     for key in readers.keys() & pushed.keys():
         name = "return value" if key == "return_value" else f"value of XCom {key!r}"
-        value = values.plain(pushed[key], name)
+        value = xcom.plain(pushed[key], name)
         if not isinstance(value, list | tuple | dict):
             kind = "None" if value is None else f"of type {type(value).__name__}"
             raise XComError(f"The {name} is {kind}, but task {readers[key]!r} is mapped over it; return a list or a dict.")

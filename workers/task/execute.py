@@ -1,30 +1,37 @@
-"""The life of a task inside a pool child: claim -> run -> classify -> report and follow."""
+"""The life of a task inside a pool process: message -> claim -> run -> classify -> report and follow."""
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from paceline.authoring import xcom
+from billiard.einfo import ExceptionInfo
+from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
+
+from paceline.authoring import execution, xcom
 from paceline.authoring.abstract_operator import AbstractOperator
-from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring.running import Context
+from paceline.authoring.xcom import RETURN_KEY
+from paceline.exceptions import PacelineError
 from paceline.states import TaskState
-from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
+from scheduler.serialized.traits import Traits, traits
 from scheduler.settings import Settings, log_paths
 from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
+from scheduler.store.worker.external_jobs import Ask
 from workers.process import logs, trace_properties
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
-from workers.supervision.running_tasks import Running, Slot
-from workers.task import context, outcome, runtimes
-from workers.task.in_place import InPlaceSeries
-from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success
-from workers.task.runtimes import Runtime
+from workers.supervision.slots import InPlaceSeries, Running, Slot
+from workers.task import context, outcome
+from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success, TryFailed
 from workers.task.store import Store
 
 #: How long an exclusive task waits for the lease of its worker before it is entered as running. Must be shorter than the time
@@ -32,6 +39,43 @@ from workers.task.store import Store
 LEASE_WAIT_S = 10.0
 REFUSED = "the report was refused: this try is no longer the current one, or a stop was requested"
 EMPTY = Ending(TaskState.SUCCESS)
+#: Runs a dispatch in this pool process: with the IDs of a task instance and of the dispatch. None for one that was dropped.
+Execute = Callable[[int, str], Outcome | None]
+
+_execute: Execute | None = None
+_must_be_replaced: Callable[[], bool] = bool
+
+
+class ReplaceProcessError(SystemExit):
+    """Ends a pool process after its last task. The argument is what `run` returns otherwise."""
+
+
+def executes_with(execute: Execute, must_be_replaced: Callable[[], bool]) -> None:
+    """Set the function that runs a dispatch in a pool process, before its first message.
+
+    `must_be_replaced` returns whether the process must end after this dispatch.
+    """
+    global _execute, _must_be_replaced
+    _execute, _must_be_replaced = execute, must_be_replaced
+
+
+def run(ti_id: int, dispatch_id: str) -> tuple[int, object, float]:
+    """Run the dispatch of a message. Returns a tuple for a Celery request: 1 on failure, the result or error, and seconds."""
+    assert _execute is not None, "the process is prepared before its first message"
+    started = time.monotonic()
+    try:
+        result = _execute(ti_id, dispatch_id)
+        if isinstance(result, Fail | Retry):
+            raise TryFailed(result.reason)
+        ended: tuple[int, object, float] = (0, repr(None), time.monotonic() - started)
+    except Exception:
+        raised = ExceptionInfo()
+        raised.exception = get_pickleable_exception(sys.exc_info()[1])
+        raised.type = get_pickleable_etype(raised.type)
+        ended = (1, raised, time.monotonic() - started)
+    if _must_be_replaced():
+        raise ReplaceProcessError(ended)
+    return ended
 
 
 @dataclass(slots=True)
@@ -69,6 +113,10 @@ class TryRunner:
         finally:
             self.slot.put_down()
 
+    def must_be_replaced(self) -> bool:
+        """Whether this process must run no more tasks."""
+        return self.series.must_be_replaced
+
     def _claim(self, ti_id: int, dispatch_id: str, worker_id: str) -> Claim | None:
         self.series.begin(dispatch_id)
         fault_points.point("claim.before")
@@ -88,13 +136,13 @@ class TryRunner:
             self.store.report(claim, Ending(TaskState.FAILED, reason=reason))
             return Fail(reason), None
         task = dag.tasks[claim.task_no]
-        runtime = runtimes.of(task.runtime)
+        runtime = runtime_of(task.runtime)
         if not runtime.traits.has_code:
             return Success(), self._report(claim, dag, EMPTY).continues
         return self._run_logged(claim, dag, task, runtime, worker_id)
 
     def _run_logged(
-        self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, worker_id: str
+        self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: "Runtime", worker_id: str
     ) -> tuple[Outcome, Claim | None]:
         path = log_paths.try_path(
             self.logs_folder,
@@ -144,7 +192,7 @@ class TryRunner:
         return replace(ending, reason="; ".join(filter(None, (ending.reason, log_paths.incomplete(lost)))))
 
     @contextlib.contextmanager
-    def _exclusively(self, task: SerializedTask, runtime: Runtime, worker_id: str) -> Iterator[None]:
+    def _exclusively(self, task: SerializedTask, runtime: "Runtime", worker_id: str) -> Iterator[None]:
         """Begin with a lease, and leave nothing running that the task started."""
         if not task.exclusive:
             yield
@@ -156,7 +204,7 @@ class TryRunner:
         with contextlib.nullcontext() if runtime.traits.keeps_processes else descendants.ended_after():
             yield
 
-    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: Runtime, path: str) -> Outcome:
+    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: "Runtime", path: str) -> Outcome:
         """Run user code, and turn its result or error into one value."""
         result: Outcome
         try:
@@ -171,7 +219,7 @@ class TryRunner:
                 self.log.error(error)
         return result
 
-    def _user_code(self, claim: Claim, dag: SerializedDag, runtime: Runtime, path: str) -> Success:
+    def _user_code(self, claim: Claim, dag: SerializedDag, runtime: "Runtime", path: str) -> Success:
         """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
@@ -183,7 +231,7 @@ class TryRunner:
             trace_properties.enter(self.settings, ti)
         operator = values["task"] = context.decided(operator.unmap(values, claim.map_index), dag.tasks[claim.task_no], claim)
         try:
-            value = runtime.run(operator, values, self.settings, lambda: self.store.jobs(claim))
+            value = runtime.run(operator, values, self.settings, claim, self.store.ask)
         finally:
             if ti.rendered_fields:
                 logs.keep_rendered(path, ti.rendered_fields)
@@ -255,3 +303,76 @@ def _footer(result: Outcome, seconds: float) -> str:
             return f"not yet: up for reschedule in {delay_s:g} s"
         case Defer(deferral):
             return f"deferred to {deferral.classpath}"
+
+
+class Runtime(Protocol):
+    """Runs the user code of one kind of task, and explains its failures. See `Operator.worker_runtime`."""
+
+    traits: Traits
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
+        """Run the operator with its context; its return value. Raises the exceptions of the user code.
+
+        `ask` is that of the store of the try.
+        """
+
+    def explain(self, error: BaseException) -> str | None:
+        """The cause of a failure in one sentence; None if the error itself is the best explanation."""
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        """Delete the data that a try wrote, because its report names none of it. The next try deletes its XComs."""
+
+    def close(self) -> None:
+        """End what this process keeps between tasks."""
+
+
+class Plain:
+    """Plain Python code that runs in this process."""
+
+    def __init__(self, name: str) -> None:
+        self.traits = traits(name)
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
+        return execution.run(operator, values)
+
+    def explain(self, error: BaseException) -> str | None:
+        return None
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        """It wrote no data of ours."""
+
+    def close(self) -> None:
+        """It keeps nothing."""
+
+
+class Unknown(Plain):
+    """A runtime that only a later release has. A retry may reach a worker of that release."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._name = name
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
+        raise PacelineError(
+            f"This worker has no runtime {self._name!r}, which task {operator.task_id} needs: upgrade it to the release of the "
+            "schedulers."
+        )
+
+
+#: Those on Spark join at the first task that has one.
+RUNTIMES: dict[str, Runtime] = {name: Plain(name) for name in ("python", "bash", "empty")}
+
+
+def runtime_of(name: str) -> Runtime:
+    """The runtime with a name."""
+    if name not in RUNTIMES and traits(name).on_spark:
+        from workers.spark.runtimes import ON_SPARK
+
+        RUNTIMES.update(ON_SPARK)
+    return RUNTIMES.get(name) or Unknown(name)
+
+
+def close() -> None:
+    """End what this process keeps between tasks."""
+    for runtime in RUNTIMES.values():
+        runtime.close()

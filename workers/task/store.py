@@ -1,6 +1,6 @@
 """The store port: the reads and writes of a try.
 
-`database_store.py` implements it in PostgreSQL, and `scheduler/testing/in_memory/store.py` in memory.
+`DatabaseStore` in follow.py implements it in PostgreSQL, and `scheduler/testing/in_memory/store.py` in memory.
 tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
 """
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from paceline.authoring import xcom
 from paceline.authoring.asset import EventReads
@@ -19,11 +19,9 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
+from scheduler.store.worker.external_jobs import Ask
 from scheduler.store.worker.hot_path import HotPath
 from scheduler.store.worker.xcoms import Source
-
-if TYPE_CHECKING:
-    from workers.spark.applications.jobs import Jobs
 
 
 def retention(core: Core) -> timedelta | None:
@@ -179,5 +177,6 @@ class Store(Protocol):
     def state_backend(self, claim: Claim) -> StateBackend:
         """Return the state of the task instance and of assets."""
 
-    def jobs(self, claim: Claim) -> "Jobs":
-        """Return the Spark applications and the progress of the try."""
+    @property
+    def ask(self) -> Ask | None:
+        """Sends a statement of a runtime, and returns its rows; None in memory."""

@@ -15,7 +15,8 @@ from typing import Any
 from paceline.authoring import deferral, xcom
 from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import PacelineError
-from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles
+from scheduler.dagfiles.load import MODULE_PREFIX
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.settings import Settings
 from scheduler.store.moves.fire import Fired
 from scheduler.store.worker.deferrals import Awaited

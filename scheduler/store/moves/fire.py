@@ -13,7 +13,7 @@ from scheduler.store.moves.reset import NO_DISPATCH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """The outcome of a trigger: {"event": payload} or {"error": text}, see workers/task/runtimes."""
+    """The outcome of a trigger: {"event": payload} or {"error": text}, see paceline/authoring/execution."""
 
     ti_id: int
     dispatch_id: str

@@ -14,7 +14,7 @@ from scheduler.store.db.database import connect
 from scheduler.store.moves.claim import CLAIM_AGAIN
 from scheduler.store.moves.stop import END_AS_REQUESTED
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.worker_connection import WorkerConnection
+from scheduler.store.worker.hot_path import WorkerConnection
 
 LABEL = fencing.guarded("update task_instance t set map_label = %s from current where t.id = current.id returning t.id")
 

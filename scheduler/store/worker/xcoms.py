@@ -14,7 +14,7 @@ from paceline.authoring import xcom
 from paceline.states import OPEN
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim
-from scheduler.store.worker.worker_connection import WorkerConnection
+from scheduler.store.worker.hot_path import WorkerConnection
 
 T = TypeVar("T")
 #: How many values a process keeps: those of one task that is mapped over several, and of a few runs at the same time.

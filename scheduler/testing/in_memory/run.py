@@ -16,10 +16,10 @@ from paceline.authoring import context, xcom
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.dag import DAG
 from paceline.authoring.triggers import Counts, Target
-from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring.xcom import RETURN_KEY
 from paceline.states import FAILURES, FINISHED, RunState, TaskState
 from scheduler.dagfiles import callback_context
-from scheduler.dagfiles.load import Loaded, LoadedFiles
+from scheduler.dagfiles.loaded_files import Loaded, LoadedFiles
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
@@ -27,10 +27,10 @@ from scheduler.store.worker.deferrals import Awaited
 from scheduler.testing.in_memory.store import Instance, MemoryStore
 from workers.process import logs
 from workers.process.guard import Guard
-from workers.supervision.running_tasks import RunningTasks, Slot
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import InPlaceSeries, Slot
 from workers.task import context as worker_context
 from workers.task.execute import TryRunner
-from workers.task.in_place import InPlaceSeries
 from workers.waiter.triggers import OtherRuns, Triggers
 
 #: The event of a try by the state that it ended in.

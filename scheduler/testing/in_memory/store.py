@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.authoring import xcom
 from paceline.authoring.asset import NO_EVENTS, EventReads
 from paceline.authoring.context import DagRun
 from paceline.authoring.triggers import Counts, Target
-from paceline.authoring.xcom_arg import RETURN_KEY
+from paceline.authoring.xcom import RETURN_KEY
 from paceline.exceptions import PacelineError
 from paceline.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
 from paceline.states import TaskState as S
@@ -27,9 +27,6 @@ from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace, 
 from scheduler.store.worker.xcoms import Source
 from workers.process.secrets_backend import MemoryBackend, StoredSecrets
 from workers.task.store import MemoryStates
-
-if TYPE_CHECKING:
-    from workers.spark.applications.jobs import NoJobs
 
 #: Used instead of the number of a run in the database.
 NO_NUMBER = 0
@@ -60,6 +57,9 @@ class Instance:
 
 class MemoryStore:
     """The task instances of one run of `plan`, of which one runs at a time. See workers/task/store.py."""
+
+    #: No runtime sends statements.
+    ask = None
 
     def __init__(
         self,
@@ -285,11 +285,6 @@ class MemoryStore:
 
     def state_backend(self, claim: Claim) -> MemoryStates:
         return MemoryStates(claim.id, lambda: self._current(claim), self._states)
-
-    def jobs(self, claim: Claim) -> "NoJobs":
-        from workers.spark.applications.jobs import NoJobs
-
-        return NoJobs(self.now())
 
     def _create(self, no: int, indexes: Sequence[int]) -> None:
         self.states[no] = dict.fromkeys(indexes, S.NONE)

@@ -9,7 +9,7 @@ from support.interleavings import CHANGES
 from support.scenario import Scenario
 
 from scheduler.store.moves import prepared
-from scheduler.store.worker import worker_connection, xcoms
+from scheduler.store.worker import xcoms
 
 LOCK = " for no key update"
 
@@ -74,7 +74,7 @@ def apply(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
             case "SUSPEND":
                 patch.setattr(prepared, "SUSPEND", changed)
         statements = [changed if one is former else one for one in prepared.ALL.values()]
-        patch.setattr(worker_connection, "STATEMENTS", "".join(f"\n{one.prepare}" for one in statements))
+        patch.setattr(prepared, "STATEMENTS", "".join(f"\n{one.prepare}" for one in statements))
 
 
 def _changed(source: str, mutant: Mutant) -> str:

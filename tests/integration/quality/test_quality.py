@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paceline.authoring import running
+from paceline.authoring import execution
 from paceline.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
 from workers.spark import java
@@ -155,7 +155,7 @@ def test_a_failure_names_its_checks_with_rows_and_is_kept_with_the_task(
             self.pushed[key] = value
 
     ti = Instance()
-    with running.current({"ti": ti}), pytest.raises(ExpectationError) as caught:
+    with execution.current({"ti": ti}), pytest.raises(ExpectationError) as caught:
         expect(people, "people").unique("id").not_null("id").not_null("name", warn=True).check()
 
     assert str(caught.value) == ("1 of 3 checks failed:\n  people: (id) is unique - broken by 1 row\n    {'id': 2, 'copies': 2}")

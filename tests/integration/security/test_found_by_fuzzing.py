@@ -15,7 +15,7 @@ from support.scenario import Scenario, chain
 from support.stacks import StackFactory
 from support.waiting import eventually
 
-from paceline.authoring import values, xcom
+from paceline.authoring import json_schema, xcom
 from paceline.exceptions import PacelineError, ParamError, XComError
 from scheduler.cli import paceline
 from scheduler.dagfiles import fork_server
@@ -48,7 +48,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_a_conf_that_no_worker_could_read_is_refused(scenario: Scenario) -> None:
     with pytest.raises(ParamError, match="nested more than 100 levels deep"):
         transact(scenario.engine, manual_runs.trigger, "c", conf=nested(950))
-    transact(scenario.engine, manual_runs.trigger, "c", conf=nested(values.MAX_DEPTH - 2))
+    transact(scenario.engine, manual_runs.trigger, "c", conf=nested(json_schema.MAX_DEPTH - 2))
 
 
 def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
@@ -56,7 +56,7 @@ def test_so_is_an_xcom_and_a_dag(settings: Settings) -> None:
         xcom.encode(nested(950), 10**6)
     itself: list[Any] = []
     itself += [itself, itself]
-    assert values.is_too_deep(itself)
+    assert json_schema.is_too_deep(itself)
     (settings.dags_folder / "deep.py").write_text(
         "from paceline import DAG, Param\nvalue = 1\nfor _ in range(300):\n    value = [value]\n"
         "with DAG('d', schedule=None, params={'p': value}):\n    pass\n"

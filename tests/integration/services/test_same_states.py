@@ -18,8 +18,8 @@ from paceline.states import FINISHED, RUN_FINISHED
 from paceline.states import TaskState as S
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.testing.in_memory.run import LoadedDag
-from workers.task.database_store import DatabaseStore
 from workers.task.execute import TryRunner
+from workers.task.follow import DatabaseStore
 
 #: With RANDOM_DAGS=40 and --hypothesis-seed, more of them and others.
 COUNT = int(os.environ.get("RANDOM_DAGS", 6 if FULL else 4))

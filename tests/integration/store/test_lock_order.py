@@ -33,7 +33,7 @@ from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Runs
 from scheduler.store.upkeep import invariants
 from scheduler.store.worker import deferrals
-from scheduler.store.worker.claims import Claim, Deferral, Ending
+from scheduler.store.worker.claims import Claim, Deferral, Ending, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower
 
@@ -164,12 +164,12 @@ def test_a_report_waits_for_a_lower_row_before_it_locks_a_higher_row(
     other.lock("task_instance", "id", lower)
     with ThreadPoolExecutor(1) as pool:
         try:
-            reported: Future[bool] = pool.submit(scenario.follower.report, claim, SUCCESS)
+            reported: Future[Reported | Refused] = pool.submit(scenario.follower.report, claim, SUCCESS)
             eventually(lambda: scenario.rows(BLOCKED) == [(1,)])
             other.lock("task_instance", "id", higher)
         finally:
             other.leave()
-        assert reported.result(timeout=20)
+        assert reported.result(timeout=20).is_stored
 
     assert scenario.rows("select 1 from task_instance where id = %s and state is null", lower) == []
     assert deadlocks(scenario) == 0

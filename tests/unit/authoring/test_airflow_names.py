@@ -12,8 +12,8 @@ from support.tries import NOON, run
 
 from paceline import DAG, BaseOperator, TaskGroup
 from paceline.authoring import context, macros, zones
-from paceline.authoring.abstract_operator import BaseOperatorLink
 from paceline.authoring.context import DagRun
+from paceline.authoring.execution import BaseOperatorLink
 from paceline.authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDecision, RetryRule
 from paceline.exceptions import (
     AirflowFailException,

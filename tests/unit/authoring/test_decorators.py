@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline import DAG, dag, task
-from paceline.authoring import running, scope
+from paceline.authoring import execution, scope
 from paceline.exceptions import DagError
 from paceline.operators import PythonOperator
 
@@ -139,7 +139,7 @@ def test_calling_a_task_inside_a_running_task_is_refused() -> None:
     @task
     def load() -> None: ...
 
-    with running.current({}), pytest.raises(DagError, match=r"call load\.function\(\), the plain function"):
+    with execution.current({}), pytest.raises(DagError, match=r"call load\.function\(\), the plain function"):
         load()
 
 

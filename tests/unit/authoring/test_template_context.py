@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline import DAG, Connection, Variable
-from paceline.authoring import context, running
+from paceline.authoring import context, execution
 from paceline.authoring.params import Params
 from paceline.authoring.variable import Variables
 from paceline.exceptions import NotFoundError, PacelineError, TemplateError
@@ -35,7 +35,7 @@ def rendered(template: str, *, logical_date: Any = None, **dag: Any) -> Any:
     ti: Any = Instance()
     values = context.build(dag=made, task=task, ti=ti, dag_run=run, backend=EnvironmentBackend(ENVIRONMENT))
     assert context.KEYS - values.keys() == {*context.DATE_KEYS, "templates_dict"}
-    with running.current(values):
+    with execution.current(values):
         copy: Any = task.render(values)
     return copy.op_args[0]
 
@@ -96,7 +96,7 @@ def test_variables_and_connections_work_only_inside_a_task(call: Any) -> None:
 
 def test_variable_get_inside_a_task() -> None:
     backend = MemoryBackend(ENVIRONMENT, variables={}, check=lambda: None)
-    with running.current({"var": Variables(backend)}):
+    with execution.current({"var": Variables(backend)}):
         assert (Variable.get("depth"), Variable.get("depth", deserialize_json=True), Variable.get("no", default=None)) == (
             "3",
             3,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline import DAG
-from paceline.authoring import context, running
+from paceline.authoring import context, execution, running
 from paceline.authoring.operator import Operator
 from paceline.exceptions import TemplateError, XComError
 from paceline.operators import BashOperator, PythonOperator
@@ -169,7 +169,7 @@ def test_a_missing_result_is_none_and_a_missing_part_an_error() -> None:
 def test_the_current_context_is_that_of_the_running_task() -> None:
     with pytest.raises(Exception, match="works only while a task runs"):
         running.get_current_context()
-    with running.current({"run_id": "r"}):
+    with execution.current({"run_id": "r"}):
         assert running.get_current_context()["run_id"] == "r"
 
 

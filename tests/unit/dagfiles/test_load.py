@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.exceptions import DagError, NotFoundError, TaskTimeout
-from scheduler.dagfiles.load import MODULE_PREFIX, LoadedFiles, load
+from scheduler.dagfiles.load import MODULE_PREFIX, load
+from scheduler.dagfiles.loaded_files import LoadedFiles
 
 ONE_TASK = """
 from paceline import DAG, task
@@ -281,6 +282,6 @@ def test_a_file_that_reads_from_elsewhere_is_loaded_again_after_a_while(
     first = loaded.task("d.py", "d", "t")
     assert loaded.task("d.py", "d", "t") is first
 
-    monkeypatch.setattr("scheduler.dagfiles.load.REREAD_S", 0.0)
+    monkeypatch.setattr("scheduler.dagfiles.loaded_files.REREAD_S", 0.0)
 
     assert loaded.task("d.py", "d", "t") is not first

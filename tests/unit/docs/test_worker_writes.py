@@ -21,9 +21,7 @@ WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update
 #: The statements with which a WorkerConnection connects are no writes of its methods; crashes.NOTE writes only after a crash.
 CONNECTING = "WorkerConnection._open"
 #: These run statements of others, which stand for themselves.
-CARRIERS = {f"worker_connection.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {
-    "hot_path.HotPath"
-}
+CARRIERS = {f"hot_path.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {"hot_path.HotPath"}
 
 
 @cache

@@ -11,7 +11,8 @@ from paceline import Asset, AssetWatcher
 from paceline.authoring import deferral
 from paceline.exceptions import DagError, TaskDeferred
 from paceline.triggers import BaseEventTrigger, DirectoryFileDeleteTrigger, FileDeleteTrigger
-from scheduler.dagfiles.load import LoadedFiles, forget, load
+from scheduler.dagfiles.load import forget, load
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.testing import runs
 
 FILE = """

@@ -11,7 +11,7 @@ import pytest
 from support import clock
 
 from paceline.authoring import deferral
-from paceline.authoring.running import current
+from paceline.authoring.execution import current
 from paceline.triggers import DateTimeTrigger, TimeDeltaTrigger
 from workers.waiter.triggers import OtherRuns
 

@@ -15,7 +15,7 @@ OTHERS = {
     "scheduler/process/service_manager.py": "a message that does not come is what systemd looks for",
     "scheduler/embedded/supervisor.py": "lives in the command of a person, which shows its errors",
     "paceline/operators/spark.py": "lives as long as a task",
-    "scheduler/store/worker/worker_connection.py": "closes one idle connection",
+    "scheduler/store/worker/hot_path.py": "closes one idle connection",
     "workers/waiter/waiter.py": "only names the trigger that blocks the event loop",
     "workers/process/progress.py": "lives as long as a task, whose progress it shows",
     "workers/spark/frames.py": "reads one count",

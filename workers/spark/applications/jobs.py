@@ -2,15 +2,12 @@
 
 import contextlib
 import uuid
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from scheduler.settings import Settings
 from scheduler.store.worker import external_jobs
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import ExternalJob
-from scheduler.store.worker.worker_connection import WorkerConnection
 from workers.process import progress
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Ids, Status
@@ -57,13 +54,11 @@ class Jobs:
 class StoredJobs(Jobs):
     """The storage in the database."""
 
-    def __init__(
-        self, settings: Settings, claim: Claim, hot: WorkerConnection, patient: Callable[[Callable[[], Any]], Any]
-    ) -> None:
+    def __init__(self, settings: Settings, claim: Claim, ask: external_jobs.Ask) -> None:
         self.max_tries = claim.max_tries
         self._settings = settings
         self._claim = claim
-        self._ask: external_jobs.Ask = lambda statement, row: patient(lambda: hot.dicts(statement, row))
+        self._ask = ask
 
     def tag(self) -> str:
         return f"paceline-{self._claim.dispatch_id[:8]}-{self._claim.id}-{self._claim.try_number}"

@@ -1,14 +1,12 @@
 """Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paceline import secrets_masker
-from paceline.authoring import context
-from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
-from paceline.operators.spark import SUBMITTER, SparkOperator
+from paceline.operators.spark import SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
@@ -30,17 +28,6 @@ from workers.spark.clusters.protocol import (
 
 #: Seconds for each request to the UI of an application.
 UI_TIMEOUT_S = 2.0
-
-
-def run(
-    operator: AbstractOperator,
-    values: context.Context,
-    settings: Settings,
-    jobs: Jobs,
-    run_operator: Callable[[AbstractOperator, context.Context], object],
-) -> object:
-    """Run a task of the operators in paceline/operators/spark; `run_operator` is the part that all runtimes share."""
-    return run_operator(operator, {**values, SUBMITTER: Submitter(values, settings, jobs)})
 
 
 class Submitter:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from paceline.authoring import context
+from paceline.authoring import context, execution
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
@@ -30,16 +30,9 @@ Watched = Callable[[Look], AbstractContextManager[None]]
 _output: list[str] = [""]
 
 
-def run(
-    operator: AbstractOperator,
-    values: context.Context,
-    settings: Settings,
-    watched: Watched,
-    run_operator: Callable[[AbstractOperator, context.Context], object],
-) -> object:
+def run(operator: AbstractOperator, values: context.Context, settings: Settings, watched: Watched) -> object:
     """Run a PySpark task; its context has a new `spark` (SparkSession) and `sc` (SparkContext).
 
-    `run_operator` is the part that all runtimes share.
     FailTask if there is no Java that Spark can use, or if its conf is not valid.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -68,7 +61,7 @@ def run(
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
             with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
-                result = run_operator(operator, {**values, "spark": spark, "sc": spark.sparkContext})
+                result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
         if warm.unfit == jvm_state.CATALOG_CHANGED:

@@ -81,7 +81,8 @@ LOST = "update task_instance set worker = 'nobody', max_tries = 1 where state = 
 #: what is found, and a part of its text; what is true after the repair; and what lets the run end.
 BREAKS: dict[str, tuple[str, str, str | None, str, str, str]] = {
     "its worker never existed": (
-        LOST, "dead worker", "first", "is lost or never existed", "select state = 'up_for_retry' from task_instance where task_id = 'first'", ""),
+        LOST, "dead worker", "first", "is lost or never existed",
+        "select state = 'up_for_retry' from task_instance where task_id = 'first'", ""),
     "its worker has stopped": (
         f"update process set stopped_at = {LATE} where kind = 'worker'; update task_instance set max_tries = 1", "dead worker",
         "first", "is lost or never existed", "select state = 'up_for_retry' from task_instance where task_id = 'first'",

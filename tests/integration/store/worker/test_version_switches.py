@@ -29,7 +29,7 @@ from scheduler.store.upkeep import processes
 from scheduler.store.worker import external_runs
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace
 from scheduler.store.worker.hot_path import HotPath
-from workers.task.database_store import DatabaseStore
+from workers.task.follow import DatabaseStore
 
 R = TypeVar("R")
 FREE = {"disable_bundle_versioning": True}

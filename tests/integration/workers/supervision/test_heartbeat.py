@@ -27,8 +27,9 @@ from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, R
 from workers.process.logs import worker_log
 from workers.supervision import heartbeat
 from workers.supervision.heartbeat import HeartbeatThread, Watchdog
-from workers.supervision.running_tasks import InPlace, Running, RunningTasks
-from workers.task.database_store import DatabaseStore
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import InPlace, Running
+from workers.task.follow import DatabaseStore
 
 from .. import conftest
 

@@ -18,7 +18,7 @@ from scheduler.store.read import history
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from workers.supervision.running_tasks import RunningTasks
-from workers.task.database_store import DatabaseStore
+from workers.task.follow import DatabaseStore
 
 S = TaskState
 SUCCESS = Ending(S.SUCCESS)

@@ -14,7 +14,8 @@ from support.waiting import eventually
 
 from paceline.states import TaskState
 from scheduler.store.worker.claims import Ending
-from workers.task.database_store import WAITING_AT, DatabaseStore, ReportLock
+from workers.task.follow import DatabaseStore
+from workers.task.report_lock import WAITING_AT, ReportLock
 
 SOON = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.3"}
 OPEN = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"

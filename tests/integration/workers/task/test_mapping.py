@@ -15,7 +15,7 @@ from support.scenario import pool_process
 
 from scheduler.cli import paceline
 from scheduler.dagfiles import load
-from workers.celery_worker import strategy
+from workers.task import execute
 
 MANY = """
 with DAG("d"):
@@ -218,7 +218,7 @@ def test_an_instance_of_a_mapped_task_has_the_number_of_instances(bench: Any) ->
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 #: More than these would be more than a newcomer can hold in mind.
-MOST_FILES, MOST_STOPS = 28, 12
+MOST_FILES, MOST_STOPS = 16, 12
 #: No stops of their own: they are part of the function around them.
 PARTS = re.compile(r"<(listcomp|dictcomp|setcomp|genexpr|lambda)>$")
 #: Sends the message of the next task, as in the text below the table of the page.
@@ -260,13 +260,14 @@ def one_task(bench: Any, *, in_place: bool) -> list[CodeType]:
     scenario = bench.scenario
     bench.dag(CHAIN)
     # However slow the machine is.
-    strategy.executes_with(pool_process(scenario, in_place_seconds=60 if in_place else 0).run, bool)
+    process = pool_process(scenario, in_place_seconds=60 if in_place else 0)
+    execute.executes_with(process.run, process.must_be_replaced)
     for number in range(2):
         run = scenario.trigger("d", run_id=f"r{number}")
         scenario.turn()
         (message,) = scenario.messages()
         with trace() as entered:
-            failed, _, _ = strategy.run(*message)
+            failed, _, _ = execute.run(*message)
         assert not failed
         assert scenario.states(run) == {"traced": "success", "after": "success" if in_place else "queued"}
         assert len(scenario.messages()) == (0 if in_place else 1)

@@ -22,7 +22,7 @@ from scheduler.process import fault_points
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.hot_path import HotPath
 from workers.supervision.running_tasks import RunningTasks
-from workers.task.database_store import DatabaseStore
+from workers.task.follow import DatabaseStore
 from workers.task.outcome import Outcome
 
 JOIN = """

@@ -20,7 +20,7 @@ from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher
 from scheduler.store.worker.claims import Claim, Ending
 from scheduler.testing.in_memory.store import MemoryStore
-from workers.task.database_store import DatabaseStore
+from workers.task.follow import DatabaseStore
 from workers.task.store import Store
 
 

@@ -209,7 +209,7 @@ class Nul(Fires):
 
 def defer_in_file(scenario: Scenario, kind: str, **options: Any) -> Claim:
     """Defer to a class of a DAG file."""
-    from scheduler.dagfiles.load import LoadedFiles
+    from scheduler.dagfiles.loaded_files import LoadedFiles
 
     folder = scenario.settings.dags_folder
     (folder / "own.py").write_text(TRIGGERS.replace("FOLDER", str(folder)))

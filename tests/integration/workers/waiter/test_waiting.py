@@ -15,7 +15,7 @@ import pytest
 from support.deferred import running_waiter
 from support.waiting import eventually
 
-from scheduler.dagfiles.load import LoadedFiles
+from scheduler.dagfiles.loaded_files import LoadedFiles
 from scheduler.settings import Settings
 from scheduler.store.worker.deferrals import Awaited
 from workers.waiter.triggers import OtherRuns, Triggers

@@ -13,8 +13,9 @@ from kombu.transport.virtual.base import Message as Received
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import TASK_NAME, envelope
 from workers.celery_worker import strategy
-from workers.supervision.running_tasks import Step
-from workers.task.outcome import TryFailed
+from workers.supervision.slots import Step
+from workers.task import execute
+from workers.task.outcome import Fail, Outcome
 
 DISPATCH = "00000000-0000-4000-8000-000000000001"
 
@@ -63,7 +64,7 @@ class Consumer:
     def receive(self) -> list[str]:
         """Process one message; the acknowledged messages."""
         request = strategy.request_class(self.child_died, lambda: self.steps, lambda _: self.last_step)
-        task = self.app.task(name=TASK_NAME, shared=False, Request=request)(strategy.run)
+        task = self.app.task(name=TASK_NAME, shared=False, Request=request)(execute.run)
         acknowledged: list[str] = []
         message = Message(ti_id=7, dispatch_id=DISPATCH, queue="q", dag_id="d", run_id="r", task_id="t")
         received = Received(json.loads(envelope(message, 6, "g@h")), self.app.connection().channel())
@@ -76,16 +77,17 @@ def consumer() -> Consumer:
     return Consumer()
 
 
-def executing(outcome: BaseException | None) -> list[tuple[int, str]]:
+def executing(outcome: BaseException | Outcome | None) -> list[tuple[int, str]]:
     """Let children execute like this; the bytes that they received."""
     given: list[tuple[int, str]] = []
 
-    def execute(ti_id: int, dispatch_id: str) -> None:
+    def work(ti_id: int, dispatch_id: str) -> Outcome | None:
         given.append((ti_id, dispatch_id))
-        if outcome is not None:
+        if isinstance(outcome, BaseException):
             raise outcome
+        return outcome
 
-    strategy.executes_with(execute, bool)
+    execute.executes_with(work, bool)
     return given
 
 
@@ -94,7 +96,7 @@ def test_only_the_two_ids_go_to_the_child_and_flower_sees_each_step(consumer: Co
 
     acknowledged = consumer.receive()
     assert consumer.pool.handlers["correlation_id"] == DISPATCH
-    assert pickle.loads(consumer.pool.sent) == (strategy.run, (7, DISPATCH))
+    assert pickle.loads(consumer.pool.sent) == (execute.run, (7, DISPATCH))
     assert len(celery_state.reserved_requests) == 1
     consumer.pool.work()
 
@@ -108,7 +110,7 @@ def test_only_the_two_ids_go_to_the_child_and_flower_sees_each_step(consumer: Co
 
 
 def test_a_failed_try_is_a_failure_in_flower_and_no_death(consumer: Consumer) -> None:
-    executing(TryFailed("boom"))
+    executing(Fail("boom"))
 
     consumer.receive()
     consumer.pool.work()
@@ -216,12 +218,12 @@ def test_remote_control_describes_the_task_that_runs_in_place(consumer: Consumer
 
 
 def test_a_process_ends_with_the_result_of_its_last_task(consumer: Consumer) -> None:
-    strategy.executes_with(lambda *_: None, lambda: True)
+    execute.executes_with(lambda *_: None, lambda: True)
     consumer.receive()
 
-    with pytest.raises(strategy.ReplaceProcessError) as ended:
-        strategy.run(7, DISPATCH)
-    strategy.executes_with(lambda *_: None, bool)
+    with pytest.raises(execute.ReplaceProcessError) as ended:
+        execute.run(7, DISPATCH)
+    execute.executes_with(lambda *_: None, bool)
     try:
         raise pickle.loads(pickle.dumps(ended.value))
     except SystemExit:

@@ -24,8 +24,7 @@ from pathlib import Path
 import pytest
 
 from paceline.exceptions import TaskStopped, TaskTimeout
-from workers.process import process_state
-from workers.process.guard import Guard
+from workers.process.guard import PARTS, Guard
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_an_alarm_belongs_to_the_code_of_a_task_without_a_timeout(guard: Guard) 
 
 def test_every_part_of_the_process_is_as_before(guard: Guard, tmp_path: Path) -> None:
     variable = contextvars.ContextVar("variable", default="before")
-    before = [part.read() for part in process_state.PARTS]
+    before = [part.read() for part in PARTS]
     precision = decimal.getcontext().prec
 
     def spoil() -> None:
@@ -192,7 +191,7 @@ def test_every_part_of_the_process_is_as_before(guard: Guard, tmp_path: Path) ->
 
     run(guard, spoil)
 
-    assert [part.read() for part in process_state.PARTS] == before
+    assert [part.read() for part in PARTS] == before
     assert (variable.get(), decimal.getcontext().prec, sum([1, 2])) == ("before", precision, 3)
     assert guard.unfit is None
 

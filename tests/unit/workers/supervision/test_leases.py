@@ -15,7 +15,8 @@ from support.waiting import eventually
 from scheduler.store.upkeep.heartbeats import boottime
 from workers.supervision import descendants
 from workers.supervision.heartbeat import LEASE, lease_s
-from workers.supervision.running_tasks import Running, RunningTasks
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import Running
 
 #: Processes that each start another one in a session of its own as soon as the process above them is killed.
 STARTING = """

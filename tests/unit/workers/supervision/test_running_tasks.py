@@ -5,7 +5,8 @@ import os
 import pytest
 
 from workers.supervision.heartbeat import cause_of_death
-from workers.supervision.running_tasks import InPlace, Running, RunningTasks, Step
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import InPlace, Running, Step
 
 
 def running(dispatch_id: str = "a") -> Running:

@@ -11,8 +11,8 @@ from support.waiting import eventually
 from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.states import TaskState
 from scheduler.store.worker.claims import Claim, Ending
-from workers.supervision.running_tasks import InPlace, RunningTasks
-from workers.task.in_place import InPlaceEvents, InPlaceSeries
+from workers.supervision.running_tasks import RunningTasks
+from workers.supervision.slots import InPlace, InPlaceEvents, InPlaceSeries
 
 S = TaskState
 PLAIN = dag("d", {"a": [], "b": ["a"]})

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from workers.supervision.running_tasks import Step
-from workers.task.in_place import InPlaceEvents
+from workers.supervision.slots import InPlaceEvents, Step
 
 
 def step(name: str, message: str = "m") -> Step:

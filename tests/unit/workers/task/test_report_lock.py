@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from workers.task import database_store
-from workers.task.database_store import ReportLock
+from workers.task import report_lock
+from workers.task.report_lock import ReportLock
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def test_a_free_lock_is_taken_without_waiting() -> None:
 
 
 def test_a_process_waits_for_the_one_that_has_the_lock_until_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_store, "LONGEST_S", 60.0)
+    monkeypatch.setattr(report_lock, "LONGEST_S", 60.0)
     lock = ReportLock()
     with other_process_has(lock) as pid:
         began = time.monotonic()
@@ -70,7 +70,7 @@ def test_a_process_sees_whether_others_wait_for_it() -> None:
 
 
 def test_a_process_that_waited_long_enough_goes_on_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_store, "LONGEST_S", 0.05)
+    monkeypatch.setattr(report_lock, "LONGEST_S", 0.05)
     lock = ReportLock()
     with other_process_has(lock):
         with lock.turn():
@@ -96,7 +96,7 @@ def takes_a_turn(lock: ReportLock, alone: Path, lasts_s: float) -> int:
 
 def test_a_process_waits_longer_while_others_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each turn is shorter than LONGEST_S, and all together are longer."""
-    monkeypatch.setattr(database_store, "LONGEST_S", 2.0)
+    monkeypatch.setattr(report_lock, "LONGEST_S", 2.0)
     lock = ReportLock()
 
     processes = [takes_a_turn(lock, tmp_path / "turn", lasts_s=0.5) for _ in range(6)]

@@ -8,13 +8,14 @@ from support.conformance import Case, dag_run, parsed
 from scheduler.serialized.traits import TRAITS
 from scheduler.settings import Paths, Settings
 from scheduler.testing.in_memory.run import MemoryRun
-from workers.task.runtimes import RUNTIMES
+from workers.spark.runtimes import ON_SPARK
+from workers.task.execute import RUNTIMES
 
 ONE = Case('task(task_id="one", retries=1)(lambda: 1)()', {})
 
 
 def test_each_runtime_has_its_traits_and_its_code() -> None:
-    assert TRAITS.keys() == RUNTIMES.keys()
+    assert TRAITS.keys() == RUNTIMES.keys() | ON_SPARK.keys()
 
 
 def test_a_try_of_a_runtime_of_a_later_release_fails_with_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""The runtimes on Spark. A worker imports them with its first task on Spark, so that one for plain tasks never loads them."""
+
+from paceline.authoring import execution
+from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.running import Context
+from paceline.operators.spark import SUBMITTER
+from scheduler.process import extras
+from scheduler.serialized.traits import traits
+from scheduler.settings import Settings
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.external_jobs import Ask
+from workers.spark import frames
+from workers.spark.applications.jobs import Jobs, NoJobs, StoredJobs
+from workers.spark.applications.submitter import Submitter
+from workers.spark.sessions import session_pool, task
+
+
+class PySpark:
+    """A Spark session of the task's own, usually in a warm JVM."""
+
+    traits = traits("pyspark")
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
+        return task.run(operator, values, settings, _jobs(values, settings, claim, ask).reported)
+
+    def explain(self, error: BaseException) -> str | None:
+        if isinstance(error, ModuleNotFoundError):
+            missing = extras.as_paceline_error(error, "A Spark task")
+            return None if missing is None else f"{missing} Or send the task to a queue whose workers have it."
+        return task.cause(error)
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        frames.discard(claim, settings)
+
+    def close(self) -> None:
+        session_pool.shutdown()
+
+
+class SparkSubmit:
+    """An application with a driver of its own; the task follows it."""
+
+    traits = traits("spark_submit")
+
+    def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
+        submitter = Submitter(values, settings, _jobs(values, settings, claim, ask))
+        return execution.run(operator, {**values, SUBMITTER: submitter})
+
+    def explain(self, error: BaseException) -> str | None:
+        return None
+
+    def discard(self, claim: Claim, settings: Settings) -> None:
+        """It wrote no data of ours."""
+
+    def close(self) -> None:
+        """It keeps nothing."""
+
+
+#: By `Operator.worker_runtime`. See workers/task/execute.Runtime.
+ON_SPARK: dict[str, PySpark | SparkSubmit] = {"pyspark": PySpark(), "spark_submit": SparkSubmit()}
+
+
+def _jobs(values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> Jobs:
+    """The stored Spark applications and the progress of the try."""
+    return NoJobs(values["ti"].now()) if ask is None else StoredJobs(settings, claim, ask)
