@@ -46,6 +46,8 @@ class Metric:
         return re.sub(r"[^A-Za-z0-9_]+", "_", name.replace("{", "").replace("}", "")) + unit
 
 
+#: The values of the labels of a series.
+Labels = tuple[str, ...]
 C, G, T = Kind.COUNTER, Kind.GAUGE, Kind.TIMER
 EVENTS, DATABASE, PROCESS = Origin.EVENTS, Origin.DATABASE, Origin.PROCESS
 TASK = ("dag_id", "task_id")

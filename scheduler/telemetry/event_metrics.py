@@ -12,10 +12,9 @@ from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.read import gauges
 from scheduler.store.read.event_feed import Event, Started
-from scheduler.telemetry.catalog import CATALOG, Kind, Metric
+from scheduler.telemetry.catalog import CATALOG, Kind, Labels, Metric
 from scheduler.telemetry.follower import Batch, Observer
 from scheduler.telemetry.recorder import Recorder, Sample
-from scheduler.telemetry.totals import Labels
 
 #: The start of the reason of a try whose process was killed, and of one whose worker was declared lost.
 KILLED, LOST = ("the process was killed", "the process exited"), "worker "

@@ -3,17 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from prometheus_client import PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
-from scheduler.telemetry.catalog import CATALOG, Kind, Metric
+from scheduler.telemetry.catalog import CATALOG, Labels, Metric
 from scheduler.telemetry.recorder import Recorder, Sample
-from scheduler.telemetry.totals import BUCKETS, Histogram, Labels
 
 #: Seconds for which gauges of the database serve all scrapes, such as those of several Prometheus servers.
 KEEP_S = 1.0
@@ -30,13 +28,13 @@ class Exposition(Collector):
         gauges: Callable[[], Sequence[Sample]] | None,
         healthy: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
-        self._recorder = recorder
+        assert recorder.totals is not None, "metrics.prometheus is on"
         self._prefix = prefix
         self._gauges = gauges
         self._healthy = healthy
         self._lock = threading.Lock()
         self._read: tuple[float, Sequence[Sample], bool] = (0.0, (), True)
-        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry = recorder.totals.registry
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -46,20 +44,19 @@ class Exposition(Collector):
         return CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """All metrics. Those of a database that does not answer are missing, and paceline.database_up is 0."""
-        values: dict[Metric, dict[Labels, float]] = {}
-        if self._recorder.totals is not None:
-            values = self._recorder.totals.values()
-            for metric, histograms in self._recorder.totals.histograms().items():
-                yield self._histogram(metric, histograms)
-        values[CATALOG["paceline.health"]] = {(part,): float(is_healthy) for part, is_healthy in self._healthy().items()}
+        """The gauges. Those of a database that does not answer are missing, and paceline.database_up is 0."""
+        healthy: dict[Labels, float] = {(part,): float(is_healthy) for part, is_healthy in self._healthy().items()}
+        values: dict[Metric, dict[Labels, float]] = {CATALOG["paceline.health"]: healthy}
         if self._gauges is not None:
             samples, is_up = self._database()
             values[CATALOG["paceline.database_up"]] = {(): float(is_up)}
             for metric, labels, value in samples:
                 values.setdefault(metric, {})[labels] = value
         for metric, series in values.items():
-            yield self._family(metric, series)
+            family = GaugeMetricFamily(metric.prometheus(self._prefix), metric.meaning, labels=metric.labels)
+            for labels, value in series.items():
+                family.add_metric(labels, value)
+            yield family
 
     def _database(self) -> tuple[Sequence[Sample], bool]:
         # One query at a time: a database that answers slowly must not get more of them.
@@ -73,20 +70,3 @@ class Exposition(Collector):
                     samples, is_up = (), False
                 self._read = time.monotonic(), samples, is_up
             return samples, is_up
-
-    def _family(self, metric: Metric, series: Mapping[Labels, float]) -> Family:
-        kind: Any = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-        family = kind(metric.prometheus(self._prefix), metric.meaning, labels=metric.labels)
-        for labels, value in series.items():
-            family.add_metric(labels, value)
-        return family  # type: ignore[no-any-return]
-
-    def _histogram(self, metric: Metric, series: Mapping[Labels, Histogram]) -> Family:
-        family = HistogramMetricFamily(metric.prometheus(self._prefix), metric.meaning, labels=metric.labels)
-        for labels, histogram in series.items():
-            total, buckets = 0, []
-            for bound, count in zip([*map(str, BUCKETS), "+Inf"], histogram.counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric(labels, buckets, histogram.sum_s)
-        return family

@@ -12,8 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from scheduler.telemetry.catalog import Kind, Metric
-from scheduler.telemetry.totals import Labels
+from scheduler.telemetry.catalog import Kind, Labels, Metric
 
 #: Largest datagram in bytes: one packet of any network, and one write to a Unix socket.
 UDP_BYTES, UNIX_BYTES = 1400, 8192

@@ -15,7 +15,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.read import event_feed
 from scheduler.store.read.event_feed import EventFeed
 from scheduler.store.worker.claims import Claim, Ending
-from scheduler.telemetry.catalog import CATALOG
+from scheduler.telemetry.catalog import CATALOG, Kind
 from scheduler.telemetry.event_metrics import EventMetrics, read_gauges
 from scheduler.telemetry.follower import Follower
 from scheduler.telemetry.recorder import Recorder
@@ -41,14 +41,9 @@ class Reader:
         """The sum of a counter, or the number of durations of a timer, over all series with these labels."""
         assert self.recorder.totals is not None
         metric = CATALOG[name]
-        series: dict[tuple[str, ...], float] = {}
-        for found, values in self.recorder.totals.values().items():
-            if found is metric:
-                series |= values
-        for found, histograms in self.recorder.totals.histograms().items():
-            if found is metric:
-                series |= {key: float(sum(one.counts)) for key, one in histograms.items()}
-        return sum(value for key, value in series.items() if labels.items() <= dict(zip(metric.labels, key, strict=True)).items())
+        total = f"{metric.prometheus('airflow')}_{'count' if metric.kind is Kind.TIMER else 'total'}"
+        samples = [sample for family in self.recorder.totals.registry.collect() for sample in family.samples]
+        return sum(one.value for one in samples if one.name == total and labels.items() <= one.labels.items())
 
 
 @pytest.fixture

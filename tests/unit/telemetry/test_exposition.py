@@ -7,8 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduler.settings import Settings
 from scheduler.telemetry.catalog import CATALOG
 from scheduler.telemetry.exposition import Exposition
-from scheduler.telemetry.recorder import Recorder, Sample
-from scheduler.telemetry.totals import MOST_SERIES
+from scheduler.telemetry.recorder import MOST_SERIES, Recorder, Sample
 
 
 def on(settings: Settings, **values: object) -> Settings:
