@@ -205,7 +205,11 @@ class Group(Linkable, Relatives):
 
     def topological_sort(self) -> list[Node | Group]:
         """The tasks and groups directly in this group, in topological order."""
-        owner = {task.task_id: child for child in self.children.values() for task in _inside(child)}
+        owner = {
+            task.task_id: child
+            for child in self.children.values()
+            for task in (child.iter_tasks() if isinstance(child, Group) else (child,))
+        }
         order = sorted_by_edges(
             {
                 child.node_id: {owner[name].node_id for name in child.upstream_task_ids & owner.keys()}
@@ -344,10 +348,6 @@ class Graph(TaskLists, Generic[NodeT]):
             number += 1
         self.suffixes[prefix + label] = number
         return f"{label}__{number}"
-
-
-def _inside(child: Node | Group) -> Iterator[Node]:
-    yield from child.iter_tasks() if isinstance(child, Group) else (child,)
 
 
 def owner_of(task_id: object, dag: Graph[Any] | None) -> str:

@@ -1,7 +1,7 @@
 """JSON schemas of params, matched in linear time and within limits: the author of a schema cannot stop a process."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from typing import Any
 
@@ -146,26 +146,21 @@ def _described(place: str, message: str) -> str:
     return f"{place + ': ' if place else ''}{message[:200].replace(chr(34), chr(39)).rstrip('.')}"
 
 
-def _is_moment(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
+def _format(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    """Whether a text can be parsed, to something that counts."""
 
+    def is_valid(text: str) -> bool:
+        try:
+            return bool(parse(text))
+        except ValueError:
+            return False
 
-def _is_date(text: str) -> bool:
-    try:
-        return bool(date.fromisoformat(text))
-    except ValueError:
-        return False
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return time.fromisoformat(text) is not None
-    except ValueError:
-        return False
+    return is_valid
 
 
 #: Dates and times, parsed by the standard library.
-FORMATS = {"date-time": _is_moment, "date": _is_date, "time": _is_time}
+FORMATS = {
+    "date-time": _format(lambda text: datetime.fromisoformat(text).tzinfo),
+    "date": _format(date.fromisoformat),
+    "time": _format(time.fromisoformat),
+}

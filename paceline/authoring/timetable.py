@@ -91,7 +91,8 @@ def _parsed(schedule: object, timezone: str) -> Timetable:
         case asset.Condition():
             table = WhenUpdated(schedule)
         case str():
-            table = _from_text(" ".join(schedule.split()), timezone)
+            at_once = {ONCE: Once, CONTINUOUS: Continuous}.get(schedule.strip())
+            table = Cron(checked(schedule, timezone), timezone) if at_once is None else at_once()
         case [_, *_]:
             table = _from_list(list(schedule), timezone)
         case _ if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
@@ -102,12 +103,6 @@ def _parsed(schedule: object, timezone: str) -> Timetable:
                 "'@daily', a timedelta, assets, a timetable or None."
             )
     return table
-
-
-def _from_text(text: str, timezone: str) -> Timetable:
-    if text in {ONCE, CONTINUOUS}:
-        return Once() if text == ONCE else Continuous()
-    return Cron(checked(text, timezone), timezone)
 
 
 def _from_list(schedule: list[object], timezone: str) -> Timetable:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Unpack
 
 from paceline.authoring import frames
 from paceline.authoring.arguments import Arguments
-from paceline.authoring.fields import Field, anything, boolean, mapping, optional, text
+from paceline.authoring.fields import Check, Field, anything, boolean, choice, mapping, optional, text
 from paceline.authoring.operator import Operator
 from paceline.authoring.params import DagParam
 from paceline.authoring.task_arguments import TaskArguments
@@ -57,15 +57,13 @@ def _late(value: Any) -> bool:
     return isinstance(value, XComArg | DagParam | Literal) or (isinstance(value, str) and "{{" in value)
 
 
-def _text(checks: Arguments, name: str, value: Any) -> Any:
-    """None, a non-empty str, or a value that is known only at run time."""
-    return value if value is None or _late(value) else checks.text(name, value)
+def _late_or(check: Check) -> Check:
+    """Accept None, a value that is known only at run time, and what `check` accepts."""
+    return lambda checks, name, value: value if value is None or _late(value) else check(checks, name, value)
 
 
 def _number(checks: Arguments, name: str, value: Any) -> Any:
-    """None, an int of at least 1, its digits, or a value that is known only at run time."""
-    if value is None or _late(value):
-        return value
+    """An int of at least 1, or its digits."""
     digits = value.strip() if isinstance(value, str) else ""
     return checks.integer(name, int(digits) if digits.isdecimal() else value, least=1)
 
@@ -80,14 +78,9 @@ def _list(checks: Arguments, name: str, value: Any) -> Any:
     return [] if value is None else value
 
 
-def _deploy_mode(checks: Arguments, name: str, value: Any) -> Any:
-    """The mode of deployment, or a value that is known only at run time."""
-    return value if value is None or _late(value) else checks.choice(name, value, DEPLOY_MODES)
-
-
-_TEXT = Field(None, _text)
+_TEXT = Field(None, _late_or(text))
 _OFF = Field(False, boolean)
-_NUMBER = Field(None, _number)
+_NUMBER = Field(None, _late_or(_number))
 #: The arguments that can be templates or results: what spark-submit gets as text.
 _COMMON = (
     "conf", "master", "total_executor_cores", "executor_cores", "executor_memory", "keytab", "principal", "name",
@@ -130,7 +123,7 @@ class SparkSubmitArguments(SparkArguments, total=False):
     driver_memory: Annotated[str | None, _TEXT]
     proxy_user: Annotated[str | None, _TEXT]
     env_vars: Annotated[Mapping[str, Any] | XComArg | None, Field(None, _mapping)]
-    deploy_mode: Annotated[str | None, Field(None, _deploy_mode)]
+    deploy_mode: Annotated[str | None, Field(None, _late_or(choice(DEPLOY_MODES)))]
     spark_binary: Annotated[str | None, _TEXT]
     properties_file: Annotated[str | None, _TEXT]
     status_poll_interval: Annotated[float, Field(1, anything)]

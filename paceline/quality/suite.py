@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.quality import report
@@ -52,7 +54,7 @@ class Suite:
 
     def not_null(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
         """None of these columns is null in any row."""
-        broken = _any(_col(name).isNull() for name in _names("not_null", columns, least=1))
+        broken = reduce(or_, (_col(name).isNull() for name in _names("not_null", columns, least=1)))
         return self._row(f"({', '.join(columns)}) is never null", columns, broken, tolerate, warn)
 
     def between(self, column: str, low: Any, high: Any, *, tolerate: int = 0, warn: bool = False) -> Self:
@@ -212,10 +214,3 @@ def _col(name: str) -> Column:
     from paceline.quality import query
 
     return query.column(name)
-
-
-def _any(conditions: Any) -> Column:
-    from functools import reduce
-    from operator import or_
-
-    return reduce(or_, conditions)

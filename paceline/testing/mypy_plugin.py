@@ -35,7 +35,7 @@ GROUP_FUNCTION = "paceline.authoring.task_group.GroupFunction"
 RESULT = "paceline.authoring.xcom_arg.XComArg"
 EXPANDS = {f"{kind}.expand" for kind in (TASK_FUNCTION, GROUP_FUNCTION, OPERATOR_PARTIAL)}
 PARTIALS = {f"{kind}.partial" for kind in (TASK_FUNCTION, GROUP_FUNCTION)}
-DECORATORS = ("paceline.decorators.task_decorator.", "paceline.decorators.task_decorator.")
+DECORATORS = "paceline.decorators.task_decorator."
 #: Parameters that a worker fills: a call in a DAG file leaves them out.
 INJECTED = KEYS | {"spark", "sc", "self", "context"}
 #: The classes of values that JSON gives back as they were. Others change: a tuple is a list, and a DataFrame a reference.

@@ -66,7 +66,8 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
             reading |= {"modules": load.modules_of(work.folder), "settled": not inputs}
         result = json.dumps(reading).encode()
         faulthandler.cancel_dump_traceback_later()
-        _write(RESULT_MARK + result)
+        pipes.flush()
+        pipes.write(RESULT_FD, RESULT_MARK + result)
         code = 0
     finally:
         # Atexit handlers and threads of user code must not keep the child running.
@@ -84,7 +85,8 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         dags = load.load(work.folder, file, all_errors=True)
         return {"dags": [_row(dag, file, work) for dag in dags.values()]}
     except BaseException as error:
-        _release_reserve()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # with the reserve
         reason = problem.of_exception(error, work.folder / file, memory_limit_mb=work.scheduler.dag_file_memory_limit_mb)
         return {"problem": reason.model_dump()}
 
@@ -124,16 +126,6 @@ def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output
     faulthandler.enable(RESULT_FD)
     # Reports where the file hangs at the time limit and exits. If that fails, the keeper kills it.
     faulthandler.dump_traceback_later(config.dag_file_processor_timeout, file=RESULT_FD, exit=True)
-
-
-def _release_reserve() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-
-
-def _write(result: bytes) -> None:
-    pipes.flush()
-    pipes.write(RESULT_FD, result)
 
 
 def keep(run_child: Callable[[int], NoReturn], *, parent: int, limit_s: float) -> NoReturn:

@@ -80,7 +80,8 @@ def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> P
     elif isinstance(error, OSError) and error.filename == str(path):
         message = f"The file cannot be read: {error.strerror}."
     else:
-        message = _advised(error, path) or _python_message(error)
+        words = traceback.format_exception_only(error)
+        message = _advised(error, path) or (words[-1] if isinstance(error, SyntaxError) else words[0]).strip()
     return Problem.make(message, line, "\n".join(map(_trace, error.errors)) if isinstance(error, DagErrors) else _trace(error))
 
 
@@ -96,11 +97,6 @@ def _advised(error: BaseException, path: Path) -> str | None:
         return advice(error, path)
     except Exception:
         return None  # the file may have changed in the meantime
-
-
-def _python_message(error: BaseException) -> str:
-    words = traceback.format_exception_only(error)
-    return (words[-1] if isinstance(error, SyntaxError) else words[0]).strip()
 
 
 def of_ending(code: int, path: Path, *, report: str, output: str) -> Problem:

@@ -333,7 +333,10 @@ class DagFileManager:
         while not self._stopping.is_set():
             try:
                 self._iterations.ran()
-                self._end_strays()
+                # The processes of DAG files and callbacks that this process adopted because their parents ended.
+                if time.monotonic() >= self._strays_at:
+                    process_tree.kill_strays()
+                    self._strays_at = time.monotonic() + STRAYS_S
                 iteration = self.run_once(ask=time.monotonic() >= self._ask_at)
             except AWAY as error:
                 if not failing:
@@ -352,12 +355,6 @@ class DagFileManager:
                 self._progress.answered()
                 if not iteration.stored:
                     self._rest()
-
-    def _end_strays(self) -> None:
-        """Periodically kill the processes of DAG files and callbacks that this process adopted because their parents ended."""
-        if time.monotonic() >= self._strays_at:
-            process_tree.kill_strays()
-            self._strays_at = time.monotonic() + STRAYS_S
 
     def _rest(self) -> None:
         """Wait until an answer arrives, the folder changes, or the next query of the database is due."""

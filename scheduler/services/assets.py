@@ -109,7 +109,8 @@ def _store_updates(connection: Connection, versions: Versions) -> _Stored:
     if broken:
         assets.set_aside(connection, broken)
     updates = sum(len(updates) for updates, _ in found.values())
-    return _Stored(len(successes), updates, [(_name(successes[notice]), why) for notice, why in broken.items()])
+    lost = [(successes[notice], why) for notice, why in broken.items()]
+    return _Stored(len(successes), updates, [(f"{of.dag_id}.{of.task_id} (run {of.run_id})", why) for of, why in lost])
 
 
 def _store(connection: Connection, *of_tasks: tuple[list[Update], Mapping[str, str]]) -> None:
@@ -117,10 +118,6 @@ def _store(connection: Connection, *of_tasks: tuple[list[Update], Mapping[str, s
     with connection.begin_nested():
         names = {uri: name for _, names in of_tasks for uri, name in names.items()}
         assets.store(connection, [update for updates, _ in of_tasks for update in updates], names)
-
-
-def _name(success: SucceededTask) -> str:
-    return f"{success.dag_id}.{success.task_id} (run {success.run_id})"
 
 
 def _candidates(connection: Connection, versions: Versions, without: list[str]) -> tuple[list[str], dict[str, str]]:

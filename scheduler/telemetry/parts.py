@@ -42,7 +42,7 @@ def start(settings: Settings, health: Health, ending: contextlib.ExitStack) -> M
         return {}
     for job in JOBS.get(health.role, ()):
         measures.count("{job_name}_start", job_name=job)
-        ending.callback(_ended, job)
+        ending.callback(measures.count, "{job_name}_end", job_name=job)
     if not settings.metrics.prometheus:
         return {}
     engine: Engine | None = None
@@ -51,7 +51,11 @@ def start(settings: Settings, health: Health, ending: contextlib.ExitStack) -> M
             recorder.totals.begin()
         engine = database.create(settings, application="paceline telemetry", pool_size=1)
         ending.callback(engine.dispose)
-    return {"/metrics": _page(settings, recorder, engine, healthy=lambda: _healthy(health))}
+
+    def healthy() -> dict[str, bool]:
+        return {name: part["status"] == "healthy" for name, part in health.report()["parts"].items()}
+
+    return {"/metrics": _page(settings, recorder, engine, healthy=healthy)}
 
 
 def start_web(settings: Settings, engine: Engine) -> Page | None:
@@ -91,11 +95,3 @@ def _observers(settings: Settings, recorder: Recorder | None) -> list[Observer]:
             f"tracing.otlp_endpoint and lineage.url need the package {missing.name}: pip install 'paceline[telemetry]'."
         ) from None
     return observers
-
-
-def _ended(job: str) -> None:
-    measures.count("{job_name}_end", job_name=job)
-
-
-def _healthy(health: Health) -> dict[str, bool]:
-    return {name: part["status"] == "healthy" for name, part in health.report()["parts"].items()}

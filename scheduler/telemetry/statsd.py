@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from scheduler.telemetry.catalog import Kind, Labels, Metric
 
@@ -103,13 +103,11 @@ class Statsd:
         if names is None:
             if len(self._known) > MOST_KNOWN:
                 self._known.clear()
-            names = self._known[key] = self._named(metric, labels)
+            values = dict(zip(metric.labels, labels, strict=True))
+            prefix = self._prefix if metric.is_airflow else ""
+            names = [prefix + NOT_ALLOWED.sub("_", dotted.format_map(values)) for dotted in metric.dotted]
+            self._known[key] = names
         return names
-
-    def _named(self, metric: Metric, labels: Labels) -> list[str]:
-        values: Mapping[str, str] = dict(zip(metric.labels, labels, strict=True))
-        prefix = self._prefix if metric.is_airflow else ""
-        return [prefix + NOT_ALLOWED.sub("_", dotted.format_map(values)) for dotted in metric.dotted]
 
     def _put(self, line: str) -> None:
         data = line.encode()

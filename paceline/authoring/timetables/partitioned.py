@@ -18,7 +18,7 @@ from paceline.authoring.timetables.triggers import Cron
 #: All classes that a spec can name. Schedulers load no others.
 KINDS: Mapping[str, type[Any]] = {
     name: kind
-    for module in (mappers, mappers, windows)
+    for module in (mappers, windows)
     for name, kind in vars(module).items()
     if isinstance(kind, type)
     and issubclass(kind, mappers.PartitionMapper | windows.Window | windows.WaitPolicy)

@@ -12,7 +12,6 @@ from libcst.metadata import MetadataWrapper
 
 from paceline.airflow import hook, names
 from paceline.airflow.old import speaks_airflow_2
-from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.migrate.arguments import Arguments
 from scheduler.dagfiles.migrate.bound import Collector, Note, Used
 from scheduler.dagfiles.migrate.imports import Imports, is_useless
@@ -107,7 +106,7 @@ def migrate(folder: Path, settings: Settings, *, compare: bool = True) -> list[F
     folder = folder.absolute()
     package = _package(folder)
     sources = {str(path.relative_to(folder)): path.read_bytes() for path in _python_files(folder)}
-    modules = {_module(path) for path in sources}
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources}
     reports = [FileReport(path, old, _rewritten(old, package, modules)) for path, old in sources.items()]
     with tempfile.TemporaryDirectory(prefix="paceline-migrate-") as temporary:
         copy = Path(temporary) / folder.name
@@ -116,7 +115,8 @@ def migrate(folder: Path, settings: Settings, *, compare: bool = True) -> list[F
             if report.is_changed:
                 (copy / report.path).write_bytes(report.rewritten.content)
         after = load(copy, settings, unchanged=False)
-        again = {report.path for report in reports if _fails(after.get(report.path)) and b"airflow" in report.rewritten.content}
+        failed = {path for path, result in after.items() if result.problem}
+        again = {report.path for report in reports if report.path in failed and b"airflow" in report.rewritten.content}
         loaded = load(copy, settings, unchanged=True, only=again) if again else {}
         after |= {path: replace(result, with_hook=True) for path, result in loaded.items() if not result.problem}
         after = {path: _moved(loaded, copy, folder) for path, loaded in after.items()}
@@ -152,20 +152,12 @@ def load(folder: Path, settings: Settings, *, unchanged: bool, only: Collection[
             while waiting and parser.busy < settings.scheduler.parsing_processes:
                 parser.submit([waiting.pop()])
             parser.wait(LOOK_S)
-            results |= {answer.file: _loaded(answer) for answer in parser.collect()}
+            for answer in parser.collect():
+                message, line = (answer.problem.message, answer.problem.line) if answer.problem else ("", None)
+                results[answer.file] = Loaded({row.dag_id: json.loads(row.data) for row in answer.dags}, message, line)
     finally:
         parser.stop()
     return results
-
-
-def _fails(loaded: Loaded | None) -> bool:
-    return loaded is not None and bool(loaded.problem)
-
-
-def _loaded(answer: Answer) -> Loaded:
-    if answer.problem is not None:
-        return Loaded({}, answer.problem.message, answer.problem.line)
-    return Loaded({row.dag_id: json.loads(row.data) for row in answer.dags})
 
 
 def _moved(loaded: Loaded, copy: Path, folder: Path) -> Loaded:
@@ -206,10 +198,6 @@ def _rewritten(old: bytes, package: str, modules: set[str]) -> Rewritten:
     # `scheduler` is the former name of `paceline`.
     concerns_us = b"airflow" in old or b"scheduler" in old
     return rewrite(old, package=package, modules=modules) if concerns_us else Rewritten(old, (), ())
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _package(folder: Path) -> str:

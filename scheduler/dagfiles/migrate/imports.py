@@ -96,9 +96,6 @@ class Imports(cst.CSTTransformer):
             return [node if place is None else node.with_changes(module=bound.as_expression(place))]
         return self._of_names(node, list(bound.imported(node)))
 
-    def _is_useless(self, node: cst.ImportFrom, imported: Imported) -> bool:
-        return not imported.module and is_useless(bound.module_of(node), bound.local_name(imported.node), self._used)
-
     def _of_own_module(self, node: cst.ImportFrom, module: str) -> Sequence[cst.BaseSmallStatement]:
         """An import from a module of the DAGs folder, without names that only removed arguments used."""
         moved = node.with_changes(module=bound.as_expression(module))
@@ -134,8 +131,10 @@ class Imports(cst.CSTTransformer):
                 place, _, last = each.ours.module.rpartition(".")
                 place, name = (each.ours.module, each.ours.name) if each.ours.name else (place, last)
                 groups.setdefault(place, []).append(_renamed(each.node, name))
-            elif (not places or "" in places) and not self._is_useless(node, each):
-                groups.setdefault(bound.module_of(node), []).append(each.node)
+            elif not places or "" in places:
+                module = bound.module_of(node)
+                if each.module or not is_useless(module, bound.local_name(each.node), self._used):
+                    groups.setdefault(module, []).append(each.node)
         rewritten: list[cst.BaseSmallStatement] = [
             node.with_changes(module=bound.as_expression(place), **_layout(node, aliases, number))
             for number, (place, aliases) in enumerate(groups.items())
