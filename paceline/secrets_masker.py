@@ -128,10 +128,10 @@ def unmasked(new: Any, shown_value: Any, old: Any) -> Any:
     if new == shown_value:
         return old
     if isinstance(new, Mapping):
-        fields, values = (one if isinstance(one, Mapping) else {} for one in (shown_value, old))
+        fields, values = (value if isinstance(value, Mapping) else {} for value in (shown_value, old))
         return {name: unmasked(item, fields.get(name), values.get(name)) for name, item in new.items()}
     if isinstance(new, list):
-        known, kept = (one if isinstance(one, list) else [] for one in (shown_value, old))
+        known, kept = (value if isinstance(value, list) else [] for value in (shown_value, old))
         changed = [index for index, item in enumerate(new) if len(new) != len(known) or item != known[index]]
         if len(new) == len(known) and len(changed) <= 1:
             return [unmasked(item, known[index], kept[index]) for index, item in enumerate(new)]
@@ -143,7 +143,7 @@ def unmasked(new: Any, shown_value: Any, old: Any) -> Any:
 
 def _moved(item: Any, known: list[Any], kept: list[Any]) -> Any:
     """An item of a list whose items may have moved: it is the only one that was shown like this, or it has no ***."""
-    places = [index for index, one in enumerate(known) if one == item]
+    places = [index for index, other in enumerate(known) if other == item]
     if len(places) == 1:
         return kept[places[0]]
     return unmasked(item, None, None)

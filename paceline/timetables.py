@@ -170,9 +170,9 @@ def PartitionedAssetTimetable(
         if not isinstance(mapper, PartitionMapper):
             raise refusal(f"PartitionedAssetTimetable needs mappers such as StartOfDayMapper(), not {mapper!r}.")
         partitioned.to_spec(mapper)
-    if other := [one for one in config if not isinstance(one, asset.Asset | asset.AssetRef) or one.uri not in condition.uris]:
+    if other := [key for key in config if not isinstance(key, asset.Asset | asset.AssetRef) or key.uri not in condition.uris]:
         raise refusal(f"partition_mapper_config names {other[0]!r}, which is not among the assets of the schedule.")
-    return WhenPartitioned(condition, default_partition_mapper, {one.uri: mapper for one, mapper in config.items()})
+    return WhenPartitioned(condition, default_partition_mapper, {key.uri: mapper for key, mapper in config.items()})
 
 
 def PartitionedAtRuntime() -> Timetable:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from typing import Any
 
 from paceline.authoring.operator import Operator
-from paceline.decorators.task_decorator import TaskDecorator
-from paceline.decorators.task_function import TaskFunction
+from paceline.decorators.task_decorator import TaskDecorator, TaskFunction
 from paceline.operators.python import PythonOperator
 
 __all__ = [

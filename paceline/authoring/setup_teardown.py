@@ -33,7 +33,9 @@ def setup_scopes(dag: Graph[Any]) -> dict[str, Scopes]:
     above = _reached({name: task.upstream_task_ids for name, task in tasks.items()})
     below = _reached({name: task.downstream_task_ids for name, task in tasks.items()})
     teardowns = {
-        name: {one for one in task.downstream_task_ids if tasks[one].is_teardown} for name, task in tasks.items() if task.is_setup
+        name: {after for after in task.downstream_task_ids if tasks[after].is_teardown}
+        for name, task in tasks.items()
+        if task.is_setup
     }
     scopes = {}
     for name, task in tasks.items():

@@ -125,7 +125,7 @@ def watching_dags(dags: Iterable[DAG]) -> dict[str, DAG]:
     watching: dict[str, DAG] = {}
     for dag in dags:
         assets = dag.timetable.condition.assets() if dag.timetable.condition is not None else ()
-        for asset in (one for one in assets if isinstance(one, Asset)):
+        for asset in (given for given in assets if isinstance(given, Asset)):
             for watcher in asset.watchers:
                 dag_id = watch_id(asset, watcher)
                 if dag_id not in watching:

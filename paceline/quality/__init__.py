@@ -3,7 +3,6 @@
 The import is pure Python; PySpark is needed only where the checks run, in a PySpark task.
 """
 
-from paceline.quality.report import ExpectationError, Report, Result
-from paceline.quality.suite import Suite, check, expect
+from paceline.quality.suite import ExpectationError, Report, Result, Suite, check, expect
 
 __all__ = ["ExpectationError", "Report", "Result", "Suite", "check", "expect"]

@@ -29,7 +29,7 @@ from mypy.types import (
 
 from paceline.authoring.context import KEYS
 
-TASK_FUNCTION = "paceline.decorators.task_function.TaskFunction"
+TASK_FUNCTION = "paceline.decorators.task_decorator.TaskFunction"
 OPERATOR_PARTIAL = "paceline.authoring.operator.OperatorPartial"
 GROUP_FUNCTION = "paceline.authoring.task_group.GroupFunction"
 RESULT = "paceline.authoring.xcom_arg.XComArg"

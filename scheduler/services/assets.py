@@ -187,8 +187,8 @@ def _of_outlet(uri: str, success: SucceededTask) -> list[Update]:
     """The update of an asset. For an alias, those of the assets that the task added, and one of the alias for each of them."""
     extra = success.extras.get(uri, {})
     if not uri.startswith(ALIAS):
-        return [Update(uri=uri, extra=extra, by=success, partition=one) for one in _partitions(uri, success)]
-    added = [(one["uri"], one["extra"]) for one in extra.get(ADDED, ())]
+        return [Update(uri=uri, extra=extra, by=success, partition=partition) for partition in _partitions(uri, success)]
+    added = [(entry["uri"], entry["extra"]) for entry in extra.get(ADDED, ())]
     return [Update(uri=asset, extra=own, by=success, partition=success.partition) for asset, own in added] + [
         Update(uri=uri, extra={**own, "asset": asset}, by=success, partition=success.partition) for asset, own in added
     ]
