@@ -16,19 +16,7 @@ from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.arguments import ACCEPTED, REFUSED_FOR_DAGS, REFUSED_FOR_TASKS, Arguments, near
 from paceline.authoring.asset import Asset
 from paceline.authoring.deadline import DeadlineAlert, alerts
-from paceline.authoring.fields import (
-    Field,
-    anything,
-    boolean,
-    callbacks,
-    checked,
-    duration,
-    integer,
-    limit,
-    mapping,
-    optional,
-    text,
-)
+from paceline.authoring.fields import Field, anything, boolean, callbacks, checked, limit, mapping, optional, text
 from paceline.authoring.graph import Graph, Group
 from paceline.authoring.signatures import parameters
 from paceline.authoring.task_arguments import CallbackAttribute, Callbacks
@@ -82,9 +70,9 @@ class DagArguments(TypedDict, total=False):
     jinja_environment_kwargs: Annotated[Mapping[str, Any] | None, Field(None, mapping)]
     is_paused_upon_creation: Annotated[bool | None, Field(None, optional(boolean))]
     params: Annotated[Mapping[str, Any] | None, Field(None, fields.params)]
-    dagrun_timeout: Annotated[timedelta | None, Field(None, optional(duration()))]
+    dagrun_timeout: Annotated[timedelta | None, Field(None, optional(fields.duration()))]
     fail_fast: Annotated[bool, Field(False, boolean)]
-    max_consecutive_failed_dag_runs: Annotated[int | None, Field(None, optional(integer(least=0)))]
+    max_consecutive_failed_dag_runs: Annotated[int | None, Field(None, optional(fields.integer(least=0)))]
     on_success_callback: Annotated[Callbacks, Field(None, callbacks)]
     on_failure_callback: Annotated[Callbacks, Field(None, callbacks)]
     sla_miss_callback: Annotated[Callable[..., Any] | None, Field(None, optional(Arguments.function))]
@@ -206,16 +194,6 @@ class DAG(Graph[AbstractOperator]):
         elif name not in self.params:
             raise Arguments(f"DAG {self.dag_id!r}", source.here()).refuse(f"there is no param {name!r}{near(name, self.params)}")
         return params_.DagParam(name)
-
-    @property
-    def deadline_specs(self) -> list[dict[str, Any]]:
-        """Its deadlines as data, see authoring/deadline."""
-        return [alert.to_spec() for alert in self.deadline]
-
-    @property
-    def group_specs(self) -> list[dict[str, Any]]:
-        """Its task groups as data, outer ones first."""
-        return [group.spec for group in self.task_group_dict.values()]
 
     @property
     def asset_names(self) -> dict[str, str]:

@@ -140,12 +140,6 @@ class ReadOnlyTaskInstance:
         return f"<TaskInstance {self.dag_id}.{self.task_id} {self.run_id} try {self.try_number} [{self.state}]>"
 
 
-def headline(call: Mapping[str, Any]) -> str:
-    """Return the line that the log shows before each callback."""
-    again = f", attempt {call['attempt']}" if call["attempt"] > 1 else ""
-    return f"{call['at']} {call['kind']} of {call['about']}{again}"
-
-
 def functions(dags: Mapping[str, DAG], call: Mapping[str, Any]) -> list[Function]:
     """Return the callbacks of the event in `call`, in the order of the DAG file. NotFoundError if it no longer has any."""
     dag = dags.get(call["dag_id"])

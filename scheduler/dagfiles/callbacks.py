@@ -208,7 +208,9 @@ def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
         if len(functions) > MAX_CALLBACKS:
             return Called(count=0, error=f"it has {len(functions)} callbacks; {MAX_CALLBACKS} are allowed")
         function = functions[call["index"]]
-        print(f"--- {callback_context.headline(call)}, callback {function.name}", flush=True)  # noqa: T201 - this is the log
+        again = f", attempt {call['attempt']}" if call["attempt"] > 1 else ""
+        line = f"--- {call['at']} {call['kind']} of {call['about']}{again}, callback {function.name}"
+        print(line, flush=True)  # noqa: T201 - this is the log
         function.call()
     except BaseException as error:
         traceback.print_exc()

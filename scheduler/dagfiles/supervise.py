@@ -129,7 +129,9 @@ class DagFileManager:
         self._id = self._scheduler_id()
         self._answers.extend(self._parser.collect())
         listed, removed, started = self._sync()
-        measure_iteration(listed)
+        measures.count("dag_processor_heartbeat")
+        if listed is not None:
+            measures.count("dag_processing.file_path_queue_update_count")
         recorded = self._store()
         if ask or self._ask_at == 0.0:
             started += self._start_due()
@@ -381,13 +383,6 @@ def _dag(row: DagRow, paused: bool) -> files.ParsedDag:
     return files.ParsedDag(
         dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own
     )
-
-
-def measure_iteration(listed: int | None) -> None:
-    """Count an iteration; `listed` is the number of files if the folder was listed."""
-    measures.count("dag_processor_heartbeat")
-    if listed is not None:
-        measures.count("dag_processing.file_path_queue_update_count")
 
 
 def measure_answer(answer: Answer, timeout_s: float) -> None:

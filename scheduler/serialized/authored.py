@@ -110,9 +110,9 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler, defaulted
         ),
         params=dag.params_spec,
         param_order=param_order(dag.params_spec),
-        deadlines=tuple(dag.deadline_specs),
+        deadlines=tuple(alert.to_spec() for alert in dag.deadline),
         sla_miss_callback=dag.sla_miss_callback is not None,
-        groups=tuple(dag.group_specs),
+        groups=tuple(group.spec for group in dag.task_group_dict.values()),
         defaulted_variables=defaulted_variables,
         tasks=tuple(_task(dag.task_dict[name], weight[name], scopes[name], core) for name in _topological(dag)),
     )

@@ -25,14 +25,13 @@ def test_ids_contain_the_groups_and_the_dag_lists_them() -> None:
 
     assert dag.task_ids == ["outer.a", "outer.inner.b", "c", "a"]
     assert [task.parent_group_id for task in dag.tasks] == ["outer", "outer.inner", "outer.bare", None]
-    assert dag.group_specs == [
+    data = from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler())
+    assert {one.task_id: one.group for one in data.tasks}["outer.inner.b"] == "outer.inner"
+    assert data.groups == (
         {"group_id": "outer", "parent": None, "tooltip": "all of it"},
         {"group_id": "outer.inner", "parent": "outer", "tooltip": ""},
         {"group_id": "outer.bare", "parent": "outer", "tooltip": ""},
-    ]
-    data = from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler())
-    assert {one.task_id: one.group for one in data.tasks}["outer.inner.b"] == "outer.inner"
-    assert data.groups == tuple(dag.group_specs)
+    )
 
 
 def test_edges_of_a_group_are_those_of_its_first_and_last_tasks() -> None:
@@ -139,7 +138,7 @@ def test_a_decorated_function_makes_a_group_and_gives_its_result_or_the_group() 
         "silent.a>end",
         "third.add>third.add__1",
     }
-    assert {spec["group_id"]: spec["tooltip"] for spec in dag.group_specs} == {
+    assert {spec["group_id"]: spec["tooltip"] for spec in (group.spec for group in dag.task_group_dict.values())} == {
         "twice": "Adds twice.",
         "twice__1": "Adds twice.",
         "silent": "says nothing",
