@@ -3,6 +3,7 @@
 The import is pure Python; PySpark is needed only where the checks run, in a PySpark task.
 """
 
-from paceline.quality.suite import ExpectationError, Report, Result, Suite, check, expect
+from paceline.quality.report import ExpectationError, Report, Result
+from paceline.quality.suite import Suite, check, expect
 
 __all__ = ["ExpectationError", "Report", "Result", "Suite", "check", "expect"]

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from paceline.quality.suite import Check
+from paceline.quality.report import Check
 
 #: Sample rows per check, and the maximum length in characters of one as JSON.
 SAMPLE_ROWS = 5

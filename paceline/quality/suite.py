@@ -1,137 +1,18 @@
-"""Suites of checks of a DataFrame: how they are defined and run, and the report as text, in the log, and as an XCom."""
+"""Suites of checks of a DataFrame: how they are defined and run."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from paceline.authoring import running
-from paceline.exceptions import FailTask, XComError
+from paceline.quality import report
+from paceline.quality.report import Check, Report, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One check of a DataFrame. It passes if at most `tolerate` rows break its promise."""
-
-    promise: str
-    kind: Literal["columns", "rows", "row", "unique", "foreign_key"]
-    #: The columns that it needs.
-    needs: tuple[str, ...] = ()
-    tolerate: int = 0
-    warn: bool = False
-    #: kind "columns": types by name, and whether there may be others.
-    types: Mapping[str, str | None] = field(default_factory=dict)
-    exact: bool = False
-    #: kind "rows": bounds; kind "row": the condition of a row that breaks it; kind "foreign_key": the other DataFrame.
-    least: int | None = None
-    most: int | None = None
-    broken_if: Any = None
-    target: Any = None
-    target_columns: tuple[str, ...] = ()
-
-
-#: Not below paceline, whose records a worker writes to its own log.
-log = logging.getLogger(__name__)
-
-#: The key of the XCom with the results of all checks of a try.
-KEY = "expectations"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The result of one check.
-
-    `frame` is the name of the DataFrame, and `promise` what was checked, in words. `status` is passed, warned or failed;
-    `failing` is the number of rows that break the check, of which `tolerated` are allowed, and `sample` has some of these rows as
-    dicts (as text if they are long). `note` is a remark on the check.
-    """
-
-    frame: str
-    promise: str
-    status: Literal["passed", "warned", "failed"]
-    failing: int = 0
-    tolerated: int = 0
-    note: str = ""
-    sample: tuple[Any, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as it is stored in the XCom."""
-        names = ("frame", "promise", "status", "failing", "tolerated", "note")
-        return {name: getattr(self, name) for name in names} | {"sample": list(self.sample)}
-
-    def __str__(self) -> str:
-        where = f"{self.frame}: " if self.frame else ""
-        if self.note:
-            return f"{where}{self.promise} - but {self.note}"
-        allowed = f", {self.tolerated:,} tolerated" if self.tolerated else ""
-        broken = f"broken by {self.failing:,} row{'s' * (self.failing != 1)}{allowed}"
-        return f"{where}{self.promise} - {broken}" if self.failing else f"{where}{self.promise}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The results of all checks."""
-
-    results: tuple[Result, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed; warnings do not count."""
-        return not self.failed
-
-    @property
-    def failed(self) -> tuple[Result, ...]:
-        """The checks that failed."""
-        return tuple(result for result in self.results if result.status == "failed")
-
-    def __str__(self) -> str:
-        """The checks that did not pass, with sample rows."""
-        broken = [result for result in self.results if result.status != "passed"]
-        return "\n".join(f"  {result}" + "".join(f"\n    {row}" for row in result.sample) for result in broken)
-
-
-class ExpectationError(FailTask):
-    """The data does not pass its checks. `report` has the results of all of them."""
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        count = len(report.failed)
-        super().__init__(f"{count} of {len(report.results)} checks failed:\n{Report(report.failed)}")
-
-
-def finish(report: Report, *, fail: bool) -> Report:
-    """Store the report as an XCom of the running task, and log the checks that did not pass; ExpectationError if one failed."""
-    try:
-        values: Mapping[str, Any] | None = running.get_current_context()
-    except Exception:  # no running task: a test, or a notebook
-        values = None
-    if values is not None:
-        _keep(report, values["ti"])
-    logged = {"warned"} if fail else {"warned", "failed"}
-    others = Report(tuple(result for result in report.results if result.status in logged))
-    if others.results:
-        log.warning("Checks that did not pass:\n%s", others)
-    if fail and report.failed:
-        raise ExpectationError(report)
-    return report
-
-
-def _keep(report: Report, ti: Any) -> None:
-    """Append to the results of earlier checks of this try; without sample rows if they are too large for an XCom."""
-    earlier = ti.xcom_pull(key=KEY, default=[])
-    results = [result.to_json() for result in report.results]
-    try:
-        ti.xcom_push(KEY, [*earlier, *results])
-    except XComError:
-        ti.xcom_push(KEY, [*earlier, *(result | {"sample": []} for result in results)])
-
 
 #: Other names of Spark types, with the name in `df.dtypes`.
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
@@ -278,7 +159,7 @@ def check(*suites: Suite, fail: bool = True) -> Report:
     broken = [each for each in open_checks if results[each[:2]].status != "passed" and results[each[:2]].failing]
     for key, sample in (query.sample(broken) if broken else {}).items():
         results[key] = replace(results[key], sample=tuple(sample))
-    return finish(Report(tuple(results.values())), fail=fail)
+    return report.finish(Report(tuple(results.values())), fail=fail)
 
 
 def _known(suite: Suite) -> dict[int, Result]:

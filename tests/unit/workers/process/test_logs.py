@@ -205,7 +205,7 @@ from workers.process import logs
 logs.to_stderr("text")
 log = logs.TryLog()
 log.open(sys.argv[1], "header")
-for name in ("operators.hitl", "sensors.base", "quality.suite", "authoring.retry_policy"):
+for name in ("operators.hitl", "sensors.base", "quality.report", "authoring.retry_policy"):
     importlib.import_module(f"paceline.{name}").log.warning(name)
 log.close()
 """
@@ -216,7 +216,7 @@ def test_records_of_operators_are_in_the_log_of_the_try_and_not_in_that_of_the_w
     done = subprocess.run([sys.executable, "-P", "-c", OF_OPERATORS, path], capture_output=True, text=True, check=True)
 
     modules = [line.rpartition(" ")[2] for line in path.read_text().splitlines()]
-    assert modules == ["header", "operators.hitl", "sensors.base", "quality.suite", "authoring.retry_policy"]
+    assert modules == ["header", "operators.hitl", "sensors.base", "quality.report", "authoring.retry_policy"]
     assert done.stderr == ""
 
 
