@@ -1,5 +1,6 @@
 """The pure part of fast-follow: which tasks a result settles, the successor, and the wakeups."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,178 +27,145 @@ def claim(plan: SerializedDag, task_id: str, pool_slots: int = 1, map_index: int
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rule", "ending", "settled"),
-    [
-        ("all_success", S.SUCCESS, None),
-        ("all_success", S.FAILED, S.UPSTREAM_FAILED),
-        ("all_success", S.SKIPPED, S.SKIPPED),
-        ("one_success", S.SUCCESS, S.SCHEDULED),
-        ("one_failed", S.FAILED, S.SCHEDULED),
-        ("all_done", S.FAILED, None),
-        ("always", S.SUCCESS, S.SCHEDULED),
-    ],
-)
-def test_one_result_settles_a_join_only_if_nothing_else_can_change_it(rule: str, ending: S, settled: S | None) -> None:
-    plan = dag("d", {"a": [], "b": [], "join": ["a", "b"]}, rules={"join": rule})
+def plan(edges: str, *, rules: dict[str, str] | None = None, **options: dict[str, Any]) -> SerializedDag:
+    """A DAG from "a  b<a  c<ab": each task with its upstream tasks. Options of a task are given by its name."""
+    return dag("d", {one[0]: list(one[2:]) for one in edges.split()}, rules=rules, options=options)
 
-    below = plan_of(plan, claim(plan, "a"), ending)
 
-    assert [one.state for one in below.settled] == ([settled] if settled else [])
-    assert below.joins == ([] if settled else [plan.number["join"]])
+MAPPED_OVER_A = {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}
+BRANCH = plan("a b<a c<a e<c", a={"branches": True})
+
+
+def join(rule: str) -> SerializedDag:
+    return plan("a b j<ab", rules={"j": rule})
 
 
 @pytest.mark.parametrize(
-    ("moved", "left"),
+    ("plan", "ending", "skipped", "settled", "joins", "left"),
     [
-        ([], ["first", "second"]),
-        (["b"], ["second"]),
-        (["c"], []),
-        (["first"], ["second"]),
-        (["first", "second"], []),
-        (["e"], ["first", "second"]),
+        # A join is settled only if no other result can change it.
+        (join("all_success"), S.SUCCESS, (), {}, "j", ""),
+        (join("all_success"), S.FAILED, (), {"j": S.UPSTREAM_FAILED}, "", ""),
+        (join("all_success"), S.SKIPPED, (), {"j": S.SKIPPED}, "", ""),
+        (join("one_success"), S.SUCCESS, (), {"j": S.SCHEDULED}, "", ""),
+        (join("one_failed"), S.FAILED, (), {"j": S.SCHEDULED}, "", ""),
+        (join("all_done"), S.FAILED, (), {}, "j", ""),
+        (join("always"), S.SUCCESS, (), {"j": S.SCHEDULED}, "", ""),
+        # A single upstream task settles its downstream tasks.
+        (plan("a b<a c<a", rules={"c": "all_failed"}), S.SUCCESS, (), {"b": S.SCHEDULED, "c": S.SKIPPED}, "", ""),
+        # The skips of a branch are settled at any depth.
+        (BRANCH, S.SUCCESS, ("c", "e"), {"b": S.SCHEDULED, "c": S.SKIPPED, "e": S.SKIPPED}, "", ""),
+        # A task that needs more than its upstream states is left to the scheduler.
+        (plan("a b<a", b={"depends_on_past": True}), S.SUCCESS, (), {}, "", "b"),
+        (plan("a b<a", b={"is_teardown": True}), S.SUCCESS, (), {}, "", "b"),
+        (plan("a b<a", b={"setups": ("further up",)}), S.SUCCESS, (), {}, "", "b"),
+        (plan("a b<a", b={"expand": MAPPED_OVER_A}), S.SUCCESS, (), {}, "", "b"),
     ],
 )
-def test_a_report_examines_joins_that_no_later_report_can_decide(moved: list[str], left: list[str]) -> None:
-    plan = dag("d", {"a": [], "b": [], "c": [], "e": [], "first": ["a", "b", "c"], "second": ["a", "c"]})
+def test_what_the_end_of_a_settles(
+    plan: SerializedDag, ending: S, skipped: Sequence[str], settled: dict[str, S], joins: str, left: str
+) -> None:
+    below = plan_of(plan, claim(plan, "a"), ending, skipped)
 
-    found = undecided(plan, plan_of(plan, claim(plan, "a"), S.SUCCESS), [plan.number[task_id] for task_id in moved])
-
-    assert found == [plan.number[task_id] for task_id in left]
-
-
-def test_a_single_upstream_task_settles_its_downstream_tasks() -> None:
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]}, rules={"c": "all_failed"})
-
-    below = plan_of(plan, claim(plan, "a"), S.SUCCESS)
-
-    assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED}
-    assert below.joins == below.left == []
+    assert {plan.tasks[one.task_no].task_id: one.state for one in below.settled} == settled
+    assert [[plan.tasks[no].task_id for no in numbers] for numbers in (below.joins, below.left)] == [list(joins), list(left)]
 
 
-def test_skips_of_a_branch_are_settled_at_any_depth() -> None:
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["a"], "e": ["c"]}, options={"a": {"branches": True}})
-
-    below = plan_of(plan, claim(plan, "a"), S.SUCCESS, ("c", "e"))
-
-    assert by_task(plan, below.settled) == {"b": S.SCHEDULED, "c": S.SKIPPED, "e": S.SKIPPED}
-    assert plan.below_branch == {plan.number[name] for name in "bce"}
+def test_the_tasks_below_a_branch_are_known() -> None:
+    assert BRANCH.below_branch == {BRANCH.number[name] for name in "bce"}
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"depends_on_past": True},
-        {"is_teardown": True},
-        {"setups": ("further up",)},
-        {"expand": {"kind": "product", "inputs": [{"task": "a", "key": "return_value"}]}},
-    ],
-)
-def test_a_task_that_needs_more_than_its_upstream_states_is_left_to_the_scheduler(option: dict[str, Any]) -> None:
-    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": option})
+def test_a_decision_after_a_failure_names_the_failed_task() -> None:
+    chain = plan("a b<a")
 
-    below = plan_of(plan, claim(plan, "a"), S.SUCCESS)
-
-    assert (below.settled, below.joins, below.left) == ([], [], [plan.number["b"]])
+    assert [one.reason for one in plan_of(chain, claim(chain, "a"), S.FAILED).settled] == ["1 upstream task failed: a"]
 
 
 def test_instances_of_a_mapped_group_follow_those_of_their_own_index() -> None:
-    spec = {"kind": "product", "inputs": [{"literal": 3}]}
-    group = {"expand": spec, "mapped_group": "g"}
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["a", "b"], "d": ["b"]}, options=dict.fromkeys("abc", group))
+    group = {"expand": {"kind": "product", "inputs": [{"literal": 3}]}, "mapped_group": "g"}
+    mapped = plan("a b<a c<ab d<b", a=group, b=group, c=group)
 
-    below = plan_of(plan, claim(plan, "b", map_index=2), S.SUCCESS)
+    below = plan_of(mapped, claim(mapped, "b", map_index=2), S.SUCCESS)
 
-    assert below.peer_joins == [plan.number["c"]]  # its other upstream task counts with index 2 only
-    assert below.joins == [plan.number["d"]]  # outside of the group every instance counts
-    below = plan_of(plan, claim(plan, "a", map_index=2), S.SUCCESS)
-    assert [(one.task_no, one.map_index) for one in below.settled] == [(plan.number["b"], 2)]
-
-
-def test_the_successor_is_the_best_ranked_task_that_fits() -> None:
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["a"]})
-    ready = [Decision(plan.number[name], S.SCHEDULED, "") for name in ("b", "c")]
-
-    assert choose_successor(plan, claim(plan, "a"), ready) == 0
-    assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SKIPPED, "")]) is None
+    assert below.peer_joins == [mapped.number["c"]]  # its other upstream task counts with index 2 only
+    assert below.joins == [mapped.number["d"]]  # outside of the group every instance counts
+    below = plan_of(mapped, claim(mapped, "a", map_index=2), S.SUCCESS)
+    assert [(one.task_no, one.map_index) for one in below.settled] == [(mapped.number["b"], 2)]
 
 
-def test_a_successor_needs_enough_slots() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]}, task={"pool_slots": 3})
-    ready = [Decision(1, S.SCHEDULED, "")]
+@pytest.mark.parametrize(
+    ("moved", "left"), [("", "fs"), ("b", "s"), ("c", ""), ("f", "s"), ("fs", ""), ("e", "fs")]
+)  # fmt: skip
+def test_a_report_examines_joins_that_no_later_report_can_decide(moved: str, left: str) -> None:
+    two_joins = plan("a b c e f<abc s<ac")
+    below = plan_of(two_joins, claim(two_joins, "a"), S.SUCCESS)
 
-    assert choose_successor(plan, claim(plan, "a", pool_slots=2), ready) is None
-    assert choose_successor(plan, claim(plan, "a", pool_slots=3), ready) == 0
+    found = undecided(two_joins, below, [two_joins.number[name] for name in moved])
+
+    assert found == [two_joins.number[name] for name in left]
 
 
-def test_a_task_with_a_limit_of_its_own_is_no_successor() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"max_active_tis_per_dag": 1}})
+@pytest.mark.parametrize(
+    ("options", "slots", "states", "chosen"),
+    [
+        ({}, 1, [S.SCHEDULED, S.SCHEDULED], 0),  # the best in rank
+        ({}, 1, [S.SKIPPED], None),
+        ({"pool_slots": 3}, 2, [S.SCHEDULED], None),
+        ({"pool_slots": 3}, 3, [S.SCHEDULED], 0),
+        ({"max_active_tis_per_dag": 1}, 1, [S.SCHEDULED], None),
+    ],
+)
+def test_the_successor_is_the_best_task_that_fits_and_has_no_limit_of_its_own(
+    options: dict[str, Any], slots: int, states: list[S], chosen: int | None
+) -> None:
+    two = plan("a b<a c<a", b=options)
+    ready = [Decision(no, state, "") for no, state in enumerate(states, 1)]
 
-    assert choose_successor(plan, claim(plan, "a"), [Decision(1, S.SCHEDULED, "")]) is None
+    assert choose_successor(two, claim(two, "a", pool_slots=slots), ready) == chosen
 
 
 def moved(task_id: str, state: S, *, queue: str = "default", pool: str = "default_pool", slots: int = 1) -> Moved:
     return Moved(9, task_id, -1, queue, 1, "x" if state is S.QUEUED else None, state, pool, slots)
 
 
+CHAIN = plan("a b<a c<b")
+OF_PAST = plan("a b<a", b={"depends_on_past": True})
+NOTICED = plan("a", a={"notify": ("on_failure", "asset"), "outlets": ("s3://x",)})
+QUEUED_B, WAITING = moved("b", S.QUEUED), moved("w", S.QUEUED)
+NOTHING = Reported(False, True, ())
+
+
 @pytest.mark.parametrize(
-    ("reported", "expected"),
+    ("plan", "slots", "reported", "expected"),
     [
-        (Reported(False, True, (moved("b", S.QUEUED),)), []),
-        (Reported(True, True, (moved("b", S.QUEUED),)), []),
-        (Reported(True, True, ()), ["queue"]),
-        (Reported(False, True, (moved("b", S.SCHEDULED),)), ["queue"]),
-        (Reported(False, True, (moved("b", S.SKIPPED),)), ["run:7"]),
-        (Reported(False, True, (moved("c", S.SKIPPED),)), []),
-        (Reported(False, False, ()), ["run:7"]),
-        (Reported(True, True, (), moved("w", S.QUEUED)), []),
-        (Reported(True, True, (moved("b", S.SCHEDULED),), moved("w", S.QUEUED)), []),
-        (Reported(True, True, (moved("b", S.SCHEDULED, queue="gpu"),), moved("w", S.QUEUED)), ["queue"]),
-        (Reported(True, True, (moved("b", S.SCHEDULED, pool="other"),), moved("w", S.QUEUED)), ["queue"]),
+        (CHAIN, 1, Reported(False, True, (QUEUED_B,)), []),
+        (CHAIN, 1, Reported(True, True, (QUEUED_B,)), []),
+        (CHAIN, 1, Reported(True, True, ()), ["queue"]),
+        (CHAIN, 1, Reported(False, True, (moved("b", S.SCHEDULED),)), ["queue"]),
+        (CHAIN, 1, Reported(False, True, (moved("b", S.SKIPPED),)), ["run:7"]),
+        (CHAIN, 1, Reported(False, True, (moved("c", S.SKIPPED),)), []),
+        (CHAIN, 1, Reported(False, False, ()), ["run:7"]),
+        (CHAIN, 1, Reported(True, True, (), WAITING), []),
+        (CHAIN, 1, Reported(True, True, (moved("b", S.SCHEDULED),), WAITING), []),
+        (CHAIN, 1, Reported(True, True, (moved("b", S.SCHEDULED, queue="gpu"),), WAITING), ["queue"]),
+        (CHAIN, 1, Reported(True, True, (moved("b", S.SCHEDULED, pool="other"),), WAITING), ["queue"]),
+        # Slots that no task got.
+        (CHAIN, 2, Reported(True, True, (QUEUED_B,)), ["queue"]),
+        (CHAIN, 2, Reported(True, True, (), WAITING), ["queue"]),
+        (CHAIN, 2, Reported(True, True, (), moved("w", S.QUEUED, slots=2)), []),
+        (CHAIN, 2, Reported(False, True, (QUEUED_B,)), []),
+        # A notice and an updated asset.
+        (NOTICED, 1, NOTHING, ["notify", "plan"]),
+        # Tasks behind a limit of this task's own.
+        (plan("a", a={"max_active_tis_per_dag": 1}), 1, NOTHING, ["queue"]),
+        (plan("a", a={"max_active_tis_per_dagrun": 1}), 1, NOTHING, ["queue"]),
     ],
 )
-def test_wakeups_name_the_services_and_runs_that_have_something_to_do(reported: Reported, expected: list[str]) -> None:
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["b"]})
-
-    assert wakeup_tokens(claim(plan, "a"), plan, reported, needs_scheduler=False) == expected
-
-
-def test_slots_that_no_task_got_wake_a_scheduler() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]})
-    big = claim(plan, "a", pool_slots=2)
-
-    assert wakeup_tokens(big, plan, Reported(True, True, (moved("b", S.QUEUED),)), needs_scheduler=False) == ["queue"]
-    assert wakeup_tokens(big, plan, Reported(True, True, (), moved("w", S.QUEUED)), needs_scheduler=False) == ["queue"]
-    assert wakeup_tokens(big, plan, Reported(True, True, (), moved("w", S.QUEUED, slots=2)), needs_scheduler=False) == []
-    assert wakeup_tokens(big, plan, Reported(False, True, (moved("b", S.QUEUED),)), needs_scheduler=False) == []
+def test_wakeups_name_the_services_and_runs_that_have_something_to_do(
+    plan: SerializedDag, slots: int, reported: Reported, expected: list[str]
+) -> None:
+    assert wakeup_tokens(claim(plan, "a", pool_slots=slots), plan, reported, needs_scheduler=False) == expected
 
 
 def test_work_left_to_the_scheduler_and_the_next_run_wake_a_scheduler() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]}, options={"b": {"depends_on_past": True}})
-
-    assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=True) == ["run:7", "next:7"]
-
-
-def test_a_notice_and_an_updated_asset_wake_a_scheduler() -> None:
-    plan = dag("d", {"a": []}, options={"a": {"notify": ("on_failure", "asset"), "outlets": ("s3://x",)}})
-
-    assert wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=False) == ["notify", "plan"]
-
-
-def by_task(plan: SerializedDag, decisions: list[Decision]) -> dict[str, S]:
-    return {plan.tasks[decision.task_no].task_id: decision.state for decision in decisions}
-
-
-def test_a_decision_after_a_failure_names_the_failed_task() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]})
-
-    (settled,) = plan_of(plan, claim(plan, "a"), S.FAILED).settled
-
-    assert settled.reason == "1 upstream task failed: a"
-
-
-@pytest.mark.parametrize("limit", ["max_active_tis_per_dag", "max_active_tis_per_dagrun"])
-def test_the_end_of_a_task_with_a_limit_wakes_the_queue_service_for_those_behind_it(limit: str) -> None:
-    plan = dag("d", {"a": []}, options={"a": {limit: 1}})
-
-    assert "queue" in wakeup_tokens(claim(plan, "a"), plan, Reported(False, True, ()), needs_scheduler=False)
+    assert wakeup_tokens(claim(OF_PAST, "a"), OF_PAST, NOTHING, needs_scheduler=True) == ["run:7", "next:7"]

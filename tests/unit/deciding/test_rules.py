@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from paceline.authoring.task_arguments import TriggerRule
-from paceline.states import FINISHED, UNFINISHED
+from paceline.states import FINISHED
 from paceline.states import TaskState as S
 from scheduler.deciding.rules import Upstream, decide
 
@@ -116,15 +116,6 @@ def test_counting_only_those_that_ended_is_the_same(rule: str) -> None:
         assert decide(rule, Upstream.of(ended, total=len(states))).state == expected(rule, states), states
 
 
-@pytest.mark.parametrize("state", sorted(UNFINISHED))
-def test_every_unfinished_state_is_waited_for_alike(state: S) -> None:
-    for rule in RULES:
-        for others in itertools.combinations_with_replacement(sorted(FINISHED), LARGEST - 1):
-            waiting = decide(rule, Upstream.of((*others, state))).state
-
-            assert waiting == decide(rule, Upstream.of((*others, S.RUNNING))).state, (rule, others)
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_never_changes_when_more_upstream_tasks_end(rule: str) -> None:
     """A worker may decide from its own result alone."""
@@ -146,13 +137,6 @@ MAY_STILL_DIFFER = {"all_success"}
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_has_its_reason(rule: str) -> None:
     assert len(decide(rule, Upstream(total=2, success=1)).reason) > 5
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_removed_upstream_task_does_not_count_beside_others(rule: str) -> None:
-    for states in multisets(frozenset(S) - {S.REMOVED}):
-        if states:
-            assert decide(rule, Upstream.of((*states, S.REMOVED))).state == decide(rule, Upstream.of(states)).state, states
 
 
 @pytest.mark.parametrize("rule", RULES)

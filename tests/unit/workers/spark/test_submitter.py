@@ -28,13 +28,15 @@ Submit = Callable[..., None]
 
 
 class Cluster(protocol.Cluster):
-    """Takes applications by their tags. `answers` come back for submissions, `late` are listed only after so many looks."""
+    """Takes applications by their tags, and has those of `there`. `answers` come back for submissions, and applications are listed
+    only after `late` looks.
+    """
 
     uploads_files = False
 
-    def __init__(self, *answers: Any, late: int = 0) -> None:
+    def __init__(self, *answers: Any, late: int = 0, there: str | None = None) -> None:
         self.answers, self.late = list(answers), late
-        self.submitted: list[str] = []
+        self.submitted = [there] if there else []
         self.killed: list[str] = []
         self.while_submitting: Callable[[], None] = lambda: None
 
@@ -145,89 +147,49 @@ def submit() -> Iterator[Submit]:
         yield run
 
 
-LOST = ClusterUnreachableError("the answer was cut off")
-
-
-@pytest.mark.parametrize("late", [0, 5])
-def test_an_application_whose_response_was_lost_is_found_and_followed(submit: Submit, late: int) -> None:
-    cluster, jobs = Cluster(LOST, late=late), Jobs()
-
-    submit(cluster, jobs)
-
-    assert cluster.submitted == [TAG]
-    assert jobs.ends == {TAG: "finished"}
-
-
-def test_one_that_is_not_found_fails_its_try_retryably_and_its_row_stays_open(submit: Submit) -> None:
-    jobs = Jobs()
-
-    with pytest.raises(StatusUnknownError, match=r"gave no answer .* It may still appear"):
-        submit(Cluster(LOST, late=1_000_000), jobs, patience_s=SHORT_S)
-
-    assert jobs.ends == {}
-
-
-def test_a_submission_without_an_id_does_not_count_as_failed_either(submit: Submit) -> None:
-    jobs = Jobs()
-
-    with pytest.raises(StatusUnknownError, match="gave no application ID"):
-        submit(Cluster("nothing"), jobs, patience_s=SHORT_S)
-
-    assert jobs.ends == {}
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_spark_submit_that_failed_may_have_submitted_its_application(submit: Submit, listed: bool) -> None:
-    cluster, jobs = Cluster(ApplicationError("spark-submit ended with exit code 1"), late=0 if listed else 1_000_000), Jobs()
-
-    if listed:
-        submit(cluster, jobs)
-    else:
-        with pytest.raises(ApplicationError):
-            submit(cluster, jobs)
-
-    assert jobs.ends == ({TAG: "finished"} if listed else {})
+LOST, FAILED = ClusterUnreachableError("the answer was cut off"), ApplicationError("spark-submit ended with exit code 1")
+REFUSED, DECLINED = ClusterUnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")
+NEVER = 1_000_000
 
 
 @pytest.mark.parametrize(
-    "answer", [ClusterUnreachableError("connection refused", refused=True), FailTask("The Spark master accepted no driver")]
-)
-def test_an_application_that_the_cluster_certainly_did_not_accept_is_closed(submit: Submit, answer: Exception) -> None:
-    jobs = Jobs()
+    ("cluster", "earlier", "patience_s", "error", "submitted", "killed", "ends"),
+    [
+        # The answer was lost: the application is found by its tag and followed. While it may still appear, its row stays open.
+        (Cluster(LOST), [], LONG_S, None, [TAG], [], {TAG: "finished"}),
+        (Cluster(LOST, late=5), [], LONG_S, None, [TAG], [], {TAG: "finished"}),
+        (Cluster(LOST, late=NEVER), [], SHORT_S, (StatusUnknownError, "no answer .* It may still appear"), [TAG], [], {}),
+        (Cluster("nothing"), [], SHORT_S, (StatusUnknownError, "gave no application ID"), [], [], {}),
+        # A spark-submit that failed may have submitted its application.
+        (Cluster(FAILED), [], LONG_S, None, [TAG], [], {TAG: "finished"}),
+        (Cluster(FAILED, late=NEVER), [], LONG_S, (ApplicationError, "exit code 1"), [TAG], [], {}),
+        # The cluster certainly did not accept it.
+        (Cluster(REFUSED), [], LONG_S, (ApplicationError, "connection refused"), [], [], {TAG: "failed"}),
+        (Cluster(DECLINED), [], LONG_S, (FailTask, "accepted no driver"), [], [], {TAG: "failed"}),
+        # A retry continues with an application that appears late; after a clear it is ended before another is submitted; and one
+        # that does not come is ruled out.
+        (Cluster(late=5, there="earlier"), [left("earlier")], LONG_S, None, ["earlier"], [], {"earlier": "finished"}),
+        (Cluster(late=1, there="earlier"), [left("earlier", max_tries=0)], LONG_S, None, ["earlier", TAG], ["earlier"],
+         {"earlier": "killed", TAG: "finished"}),
+        (Cluster(), [left("earlier")], SHORT_S, None, [TAG], [], {"earlier": "killed", TAG: "finished"}),
+    ],
+)  # fmt: skip
+def test_applications_of_this_and_of_earlier_tries(
+    submit: Submit,
+    cluster: Cluster,
+    earlier: list[ExternalJob],
+    patience_s: float,
+    error: Any,
+    submitted: Any,
+    killed: Any,
+    ends: Any,
+) -> None:
+    jobs = Jobs(*earlier)
 
-    with pytest.raises((ApplicationError, FailTask)):
-        submit(Cluster(answer), jobs)
+    with nullcontext() if error is None else pytest.raises(error[0], match=error[1]):
+        submit(cluster, jobs, patience_s=patience_s)
 
-    assert jobs.ends == {TAG: "failed"}
-
-
-def test_a_retry_continues_with_an_application_that_appears_late(submit: Submit) -> None:
-    cluster, jobs = Cluster(late=5), Jobs(left("earlier"))
-    cluster.submitted.append("earlier")
-
-    submit(cluster, jobs)
-
-    assert cluster.submitted == ["earlier"]
-    assert jobs.ends == {"earlier": "finished"}
-
-
-def test_after_a_clear_one_that_comes_late_is_ended_before_another_is_submitted(submit: Submit) -> None:
-    cluster, jobs = Cluster(late=1), Jobs(left("earlier", max_tries=0))
-    cluster.submitted.append("earlier")
-
-    submit(cluster, jobs)
-
-    assert cluster.killed == ["earlier"]
-    assert jobs.ends == {"earlier": "killed", TAG: "finished"}
-
-
-def test_one_that_does_not_come_is_ruled_out_and_another_submitted(submit: Submit) -> None:
-    cluster, jobs = Cluster(), Jobs(left("earlier"))
-
-    submit(cluster, jobs, patience_s=SHORT_S)
-
-    assert cluster.submitted == [TAG]
-    assert jobs.ends == {"earlier": "killed", TAG: "finished"}
+    assert (cluster.submitted, cluster.killed, jobs.ends) == (submitted, killed, ends)
 
 
 def test_a_try_that_is_no_longer_the_current_one_submits_nothing(submit: Submit) -> None:

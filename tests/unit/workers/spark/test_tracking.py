@@ -19,6 +19,7 @@ QUICK = Spark(status_interval=0.001, status_patience=0.5, kill_timeout=1, not_fo
 PATIENT = Spark(status_interval=0.001, status_patience=60, kill_timeout=9, not_found_patience=60)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DRIVER = Ids("driver-1")
+AWAY = ClusterUnreachableError("the master does not answer")
 
 
 class Cluster:
@@ -94,15 +95,26 @@ def followed(
     return Followed(cluster, job, jobs or Jobs(), settings, say=lambda _: None)  # type: ignore[arg-type]
 
 
-def test_an_unknown_status_and_no_response_are_queried_again() -> None:
-    answers = [Phase.RUNNING, Phase.UNKNOWN, ClusterUnreachableError("away"), Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED]
+@pytest.mark.parametrize(
+    ("answers", "settings", "noted"),
+    [
+        # An unknown status and no response are queried again.
+        ([Phase.RUNNING, Phase.UNKNOWN, AWAY, Phase.UNKNOWN, Phase.RUNNING, Phase.FINISHED], PATIENT, ["running", "finished"]),
+        # One that the cluster does not find for a while has failed.
+        ([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED], PATIENT, ["running", "finished"]),
+        ([Phase.RUNNING, Phase.NOT_FOUND], QUICK, ["running", "failed: said, for 0.7 s"]),
+    ],
+)
+def test_an_application_is_followed_to_its_end(answers: list[Any], settings: Spark, noted: list[str]) -> None:
     jobs = Jobs()
 
-    assert followed(Cluster(answers), jobs, settings=PATIENT).to_the_end().phase is Phase.FINISHED
-    assert [one.phase for one in jobs.noted] == [Phase.RUNNING, Phase.FINISHED]
+    end = followed(Cluster(answers), jobs, settings=settings).to_the_end()
+
+    assert [one.phase.value if one.phase is not Phase.FAILED else f"failed: {one.detail}" for one in jobs.noted] == noted
+    assert end.phase is jobs.noted[-1].phase
 
 
-@pytest.mark.parametrize("answer", [Phase.UNKNOWN, ClusterUnreachableError("the master does not answer")])
+@pytest.mark.parametrize("answer", [Phase.UNKNOWN, AWAY])
 def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> None:
     jobs = Jobs()
 
@@ -112,22 +124,34 @@ def test_patience_has_a_bound_that_is_named_and_ends_nothing(answer: Any) -> Non
     assert jobs.noted == []
 
 
-def test_an_application_without_a_stored_id_is_found_by_its_tag() -> None:
-    lost, none = followed(Cluster(), driver=None), followed(Cluster(found=None), driver=None)
-
+@pytest.mark.parametrize("found", [DRIVER, [None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])
+def test_an_application_without_a_stored_id_is_found_by_its_tag_also_if_it_is_listed_later(found: Any) -> None:
+    lost = followed(Cluster(found=found), driver=None, settings=PATIENT)
     lost.ids = Ids(ui_url="http://h:4040")  # which no cluster can find
 
     assert (lost.look_up(), lost.ids.driver_id) == (True, "driver-1")
-    assert none.look_up() is False
 
 
-def test_an_application_is_killed_until_it_is_gone() -> None:
-    cluster, jobs = Cluster(), Jobs()
+@pytest.mark.parametrize(
+    ("found", "mine", "options", "killed", "noted"),
+    [
+        (DRIVER, True, {}, [DRIVER], [Phase.KILLED]),
+        # Another try has taken it over.
+        (DRIVER, False, {}, [], []),
+        # A driver in client mode died with its worker, so one look is enough.
+        ([None, DRIVER], True, {"driver": None, "deploy_mode": "client"}, [], [Phase.KILLED]),
+        # It shows up while it is being ended.
+        ([None, None, DRIVER], True, {"driver": None, "settings": PATIENT}, [DRIVER], [Phase.KILLED]),
+    ],
+)
+def test_an_application_is_killed_until_it_is_gone(
+    found: Any, mine: bool, options: dict[str, Any], killed: list[Ids], noted: list[Phase]
+) -> None:
+    cluster, jobs = Cluster(found=found), Jobs(mine=mine)
 
-    followed(cluster, jobs).end()
+    followed(cluster, jobs, **options).end()
 
-    assert cluster.killed == [DRIVER]
-    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
+    assert (cluster.killed, [one.phase for one in jobs.noted]) == (killed, noted)
 
 
 def test_an_application_that_keeps_running_is_named_in_the_reason_of_the_task_and_its_row_stays_open() -> None:
@@ -142,57 +166,12 @@ def test_an_application_that_keeps_running_is_named_in_the_reason_of_the_task_an
     assert jobs.noted == []
 
 
-def test_an_application_that_another_try_has_taken_over_is_left_alone() -> None:
-    cluster = Cluster()
-
-    followed(cluster, Jobs(mine=False)).end()
-
-    assert cluster.killed == []
-
-
-AWAY = ClusterUnreachableError("the master does not answer")
-
-
-@pytest.mark.parametrize("found", [[None, None, DRIVER], [AWAY, None, AWAY, None, DRIVER]])
-def test_an_application_that_is_not_listed_yet_is_looked_for_again(found: Any) -> None:
-    lost = followed(Cluster(found=found), driver=None, settings=PATIENT)
-
-    assert (lost.look_up(), lost.ids) == (True, DRIVER)
-
-
 def test_one_that_is_never_listed_is_absent_only_after_not_found_patience() -> None:
     started = time.monotonic()
 
     assert followed(Cluster(found=None), driver=None).look_up() is False
 
     assert time.monotonic() - started >= QUICK.not_found_patience
-
-
-def test_a_driver_in_client_mode_died_with_its_worker_so_one_look_is_enough() -> None:
-    cluster, jobs = Cluster(found=[None, DRIVER]), Jobs()
-
-    followed(cluster, jobs, driver=None, deploy_mode="client").end()
-
-    assert cluster.killed == []
-    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
-
-
-def test_an_application_that_a_cluster_does_not_find_for_a_while_has_failed() -> None:
-    comes_back = followed(Cluster([Phase.RUNNING, Phase.NOT_FOUND, AWAY, Phase.NOT_FOUND, Phase.FINISHED]), settings=PATIENT)
-    forgotten, jobs = Cluster([Phase.RUNNING, Phase.NOT_FOUND]), Jobs()
-
-    assert comes_back.to_the_end().phase is Phase.FINISHED
-    assert followed(forgotten, jobs).to_the_end().phase is Phase.FAILED
-    assert jobs.noted[-1].detail == "said, for 0.7 s"
-
-
-def test_one_that_shows_up_while_it_is_being_ended_is_killed() -> None:
-    cluster, jobs = Cluster(found=[None, None, DRIVER]), Jobs()
-
-    followed(cluster, jobs, driver=None, settings=PATIENT).end()
-
-    assert cluster.killed == [DRIVER]
-    assert [one.phase for one in jobs.noted] == [Phase.KILLED]
 
 
 def test_an_application_that_is_not_listed_yet_is_not_reported_absent() -> None:
