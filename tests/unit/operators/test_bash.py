@@ -35,43 +35,37 @@ def test_the_last_line_is_the_result_and_all_lines_are_printed(capsys: pytest.Ca
     assert capsys.readouterr().out == "one\ntwo\nthree\n"
 
 
-@pytest.mark.parametrize(("command", "result"), [("true", ""), ("printf x", "x"), ("printf '\\377'", "\\xff")])
-def test_odd_output(command: str, result: str) -> None:
-    assert bash(command) == result
-
-
-def test_a_line_longer_than_a_chunk_is_one_line() -> None:
-    assert bash("echo short; head -c 200000 /dev/zero | tr '\\0' x") == "x" * 200_000
-
-
-def test_output_processor() -> None:
-    assert bash("echo 5", output_processor=int) == 5
-
-
-def test_exit_99_skips() -> None:
-    with pytest.raises(SkipTask, match="exited with 99"):
-        bash("exit 99")
-    with pytest.raises(SkipTask):
-        bash("exit 4", skip_on_exit_code=[3, 4])
+@pytest.mark.parametrize(
+    ("command", "arguments", "result"),
+    [
+        ("true", {}, ""),
+        ("printf x", {}, "x"),
+        ("printf '\\377'", {}, "\\xff"),
+        ("echo short; head -c 200000 /dev/zero | tr '\\0' x", {}, "x" * 200_000),  # longer than a chunk
+        ("echo 5", {"output_processor": int}, 5),
+    ],
+)
+def test_the_result_of_odd_output(command: str, arguments: dict[str, Any], result: object) -> None:
+    assert bash(command, **arguments) == result
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "status"),
+    ("command", "arguments", "ends", "words", "status"),
     [
-        ("exit 3", "exit code 3.", 3),
-        ("kill -9 $$", r"exit code -9 \(SIGKILL\)", -9),
-        ("sh -c 'kill -TERM $$'; exit $?", r"exit code 143 \(SIGTERM\)", 143),
+        ("exit 99", {}, SkipTask, "exited with 99", None),
+        ("exit 4", {"skip_on_exit_code": [3, 4]}, SkipTask, "exited with 4", None),
+        ("exit 99", {"skip_on_exit_code": None}, BashError, "exit code 99", 99),
+        ("exit 3", {}, BashError, "exit code 3.", 3),
+        ("kill -9 $$", {}, BashError, r"exit code -9 \(SIGKILL\)", -9),
+        ("sh -c 'kill -TERM $$'; exit $?", {}, BashError, r"exit code 143 \(SIGTERM\)", 143),
     ],
 )
-def test_other_exit_codes_fail_with_their_signal_named(command: str, words: str, status: int) -> None:
-    with pytest.raises(BashError, match=words) as caught:
-        bash(command)
-    assert caught.value.exit_status == status
-
-
-def test_exit_99_fails_if_nothing_may_skip() -> None:
-    with pytest.raises(BashError, match="exit code 99"):
-        bash("exit 99", skip_on_exit_code=None)
+def test_an_exit_code_skips_or_fails_with_its_signal_named(
+    command: str, arguments: dict[str, Any], ends: type[Exception], words: str, status: int | None
+) -> None:
+    with pytest.raises(ends, match=words) as caught:
+        bash(command, **arguments)
+    assert getattr(caught.value, "exit_status", None) == status
 
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

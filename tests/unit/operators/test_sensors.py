@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,19 +210,13 @@ def test_a_sensor_of_files(tmp_path: Path) -> None:
     assert isinstance(deferred.value.trigger, FileTrigger)
 
 
-def test_a_sensor_of_bash_commands() -> None:
-    def ends(command: str, **more: Any) -> type | None:
-        try:
-            with DAG("bash"):
-                run(BashSensor(task_id="s", bash_command=command, mode="reschedule", **more))
-        except (TaskRescheduled, FailTask) as error:
-            return type(error)
-        return None
-
-    assert ends("exit 0") is None
-    assert ends("exit 3") is TaskRescheduled
-    assert ends("exit 3", retry_exit_code=3) is TaskRescheduled
-    assert ends("exit 4", retry_exit_code=3) is FailTask
+@pytest.mark.parametrize(
+    ("command", "retry_exit_code", "ends"),
+    [("exit 0", None, None), ("exit 3", None, TaskRescheduled), ("exit 3", 3, TaskRescheduled), ("exit 4", 3, FailTask)],
+)
+def test_a_sensor_of_bash_commands(command: str, retry_exit_code: int | None, ends: type[BaseException] | None) -> None:
+    with nullcontext() if ends is None else pytest.raises(ends):
+        run(BashSensor(task_id="s", bash_command=command, mode="reschedule", retry_exit_code=retry_exit_code))
 
 
 def external(**arguments: Any) -> ExternalTaskSensor:
@@ -243,14 +238,9 @@ def external(**arguments: Any) -> ExternalTaskSensor:
         ([{"skipped": 1}], {"external_task_id": "t", "allowed_states": ["success", "skipped"]}, None),
     ],
 )
-def test_a_sensor_of_other_dags(answers: list[dict[str, int]], arguments: dict[str, Any], ends: type | None) -> None:
-    sensor = external(**arguments)
-
-    if ends is None:
-        run(sensor, Ti("s", answers=[answers]))
-    else:
-        with pytest.raises(ends):
-            run(sensor, Ti("s", answers=[answers]))
+def test_a_sensor_of_other_dags(answers: list[dict[str, int]], arguments: dict[str, Any], ends: type[BaseException] | None) -> None:
+    with nullcontext() if ends is None else pytest.raises(ends):
+        run(external(**arguments), Ti("s", answers=[answers]))
 
 
 def test_which_runs_and_tasks_of_the_other_dag_are_meant() -> None:
@@ -413,20 +403,25 @@ def test_a_retry_does_not_start_the_timeout_again(mode: str) -> None:
         run(sensor, Ti("s", clock=NOON + timedelta(seconds=61), **retried))
 
 
-def test_a_sensor_is_not_skipped_when_its_trigger_crashes_with_soft_fail() -> None:
-    """As when a poke crashes: that is no answer about the condition, and is retried."""
+@pytest.mark.parametrize(
+    ("resume", "option", "ends"),
+    [
+        # As when a poke crashes: that is no answer about the condition, and is retried.
+        ({"error": "ValueError: HTTP 500"}, {"soft_fail": True}, TaskDeferralError),
+        ({"error": "ValueError: HTTP 500"}, {"never_fail": True}, SkipTask),
+        ({"error": "ValueError: HTTP 500"}, {}, TaskDeferralError),
+        ({"timed_out": True}, {"soft_fail": True}, SkipTask),
+        ({"timed_out": True}, {}, SensorTimeout),
+    ],
+)
+def test_how_a_crash_or_a_timeout_of_its_trigger_ends_a_sensor(
+    resume: dict[str, Any], option: dict[str, bool], ends: type[BaseException]
+) -> None:
+    sensor = DateTimeSensor(task_id="s", target_time=NOON, deferrable=True, **option)
 
-    def ends(resume: dict[str, Any], **arguments: Any) -> type:
-        with DAG("crashes"), pytest.raises((SkipTask, FailTask, TaskDeferralError)) as caught:
-            run(DateTimeSensor(task_id="s", target_time=NOON, deferrable=True, **arguments), Ti("s", resume=resume))
-        return caught.type
-
-    crash, late = {"method": "execute_complete", "error": "ValueError: HTTP 500"}, {"method": "execute_complete", "timed_out": True}
-    assert ends(crash, soft_fail=True) is TaskDeferralError
-    assert ends(crash, never_fail=True) is SkipTask
-    assert ends(crash) is TaskDeferralError
-    assert ends(late, soft_fail=True) is SkipTask
-    assert ends(late) is SensorTimeout
+    with pytest.raises(ends) as caught:
+        run(sensor, Ti("s", resume={"method": "execute_complete", **resume}))
+    assert caught.type is ends
 
 
 def test_soft_fail_means_the_same_after_a_deferral_as_in_a_poke() -> None:
@@ -466,20 +461,19 @@ def test_a_relative_path_starts_at_the_folder_of_the_connection(tmp_path: Path) 
         poked(FileSensor(task_id="lost", filepath="a.csv", fs_conn_id="landing"))
 
 
-@pytest.mark.parametrize(("given", "minutes"), [(90, 90), ("{{ params.wait }}", 5), (timedelta(hours=1), 60)])
-def test_a_span_is_a_timedelta_or_minutes_and_may_be_a_template(given: Any, minutes: int) -> None:
+@pytest.mark.parametrize(
+    ("given", "minutes"), [(90, 90), ("{{ params.wait }}", 5), (timedelta(hours=1), 60), ("{{ 'soon' }}", None)]
+)
+def test_a_span_is_a_timedelta_or_minutes_and_may_be_a_template(given: Any, minutes: int | None) -> None:
     delta: Any = TimeDeltaSensor(task_id="delta", delta=given).render({"params": {"wait": 5}})
     wait: Any = WaitSensor(task_id="wait", time_to_wait=given).render({"params": {"wait": 5}})
 
-    assert delta.moment({"data_interval_end": NOON}) == NOON + timedelta(minutes=minutes)
-    assert wait.moment({"ti": Ti("wait", start_date=NOON)}) == NOON + timedelta(minutes=minutes)
-
-
-def test_a_span_that_is_no_number_fails() -> None:
-    sensor: Any = TimeDeltaSensor(task_id="s", delta="{{ 'soon' }}").render({})
-
-    with pytest.raises(FailTask, match="delta 'soon' must be a timedelta or a number of minutes"):
-        sensor.moment({"data_interval_end": NOON})
+    if minutes is None:
+        with pytest.raises(FailTask, match="delta 'soon' must be a timedelta or a number of minutes"):
+            delta.moment({"data_interval_end": NOON})
+    else:
+        assert delta.moment({"data_interval_end": NOON}) == NOON + timedelta(minutes=minutes)
+        assert wait.moment({"ti": Ti("wait", start_date=NOON)}) == NOON + timedelta(minutes=minutes)
 
 
 def test_an_external_sensor_takes_results_of_tasks_and_the_old_name_of_its_interval() -> None:

@@ -15,26 +15,27 @@ from workers.spark.sessions import configuration
 SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 
 
-def test_the_task_s_keys_override_ours() -> None:
-    merged = configuration.merged(SETTINGS, conf.checked({"spark.driver.memory": "4g", "spark.mine": True, "spark.count": 3}))
-
-    assert merged["spark.driver.memory"] == "4g"
-    assert (merged["spark.mine"], merged["spark.count"]) == ("true", "3")
+REMOTE = {"spark.master": "spark://m:7077"}
 
 
-def test_the_warehouse_is_that_of_the_conf_or_none() -> None:
-    assert "spark.sql.warehouse.dir" not in configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})
-    assert configuration.merged(SETTINGS, {"spark.sql.warehouse.dir": "/x"})["spark.sql.warehouse.dir"] == "/x"
-
-
-def test_workers_of_udfs_on_other_machines_serve_one_task() -> None:
-    assert "spark.python.worker.reuse" not in configuration.merged(SETTINGS, {"spark.master": "local[2]"})
-    assert configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})["spark.python.worker.reuse"] == "false"
-
-
-def test_only_a_local_driver_is_bound_to_loopback() -> None:
-    assert configuration.merged(SETTINGS, {})["spark.driver.host"] == "127.0.0.1"
-    assert "spark.driver.host" not in configuration.merged(SETTINGS, {"spark.master": "spark://m:7077"})
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ({"spark.driver.memory": "4g"}, "spark.driver.memory", "4g"),
+        ({"spark.mine": True}, "spark.mine", "true"),
+        ({"spark.count": 3}, "spark.count", "3"),
+        ({"spark.sql.warehouse.dir": "/x"}, "spark.sql.warehouse.dir", "/x"),
+        (REMOTE, "spark.sql.warehouse.dir", None),
+        # Workers of UDFs on other machines serve one task.
+        ({"spark.master": "local[2]"}, "spark.python.worker.reuse", None),
+        (REMOTE, "spark.python.worker.reuse", "false"),
+        # Only a local driver is bound to loopback.
+        ({}, "spark.driver.host", "127.0.0.1"),
+        (REMOTE, "spark.driver.host", None),
+    ],
+)
+def test_keys_of_a_task_override_ours(given: dict[str, Any], key: str, value: str | None) -> None:
+    assert configuration.merged(SETTINGS, conf.checked(given)).get(key) == value
 
 
 def test_a_session_takes_the_keys_that_spark_sql_reads_each_time() -> None:

@@ -18,8 +18,15 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
         made.kill()
 
 
-def test_one_that_waits_does(process: "subprocess.Popen[bytes]") -> None:
+def test_one_that_waits_does_and_one_that_is_stopped_or_gone_does_not(process: "subprocess.Popen[bytes]") -> None:
     assert is_running(process.pid)
+
+    process.send_signal(signal.SIGSTOP)
+    eventually(lambda: not is_running(process.pid))
+
+    process.kill()
+    process.wait()
+    assert not is_running(process.pid)
 
 
 def test_a_killed_daemon_stops_counting_immediately() -> None:
@@ -28,16 +35,3 @@ def test_a_killed_daemon_stops_counting_immediately() -> None:
             os.kill(process.pid, signal.SIGKILL)
 
             assert not is_running(process.pid)
-
-
-def test_one_that_is_stopped_does_not(process: "subprocess.Popen[bytes]") -> None:
-    process.send_signal(signal.SIGSTOP)
-
-    eventually(lambda: not is_running(process.pid))
-
-
-def test_one_that_is_gone_does_not(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
-
-    assert not is_running(process.pid)

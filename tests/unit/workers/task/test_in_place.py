@@ -30,8 +30,11 @@ def claim(task_no: int = 0, map_index: int = -1, **ids: str) -> Claim:
     return Claim(**dict.fromkeys(Claim.__slots__, None) | known | names)  # type: ignore[arg-type]
 
 
-def process(running_tasks: RunningTasks, **worker: float) -> InPlaceSeries:
-    return InPlaceSeries(running_tasks.slot(0), **{"seconds": 60} | worker)
+def begun(running_tasks: RunningTasks, **worker: float) -> InPlaceSeries:
+    """A process of the worker that has begun with a message."""
+    series = InPlaceSeries(running_tasks.slot(0), **{"seconds": 60} | worker)
+    series.begin("message")
+    return series
 
 
 def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its_death() -> None:
@@ -39,8 +42,7 @@ def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        series = process(running_tasks)
-        series.begin("message")
+        series = begun(running_tasks)
         following = series.after(claim(), PLAIN, Ending(S.SUCCESS))
         os.write(writer, b"" if following is None else following.dispatch_id.encode())
         os._exit(0)
@@ -53,64 +55,51 @@ def test_the_parent_sees_the_offer_of_a_process_before_its_report_even_after_its
     assert running_tasks.in_place("another") is None
 
 
-@pytest.mark.parametrize("state", [S.SUCCESS, S.SKIPPED])
-def test_it_offers_after_a_task_that_succeeded_or_was_skipped(state: TaskState) -> None:
-    series = process(RunningTasks(1))
-    series.begin("message")
+@pytest.mark.parametrize(
+    ("state", "seconds", "task", "offers"),
+    [
+        (S.SUCCESS, 60, {}, True),
+        (S.SKIPPED, 60, {}, True),
+        (S.FAILED, 60, {}, False),
+        (S.UP_FOR_RETRY, 60, {}, False),
+        (S.UP_FOR_RESCHEDULE, 60, {}, False),
+        (S.DEFERRED, 60, {}, False),
+        # Without a budget, or after its end.
+        (S.SUCCESS, 0, {}, False),
+        (S.SUCCESS, 1e-9, {}, False),
+        # After a Spark task or an exclusive one.
+        (S.SUCCESS, 60, {"runtime": "pyspark"}, False),
+        (S.SUCCESS, 60, {"runtime": "spark_submit"}, False),
+        (S.SUCCESS, 60, {"exclusive": True}, False),
+    ],
+)
+def test_after_which_tasks_a_process_offers_to_continue(state: S, seconds: float, task: dict[str, Any], offers: bool) -> None:
+    series, plan = begun(RunningTasks(1), seconds=seconds), dag("d", {"a": [], "b": ["a"]}, options={"a": task})
 
-    first, second = (series.after(claim(), PLAIN, Ending(state)) for _ in range(2))
+    found = [series.after(claim(0), plan, Ending(state)) for _ in range(2)]
 
-    assert first is not None
-    assert second is not None
-    assert first.dispatch_id != second.dispatch_id
-
-
-@pytest.mark.parametrize("state", [S.FAILED, S.UP_FOR_RETRY, S.UP_FOR_RESCHEDULE, S.DEFERRED])
-def test_it_offers_nothing_after_any_other_end(state: TaskState) -> None:
-    series = process(RunningTasks(1))
-    series.begin("message")
-
-    assert series.after(claim(), PLAIN, Ending(state)) is None
-
-
-def test_it_offers_nothing_without_a_budget_or_after_its_end() -> None:
-    for budget in (0, 1e-9):
-        series = process(RunningTasks(1), seconds=budget)
-        series.begin("message")
-        assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
-
-
-def test_it_offers_nothing_once_its_worker_stops() -> None:
-    running_tasks = RunningTasks(1)
-    series = process(running_tasks)
-    series.begin("message")
-
-    running_tasks.drain()
-
-    assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
+    assert [one is not None for one in found] == [offers, offers]
+    assert len({one.dispatch_id for one in found if one}) == (2 if offers else 0)
+    if task:
+        assert plan.in_place == {1}
+        assert series.after(claim(1), plan, Ending(S.SUCCESS)) is not None
 
 
 def test_an_offer_is_valid_until_its_worker_stops_or_its_time_is_over() -> None:
     running_tasks = RunningTasks(1)
-    stopping, late = process(running_tasks), process(RunningTasks(1), seconds=0.1)
-    offers = []
-    for series in (stopping, late):
-        series.begin("message")
-        offers.append(series.after(claim(), PLAIN, Ending(S.SUCCESS)))
-    by_stop, by_time = offers
-    assert by_stop is not None
-    assert by_time is not None
-    assert by_stop.is_allowed()
+    stopping, late = begun(running_tasks), begun(RunningTasks(1), seconds=0.1)
+    by_stop, by_time = (series.after(claim(), PLAIN, Ending(S.SUCCESS)) for series in (stopping, late))
+    assert by_stop is not None and by_time is not None and by_stop.is_allowed()
 
     running_tasks.drain()
 
     assert not by_stop.is_allowed()
+    assert stopping.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
     eventually(lambda: not by_time.is_allowed())
 
 
 def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() -> None:
-    series = process(RunningTasks(1), max_tasks=3)
-    series.begin("message")
+    series = begun(RunningTasks(1), max_tasks=3)
     for _ in range(2):
         assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is not None
         assert not series.must_be_replaced
@@ -120,22 +109,10 @@ def test_it_offers_nothing_once_it_has_run_all_tasks_that_a_process_may_run() ->
     assert series.after(claim(), PLAIN, Ending(S.SUCCESS)) is None
 
 
-@pytest.mark.parametrize("special", [{"runtime": "pyspark"}, {"runtime": "spark_submit"}, {"exclusive": True}])
-def test_it_offers_nothing_after_a_spark_task_or_an_exclusive_one(special: dict[str, Any]) -> None:
-    series = process(RunningTasks(1))
-    series.begin("message")
-    plan = dag("d", {"a": [], "b": ["a"]}, options={"a": special})
-
-    assert plan.in_place == {1}
-    assert series.after(claim(0), plan, Ending(S.SUCCESS)) is None
-    assert series.after(claim(1), plan, Ending(S.SUCCESS)) is not None
-
-
 @pytest.mark.parametrize(("map_index", "arguments"), [(-1, "r"), (3, "r [3]")])
 def test_the_parent_sees_the_task_that_runs_in_place(map_index: int, arguments: str) -> None:
     running_tasks = RunningTasks(2)
-    series = process(running_tasks)
-    series.begin("message")
+    series = begun(running_tasks)
 
     series.go_on(claim(map_index=map_index))
 
