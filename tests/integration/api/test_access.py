@@ -310,7 +310,7 @@ def test_a_web_process_drains(make_web: Callable[..., Web], world: World) -> Non
         assert "running" in next(lines)
         web.server.stop()
         assert list(lines) == []
-    eventually(lambda: not web.server.is_running(), timeout=10)
+    eventually(lambda: not web.server.is_running())
 
 
 def test_a_browser_with_a_used_login_link_gets_the_page_with_the_reason(web: Web) -> None:

@@ -156,7 +156,7 @@ def test_the_number_of_looks_does_not_grow_with_pages(web: Web, world: World) ->
         web.app.state.service.stopping.set()
         for page in pages:
             page.join()
-    eventually(lambda: not stream._pages, timeout=10)
+    eventually(lambda: not stream._pages)
 
 
 def test_task_instances_are_read_only_for_pages_of_a_dag(web: Web, world: World) -> None:

@@ -86,18 +86,21 @@ def test_two_managers_read_each_file_once_per_interval(files: Files) -> None:
 
 def test_managers_in_threads_notice_a_change_at_once_and_wake_a_scheduler(files: Files) -> None:
     wakeups = Wakeups(files.settings)
-    managers = [DagFileManager(files.engine, files.settings, lambda name=name: name, wakeups) for name in "ab"]
+    # Neither a listing nor an interval finds the changes.
+    never = {"dag_dir_list_interval": 3600.0, "min_file_process_interval": 3600.0}
+    settings = files.settings.model_copy(update={"scheduler": files.settings.scheduler.model_copy(update=never)})
+    managers = [DagFileManager(files.engine, settings, lambda name=name: name, wakeups) for name in "ab"]
     files.managers += managers
     for manager in managers:
         manager.start()
     eventually(lambda: files.rows("select 1") and all(manager._watch.fileno() for manager in managers))
 
     files.write("d.py", source())
-    eventually(lambda: files.dags().get("d") == ("d.py", True, 1), timeout=5)
+    eventually(lambda: files.dags().get("d") == ("d.py", True, 1))
     assert eventually(lambda: wakeups.wait(0.1)) == {"plan"}
 
     files.write("d.py", source(task_id="two"))
-    eventually(lambda: files.dags()["d"][2] == 2, timeout=5)
+    eventually(lambda: files.dags()["d"][2] == 2)
     wakeups.close()
 
 

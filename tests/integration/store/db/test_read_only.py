@@ -96,7 +96,7 @@ def test_a_command_waits_for_a_server_to_take_writes_again(engine: Callable[[flo
     read_only(True)
 
     with pytest.raises(OperationalError) as refused:
-        eventually(lambda: database.transact(impatient, write), timeout=5)
+        eventually(lambda: database.transact(impatient, write))
     assert isinstance(database.translate(refused.value), ReadOnlyError)
     back = threading.Timer(0.3, read_only, (False,))
     back.start()
@@ -117,7 +117,7 @@ def test_a_refused_write_closes_its_pooled_connection_which_may_lead_to_a_former
     assert backend() == before
     read_only(True)
     with pytest.raises(OperationalError):
-        eventually(lambda: database.transact(pooled, write), timeout=5)
+        eventually(lambda: database.transact(pooled, write))
     read_only(False)
 
     assert backend() != before

@@ -77,15 +77,15 @@ LATE = f"now() - {AGED}"
 DEFER = "update task_instance set state = 'deferred', resume = '{}' where state = 'running'"
 TRIGGER = "insert into deferral (task_instance_id, dispatch_id, classpath, created_at, waiter) select id, dispatch_id, 'c', "
 LOST = "update task_instance set worker = 'nobody', max_tries = 1 where state = 'running'"
+WAITS_AGAIN = "select state = 'up_for_retry' from task_instance where task_id = 'first'"
 #: What breaks a run of `pair` whose first task runs or, marked with *, is queued without its message; the name and the task of
 #: what is found, and a part of its text; what is true after the repair; and what lets the run end.
 BREAKS: dict[str, tuple[str, str, str | None, str, str, str]] = {
     "its worker never existed": (
-        LOST, "dead worker", "first", "is lost or never existed",
-        "select state = 'up_for_retry' from task_instance where task_id = 'first'", ""),
+        LOST, "dead worker", "first", "is lost or never existed", WAITS_AGAIN, ""),
     "its worker has stopped": (
         f"update process set stopped_at = {LATE} where kind = 'worker'; update task_instance set max_tries = 1", "dead worker",
-        "first", "is lost or never existed", "select state = 'up_for_retry' from task_instance where task_id = 'first'",
+        "first", "is lost or never existed", WAITS_AGAIN,
         "update process set stopped_at = null where kind = 'worker'"),
     "* everything has ended": (
         "update task_instance set state = 'success', ended_at = now()", invariants.UNCLOSED, None,

@@ -272,7 +272,7 @@ def test_a_trigger_ends_its_external_work_if_its_task_is_stopped(
 ) -> None:
     quick = settings.model_copy(update={"waiter": settings.waiter.model_copy(update={"heartbeat_sec": 0.1})})
     scenario, folder = Scenario(quick), settings.dags_folder
-    defer_in_file(scenario, "Stays", timeout_s=2.0 if stopped_by == "timeout" else 600.0)
+    defer_in_file(scenario, "Stays", timeout_s=6.0 if stopped_by == "timeout" else 600.0)
     stops: dict[str, Callable[[], object]] = {
         "mark": lambda: mark_(scenario, TaskState.FAILED, "t000", runs=Runs(dag_id="c")),
         "clear": lambda: clear_(scenario, dag_id="c"),

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -375,7 +374,7 @@ class Fires(BaseTrigger):
     async def run(self):
         yield TriggerEvent("fired")
 """
-LIMIT_S = 1.0
+LIMIT_S = 2.0
 
 
 def awaited(settings: Settings, seconds: Mapping[str, float], *, triggers_of_each: int = 1) -> list[Awaited]:
@@ -417,9 +416,8 @@ def test_the_time_limit_of_a_file_does_not_include_the_files_before_it(settings:
 
 
 def test_a_file_that_hangs_fails_its_own_triggers_after_one_time_limit(settings: Settings) -> None:
-    rows = awaited(settings, {"hangs": 5 * LIMIT_S}, triggers_of_each=20) + awaited(settings, {"quick": 0})
-    began = time.monotonic()
+    rows = awaited(settings, {"hangs": 3 * LIMIT_S}, triggers_of_each=20) + awaited(settings, {"quick": 0})
     found = errors(settings, rows)
+    # If each took a time limit of its own, the file would have been loaded before the last of them.
     assert sorted(found) == sorted(f"hangs-{number}" for number in range(20))
     assert all(f"could not be loaded from hangs.py within {LIMIT_S:g} s" in error for error in found.values())
-    assert time.monotonic() - began < 5 * LIMIT_S, "each of the 20 triggers took a time limit of its own"
