@@ -11,7 +11,7 @@ REAL, UNIT = "tests/integration", "tests/unit"
 ATTACKS, ROLE, SCHEDULER = (f"{REAL}/security/test_{name}.py" for name in (
     "attacks_of_the_worker_role", "worker_role", "scheduler_role"))  # fmt: skip
 SECRETS = f"{REAL}/security/test_secrets_of_processes.py"
-REMOTE, MESSAGES = f"{REAL}/workers/celery_worker/test_remote_control.py", f"{REAL}/workers/celery_worker/test_hostile_messages.py"
+REMOTE = MESSAGES = f"{REAL}/workers/celery_worker/test_hostile_messages.py"
 
 #: A part of the sentence, and the tests that try it.
 TRIED: dict[str, list[tuple[str, str]]] = {
@@ -81,7 +81,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
     "Logs have mode 0640": [(f"{UNIT}/workers/process/test_logs.py", "test_only_the_user_and_its_group_read_a_log")],
     "which only the user of the stack can open": [
         (f"{REAL}/embedded/test_servers.py", "test_nothing_listens_on_the_network_and_commits_reach_the_disk"),
-        (f"{REAL}/embedded/test_home.py", "test_a_private_folder_is_open_to_its_owner_only"),
+        (f"{REAL}/embedded/test_servers.py", "test_a_private_folder_is_open_to_its_owner_only"),
     ],
     "is killed after its time limit": [
         (f"{REAL}/dagfiles/test_bad_files.py", "test_a_bad_file_is_an_import_error_and_the_good_file_beside_it_is_stored"),
@@ -104,7 +104,7 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "nobody else gets access": [
-        (f"{REAL}/embedded/test_home.py", "test_an_entry_for_one_user_gives_other_users_no_rights_that_the_mask_withheld")
+        (f"{REAL}/embedded/test_servers.py", "test_an_entry_for_one_user_gives_other_users_no_rights_that_the_mask_withheld")
     ],
     "No password appears": [
         (f"{REAL}/security/test_secrets_of_processes.py", "test_a_stack_shows_its_secrets_nowhere"),
@@ -114,8 +114,8 @@ TRIED: dict[str, list[tuple[str, str]]] = {
         (f"{REAL}/dagfiles/test_hostile_answers.py", "test_every_answer_but_a_valid_one_is_an_import_error_of_its_file")
     ],
     "If the certificate of a server cannot be verified, a process exits with code 4": [
-        (f"{REAL}/security/test_tls.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
-        (f"{REAL}/security/test_tls.py", "test_no_process_waits_for_a_certificate_to_become_right"),
+        (f"{REAL}/security/test_broker_roles.py", "test_a_database_that_cannot_be_trusted_ends_the_command_with_4"),
+        (f"{REAL}/security/test_broker_roles.py", "test_no_process_waits_for_a_certificate_to_become_right"),
     ],
     "None of them may run a script": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
     "It cannot send remote control": [(f"{REAL}/security/test_broker_roles.py", "test_a_role_may_not")],
