@@ -7,7 +7,8 @@ import pytest
 from paceline import DAG, task
 from paceline.exceptions import DagError, PacelineError
 from paceline.operators import SparkSqlOperator, SparkSubmitOperator
-from scheduler.serialized.authored import from_dag, megabytes
+from paceline.operators.spark import PySparkOperator
+from scheduler.serialized.authored import default_queue, from_dag, megabytes
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.settings import Core, Scheduler
 
@@ -19,20 +20,38 @@ def serialized(core: Core | None = None, **given: Any) -> SerializedTask:
 
 
 @pytest.mark.parametrize(
-    ("given", "queue"),
+    ("conf", "queue"),
     [
         ({}, "spark"),
+        *(({f"spark.{part}.memory": size}, queue) for part in ("driver", "executor")
+          for size, queue in (("8191m", "spark"), ("8g", "spark-heavy"), ("1t", "spark-heavy"))),
+        *(({f"spark.{part}.cores": count}, queue) for part in ("driver", "executor")
+          for count, queue in (("4", "spark"), (8, "spark-heavy"))),
+        ({"spark.master": "local[8]"}, "spark-heavy"),
+        ({"spark.master": "local[16, 2]"}, "spark-heavy"),
+        ({"spark.master": "local[7]"}, "spark"),
+        ({"spark.master": "local[*]"}, "spark"),
+    ],
+)  # fmt: skip
+def test_a_task_with_a_large_driver_or_large_executors_goes_to_the_heavy_queue(conf: dict[str, Any], queue: str) -> None:
+    assert serialized(conf=conf).queue == queue
+    assert default_queue(PySparkOperator(task_id="t", python_callable=print, conf=conf), Core()) == queue
+
+
+@pytest.mark.parametrize(
+    ("given", "queue"),
+    [
         ({"heavy": True}, "spark-heavy"),
         ({"heavy": True, "queue": "mine"}, "mine"),
+        ({"driver_memory": "9g"}, "spark-heavy"),
         ({"executor_memory": "8g"}, "spark-heavy"),
         ({"executor_memory": "8191m"}, "spark"),
         ({"executor_memory": "{{ params.memory }}"}, "spark"),
         ({"executor_cores": 8}, "spark-heavy"),
-        ({"conf": {"spark.executor.memory": "1t"}}, "spark-heavy"),
-        ({"conf": {"spark.executor.cores": "4"}}, "spark"),
+        ({"master": "local[8]"}, "spark-heavy"),
     ],
 )
-def test_heavy_tasks_go_to_the_heavy_queue(given: dict[str, Any], queue: str) -> None:
+def test_the_arguments_of_spark_submit_count_as_conf_does(given: dict[str, Any], queue: str) -> None:
     assert serialized(**given).queue == queue
 
 

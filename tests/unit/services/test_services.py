@@ -1,19 +1,68 @@
-"""The list of services: a duty is one file in scheduler/services and one line of the list."""
+"""The list of services, the pause of the queue service, and the slots that workers may pass on without it."""
 
 import importlib
 import pkgutil
 from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler import services as package
 from scheduler.services.heartbeat import Heartbeat
 from scheduler.services.loop import services
 from scheduler.services.promote import STARTERS
+from scheduler.services.queue import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Queued, passes_slots_on
+from scheduler.services.queue import pause_s as queue_pause_s
 from scheduler.services.service import BaseService, Service, TimedService
 from scheduler.settings import Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
+
+
+@pytest.mark.parametrize(
+    ("free", "parallelism", "expected"),
+    [
+        ({"a": 3}, 9, {"a": True}),
+        ({"a": 0}, 0, {"a": True}),
+        ({"a": -1}, 9, {"a": False}),
+        ({"a": 3}, -1, {"a": False}),
+        # Tasks that wait in `a` although it has slots wait for something that `b` would keep.
+        ({"a": 1, "b": 0}, 9, {"a": True, "b": False}),
+        ({"a": 1, "b": 1}, 9, {"a": False, "b": False}),
+        ({"a": 0, "b": 0, "c": -2}, 9, {"a": True, "b": True, "c": False}),
+        ({}, 9, {}),
+    ],
+)
+def test_slots_are_passed_on_only_where_no_other_task_could_use_them(
+    free: dict[str, int], parallelism: int, expected: dict[str, bool]
+) -> None:
+    assert passes_slots_on(free, parallelism) == expected
+
+
+AHEAD = 32
+
+
+def queued(count: int, *, ahead: int) -> Queued:
+    messages: list[Any] = [None] * count
+    return Queued(messages, sent=True, more=False, ahead=ahead)
+
+
+def test_a_queue_with_free_places_does_not_wait() -> None:
+    assert queue_pause_s(queued(3, ahead=0), 0.5) == SHORTEST_PAUSE_S
+    assert queue_pause_s(queued(3, ahead=-4), 0.5) == SHORTEST_PAUSE_S
+
+
+def test_a_filled_queue_is_left_until_half_of_it_is_taken() -> None:
+    assert queue_pause_s(queued(10, ahead=AHEAD), 0.02) == 0.02 * (AHEAD / 2) / 10
+
+
+@given(st.integers(0, 1000), st.floats(0, 100), st.integers(-100, 1000))
+def test_the_pause_keeps_its_bounds(count: int, since_last_s: float, ahead: int) -> None:
+    pause_s = queue_pause_s(queued(count, ahead=ahead), since_last_s)
+
+    assert SHORTEST_PAUSE_S <= pause_s <= LONGEST_PAUSE_S
 
 
 @pytest.fixture
