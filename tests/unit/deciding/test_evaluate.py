@@ -7,8 +7,10 @@ from support.scenario import dag
 
 from paceline.states import Branched, RunState
 from paceline.states import TaskState as S
-from scheduler.deciding.evaluate import Evaluation, Facts, evaluate, run_state
+from scheduler.deciding.evaluate import NO_FACTS, Evaluation, Facts, evaluate, run_state
 from scheduler.serialized.dag import SerializedDag
+
+SETUP = {"s": {"is_setup": True}, "work": {"setups": ("s",)}, "last": {"setups": ("s",)}}
 
 
 def states(plan: SerializedDag, **given: S) -> dict[int, dict[int, S]]:
@@ -20,73 +22,70 @@ def decided(plan: SerializedDag, found: Evaluation) -> dict[str, S]:
     return {plan.tasks[decision.task_no].task_id: decision.state for decision in found.decisions}
 
 
-def test_a_skip_travels_to_the_end_in_one_pass() -> None:
-    plan = dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "e": ["d"]}, rules={"e": "all_done"})
-
-    found = evaluate(plan, states(plan, a=S.SKIPPED))
-
-    assert decided(plan, found) == {"b": S.SKIPPED, "c": S.SKIPPED, "d": S.SKIPPED, "e": S.SCHEDULED}
+def below_setup(rule: str) -> SerializedDag:
+    """`last`, whose setup `s` is further up."""
+    return dag("d", {"s": [], "work": [], "last": ["work"]}, options=SETUP, rules={"last": rule})
 
 
-def test_a_failure_decides_at_once_while_siblings_run() -> None:
-    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
-
-    found = evaluate(plan, states(plan, a=S.RUNNING, b=S.FAILED))
-
-    assert decided(plan, found) == {"c": S.UPSTREAM_FAILED}
-
-
-def test_of_a_skip_and_a_failure_that_are_decided_together_the_failure_counts() -> None:
-    """However far away it is. Airflow decides one level in each pass, so there the nearer skip counts."""
-    plan = dag("d", {"failed": [], "skipped": [], "between": ["failed"], "last": ["skipped", "between"]})
-
-    found = evaluate(plan, states(plan, failed=S.FAILED, skipped=S.SKIPPED))
-
-    assert decided(plan, found) == {"between": S.UPSTREAM_FAILED, "last": S.UPSTREAM_FAILED}
+CHAIN = dag("d", {"a": [], "b": ["a"], "c": ["b"], "d": ["c"]}, rules={"d": "all_done"})
+BRANCH = dag("d", {"a": [], "b": ["a"]}, rules={"b": "always"}, options={"a": {"branches": True}})
+JOIN = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
+#: However far away the failure is. Airflow decides one level in each pass, so there the nearer skip counts.
+FAR = dag("d", {"failed": [], "skipped": [], "between": ["failed"], "last": ["skipped", "between"]})
 
 
-def test_a_waiting_task_has_a_reason() -> None:
-    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
-
-    found = evaluate(plan, states(plan, a=S.RUNNING, b=S.SUCCESS))
-
-    assert found.waiting == {(2, -1): "1 of 2 upstream tasks have not ended"}
+@pytest.mark.parametrize(
+    ("plan", "given", "facts", "expected"),
+    [
+        # A skip travels to the end in one pass, and a failure decides while siblings run.
+        (CHAIN, {"a": S.SKIPPED}, NO_FACTS, {"b": S.SKIPPED, "c": S.SKIPPED, "d": S.SCHEDULED}),
+        (JOIN, {"a": S.RUNNING, "b": S.FAILED}, NO_FACTS, {"c": S.UPSTREAM_FAILED}),
+        (FAR, {"failed": S.FAILED, "skipped": S.SKIPPED}, NO_FACTS, {"between": S.UPSTREAM_FAILED, "last": S.UPSTREAM_FAILED}),
+        # A stored decision comes before the trigger rule.
+        (BRANCH, {"a": S.SUCCESS}, Facts(branched=(Branched(task_no=0, skip=frozenset({"b", "gone"})),)), {"b": S.SKIPPED}),
+        # The rule skips or fails the task while its setup still runs, but cannot start it.
+        (below_setup("all_success"), {"s": S.RUNNING, "work": S.FAILED}, NO_FACTS, {"last": S.UPSTREAM_FAILED}),
+        (below_setup("all_success"), {"s": S.RUNNING, "work": S.SKIPPED}, NO_FACTS, {"last": S.SKIPPED}),
+        (below_setup("none_skipped"), {"s": S.RUNNING, "work": S.SKIPPED}, NO_FACTS, {"last": S.SKIPPED}),
+        (below_setup("all_done"), {"s": S.RUNNING, "work": S.FAILED}, NO_FACTS, {}),
+        (below_setup("all_success"), {"s": S.RUNNING, "work": S.SUCCESS}, NO_FACTS, {}),
+        # The setup decides with any rule except "always".
+        (below_setup("one_success"), {"s": S.FAILED, "work": S.SUCCESS}, NO_FACTS, {"last": S.UPSTREAM_FAILED}),
+        (below_setup("all_done"), {"s": S.SKIPPED, "work": S.SUCCESS}, NO_FACTS, {"last": S.SKIPPED}),
+        (below_setup("all_failed"), {"s": S.SUCCESS, "work": S.FAILED}, NO_FACTS, {"last": S.SCHEDULED}),
+        (below_setup("always"), {"s": S.FAILED, "work": S.RUNNING}, NO_FACTS, {"last": S.SCHEDULED}),
+    ],
+)
+def test_what_one_pass_decides(plan: SerializedDag, given: dict[str, S], facts: Facts, expected: dict[str, S]) -> None:
+    assert decided(plan, evaluate(plan, states(plan, **given), facts)) == expected
 
 
 def test_a_task_that_is_not_in_this_run_is_not_waited_for() -> None:
-    plan = dag("d", {"a": [], "b": [], "c": ["a", "b"]})
-    without = {no: one for no, one in states(plan, a=S.SUCCESS).items() if no != plan.number["b"]}
+    without = {no: one for no, one in states(JOIN, a=S.SUCCESS).items() if no != JOIN.number["b"]}
 
-    assert decided(plan, evaluate(plan, without)) == {"c": S.SCHEDULED}
-
-
-def test_a_stored_decision_comes_before_the_trigger_rule() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]}, rules={"b": "always"}, options={"a": {"branches": True}})
-    branched = Facts(branched=(Branched(task_no=0, skip=frozenset({"b", "gone"})),))
-
-    found = evaluate(plan, states(plan, a=S.SUCCESS), branched)
-
-    assert decided(plan, found) == {"b": S.SKIPPED}
+    assert decided(JOIN, evaluate(JOIN, without)) == {"c": S.SCHEDULED}
 
 
-def test_in_a_mapped_group_a_branch_decides_for_its_own_index() -> None:
+def test_a_waiting_task_has_a_reason_and_the_run_before_holds_back_a_task_but_not_a_failure() -> None:
+    past = Facts(past={2: "the run before"})
+
+    assert evaluate(JOIN, states(JOIN, a=S.RUNNING, b=S.SUCCESS)).waiting == {(2, -1): "1 of 2 upstream tasks have not ended"}
+    assert evaluate(JOIN, states(JOIN, a=S.SUCCESS, b=S.SUCCESS), past).waiting == {(2, -1): "the run before"}
+    assert decided(JOIN, evaluate(JOIN, states(JOIN, a=S.FAILED, b=S.SUCCESS), past)) == {"c": S.UPSTREAM_FAILED}
+
+
+def test_a_mapped_branch_decides_for_its_own_index_in_its_group_and_outside_every_instance_must_choose_a_task() -> None:
     own: dict[str, Any] = {"expand": {"kind": "product", "inputs": [{"literal": 2}]}, "mapped_group": "g"}
-    plan = dag("d", {"a": [], "b": ["a"]}, options={"a": own | {"branches": True}, "b": own})
-    given = {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {0: S.NONE, 1: S.NONE}}
-    branched = Facts(branched=(Branched(task_no=0, map_index=1, skip=frozenset({"b"})),))
+    branch = own | {"branches": True}
+    skips_b = Facts(branched=(Branched(task_no=0, map_index=1, skip=frozenset({"b"})),))
+    in_group = dag("d", {"a": [], "b": ["a"]}, options={"a": branch, "b": own})
+    outside = dag("d", {"a": [], "b": ["a"], "both": ["a"]}, options={"a": branch | {"mapped_group": None}})
 
-    found = evaluate(plan, given, branched)
+    found = evaluate(in_group, {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {0: S.NONE, 1: S.NONE}}, skips_b)
 
     assert [(decision.map_index, decision.state) for decision in found.decisions] == [(0, S.SCHEDULED), (1, S.SKIPPED)]
-
-
-def test_of_a_mapped_branch_outside_of_groups_every_instance_must_choose_a_task() -> None:
-    mapped: dict[str, Any] = {"expand": {"kind": "product", "inputs": [{"literal": 2}]}, "branches": True}
-    plan = dag("d", {"a": [], "both": ["a"], "one": ["a"]}, options={"a": mapped})
-    given = {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {-1: S.NONE}, 2: {-1: S.NONE}}
-    branched = Facts(branched=(Branched(task_no=0, map_index=1, skip=frozenset({"one"})),))
-
-    assert decided(plan, evaluate(plan, given, branched)) == {"both": S.SCHEDULED, "one": S.SKIPPED}
+    found = evaluate(outside, {0: {0: S.SUCCESS, 1: S.SUCCESS}, 1: {-1: S.NONE}, 2: {-1: S.NONE}}, skips_b)
+    assert decided(outside, found) == {"both": S.SCHEDULED, "b": S.SKIPPED}
 
 
 def test_a_mapped_task_is_expanded_once_it_may_run_and_its_sources_have_ended() -> None:
@@ -145,9 +144,6 @@ def test_a_list_in_the_file_is_expanded_at_once_unless_it_is_empty(length: int, 
     assert evaluate(plan, states(plan, a=S.SUCCESS)).expand == [1]
 
 
-SETUP = {"s": {"is_setup": True}, "work": {"setups": ("s",)}, "last": {"setups": ("s",)}}
-
-
 @pytest.mark.parametrize(
     ("rules", "follows"),
     [
@@ -161,36 +157,6 @@ def test_a_worker_decides_below_a_setup_where_the_tasks_between_vouch_for_it(rul
     plan = dag("d", {"s": [], "work": ["s"], "last": ["work"]}, options=SETUP, rules=rules)
 
     assert (plan.number["last"] in plan.followed) is follows
-
-
-@pytest.mark.parametrize(
-    ("rule", "above", "setup", "expected"),
-    [
-        # The rule skips or fails the task while its setup still runs, but cannot start it.
-        ("all_success", S.FAILED, S.RUNNING, {"last": S.UPSTREAM_FAILED}),
-        ("all_success", S.SKIPPED, S.RUNNING, {"last": S.SKIPPED}),
-        ("none_skipped", S.SKIPPED, S.RUNNING, {"last": S.SKIPPED}),
-        ("all_done", S.FAILED, S.RUNNING, {}),
-        ("all_success", S.SUCCESS, S.RUNNING, {}),
-        # The setup decides with any rule except "always".
-        ("one_success", S.SUCCESS, S.FAILED, {"last": S.UPSTREAM_FAILED}),
-        ("all_done", S.SUCCESS, S.SKIPPED, {"last": S.SKIPPED}),
-        ("all_failed", S.FAILED, S.SUCCESS, {"last": S.SCHEDULED}),
-        ("always", S.RUNNING, S.FAILED, {"last": S.SCHEDULED}),
-    ],
-)
-def test_a_setup_further_up_and_the_trigger_rule(rule: str, above: S, setup: S, expected: dict[str, S]) -> None:
-    plan = dag("d", {"s": [], "work": [], "last": ["work"]}, options=SETUP, rules={"last": rule})
-
-    assert decided(plan, evaluate(plan, states(plan, s=setup, work=above))) == expected
-
-
-def test_the_run_before_holds_back_a_task_but_not_a_failure() -> None:
-    plan = dag("d", {"a": [], "b": ["a"]})
-    waits = Facts(past={1: "the run before"})
-
-    assert evaluate(plan, states(plan, a=S.SUCCESS), waits).waiting == {(1, -1): "the run before"}
-    assert decided(plan, evaluate(plan, states(plan, a=S.FAILED), waits)) == {"b": S.UPSTREAM_FAILED}
 
 
 @pytest.mark.parametrize(
