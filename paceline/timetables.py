@@ -7,7 +7,7 @@ from typing import Any
 from paceline.authoring import asset, zones
 from paceline.authoring.timetable import checked
 from paceline.authoring.timetables import partitioned
-from paceline.authoring.timetables.base import Timetable
+from paceline.authoring.timetables.base import Never, Timetable, UpdatedOrTime
 from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.mappers import (
     AllowedKeyMapper,
@@ -28,7 +28,6 @@ from paceline.authoring.timetables.mappers import (
 from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned
 from paceline.authoring.timetables.ticks import fields_of
 from paceline.authoring.timetables.triggers import Cron, Delta, Events
-from paceline.authoring.timetables.trivial import Never, UpdatedOrTime
 from paceline.authoring.timetables.windows import (
     DayWindow,
     HourWindow,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from paceline.airflow import timezone
@@ -67,21 +68,8 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
 LazyXComAccess = LazyXComSelectSequence = list
 
 
-class State:
-    """The states of task instances and DAG runs in one class, as in Airflow 2."""
-
-    NONE = None
-    REMOVED = TaskState.REMOVED
-    SCHEDULED = TaskState.SCHEDULED
-    QUEUED = TaskState.QUEUED
-    RUNNING = TaskState.RUNNING
-    SUCCESS = TaskState.SUCCESS
-    FAILED = TaskState.FAILED
-    UP_FOR_RETRY = TaskState.UP_FOR_RETRY
-    UP_FOR_RESCHEDULE = TaskState.UP_FOR_RESCHEDULE
-    UPSTREAM_FAILED = TaskState.UPSTREAM_FAILED
-    SKIPPED = TaskState.SKIPPED
-    DEFERRED = TaskState.DEFERRED
+#: The states of task instances and DAG runs in one place, as in Airflow 2.
+State = SimpleNamespace(**{**TaskState.__members__, "NONE": None})
 
 
 class DagRunType(StrEnum):

@@ -1,4 +1,8 @@
-"""Paths of objects in S3, GCS, HDFS and every other system that fsspec supports, with the logins of connections."""
+"""Paths of objects in S3, GCS, HDFS and every other system that fsspec supports, with the logins of connections.
+
+universal-pathlib takes a login when a path is created, and compares and shows paths without their connection. So nearly all methods
+that return a path would have to be replaced here too.
+"""
 
 from __future__ import annotations
 

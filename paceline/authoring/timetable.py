@@ -7,12 +7,11 @@ from typing import Any
 from paceline.authoring import asset
 from paceline.authoring.arguments import Arguments, near
 from paceline.authoring.timetables import partitioned, ticks
-from paceline.authoring.timetables.base import Timetable
+from paceline.authoring.timetables.base import Continuous, Never, Once, Timetable, UpdatedOrTime, WhenUpdated
 from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition
 from paceline.authoring.timetables.ticks import fields_of
 from paceline.authoring.timetables.triggers import Cron, Delta, Events
-from paceline.authoring.timetables.trivial import Continuous, Never, Once, UpdatedOrTime, WhenUpdated
 from paceline.exceptions import PacelineError, TimetableError
 
 ONCE, CONTINUOUS = "@once", "@continuous"

@@ -9,7 +9,7 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from paceline.authoring import timetable
-from paceline.authoring.timetables.trivial import CONTINUOUS_PERIOD
+from paceline.authoring.timetables.base import CONTINUOUS_PERIOD
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.services.plan import Plan
 from scheduler.services.promote import Promote
