@@ -194,7 +194,7 @@ def nothing() -> None:
     """The listener of secrets that nobody waits for."""
 
 
-#: Those of the current try.
+#: The secrets of the current try.
 secrets = Secrets()
 
 

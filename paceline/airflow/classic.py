@@ -22,7 +22,7 @@ version = "3.3.2"
 
 
 class PythonOperator(python.PythonOperator):
-    """A PythonOperator that ignores those of op_kwargs that its function has no parameters for, as in Airflow."""
+    """A PythonOperator that ignores each entry of op_kwargs for which its function has no parameter, as in Airflow."""
 
     def __init__(self, *, python_callable: Callable[..., Any], op_kwargs: Any = None, **kwargs: Any) -> None:
         super().__init__(python_callable=python_callable, op_kwargs=_accepted(python_callable, op_kwargs), **kwargs)

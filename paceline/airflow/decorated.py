@@ -43,7 +43,7 @@ def task_decorator_factory(
 
 
 def determine_kwargs(func: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `kwargs` that the function takes beside the positional arguments: all if it has **kwargs."""
+    """The entries of `kwargs` that the function takes beside the positional arguments: all if it has **kwargs."""
     parameters = list(inspect.signature(func).parameters.values())
     others = {p.name for p in parameters[len(args) :] if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):

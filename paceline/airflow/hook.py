@@ -76,7 +76,7 @@ class AirflowModule(ModuleType):
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules of the table. All others below `airflow` are those of installed provider packages."""
+    """Finds the modules of the table. All others below `airflow` belong to installed provider packages."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != ROOT and not fullname.startswith(f"{ROOT}."):

@@ -107,7 +107,7 @@ def _modern(module: str) -> str | None:
 
 
 def complaints(module: str, given: Iterable[str]) -> list[str]:
-    """The sentences on those of the names imported from a module of Airflow that have no counterpart; empty if all have one."""
+    """The sentences on the names without a counterpart in an import from a module of Airflow; empty if all have one."""
     if not is_known(module):
         return [reason(module)]
     missing = [name for name in given if find(module, name) is None and not is_known(f"{module}.{name}")]

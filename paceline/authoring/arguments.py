@@ -52,7 +52,7 @@ REPLACED: Mapping[str, str] = {**{name: f"write {new}" for name, new in RENAMED.
 NO_LOOPS = (
     "only task groups run in loops; put the task into a @task_group, and call .loop(max_iterations=..., until=...) of the group."
 )
-#: Those of NO_EFFECT that are accepted. The import hook for unchanged Airflow files adds all of them.
+#: The names in NO_EFFECT that are accepted. The import hook for unchanged Airflow files adds all of them.
 ACCEPTED: set[str] = set()
 
 

@@ -161,7 +161,7 @@ OLD_DATES = (
 def old_dates(context: Mapping[str, Any]) -> dict[str, Any]:
     """The values of NAMES; empty for a run without a logical date.
 
-    The previous and next dates are those of neighboring data intervals. For a run by hand, both are its own date, as in Airflow.
+    The previous and next dates belong to the neighboring data intervals. For a run by hand, both are its own date, as in Airflow.
     """
     date = context.get("logical_date")
     if date is None:

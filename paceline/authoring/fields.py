@@ -29,7 +29,7 @@ class Field:
 
 @cache
 def fields_of(declared: type) -> Mapping[str, Field]:
-    """The arguments of a TypedDict that have a Field, those of its base classes first."""
+    """The arguments of a TypedDict that have a Field, the ones of its base classes first."""
     return {name: hint.__metadata__[0] for name, hint in declared.__annotations__.items() if hasattr(hint, "__metadata__")}
 
 

@@ -176,7 +176,7 @@ class MappedOperator(AbstractOperator):
         self.expansion = expansion
         self.into = into
         self.template_fields = tuple(kind.template_fields)
-        # Those of the operator of each instance.
+        # As the operator of each instance has them.
         self.worker_runtime, self.branches = kind.worker_runtime, kind.branches  # type: ignore[misc]
         group = None if self.task_group is None else self.task_group.mapped_group
         if group is not None:

@@ -48,7 +48,7 @@ class Params(dict[str, Any]):
         return self[name]
 
     def dump(self) -> dict[str, Any]:
-        """The params as a plain dict; those of a run are checked when it is created."""
+        """The params as a plain dict; the params of a run are checked when it is created."""
         return dict(self)
 
     validate = dump
@@ -169,7 +169,7 @@ def fault(spec: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
 
 def of_try(dag: Any, task: Any, conf: Mapping[str, Any], *, conf_overrides: bool = True) -> Params:
     """The params of one try: those of the DAG, overridden by those of the task, overridden by the conf of the run."""
-    # Those of the DAG were checked when the run was created.
+    # The params of the DAG were checked when the run was created.
     own = {name: param for name, param in spec(task.params).items() if param["schema"] or "value" not in param}
     check(own, conf, dag_id=dag.dag_id, conf_overrides=conf_overrides)
     return of_run(dag.params | task.params, conf, conf_overrides=conf_overrides)

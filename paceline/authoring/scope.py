@@ -39,7 +39,7 @@ def current_group(dag: Graph[Any] | None) -> Group | None:
 
 
 def place(given: Mapping[str, Any]) -> tuple[Graph[Any] | None, Group | None]:
-    """The DAG and the task group of a task: those of its arguments, else those of the innermost open `with` block."""
+    """The DAG and the task group of a task: its arguments name them, else the innermost open `with` block does."""
     group = given.get("task_group")
     dag = given.get("dag") or (group.dag if group is not None else current_dag())
     return dag, group if group is not None else current_group(dag)

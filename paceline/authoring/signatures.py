@@ -10,7 +10,7 @@ from paceline.authoring import source
 from paceline.authoring.arguments import ACCEPTED, RENAMED, Arguments
 from paceline.authoring.graph import Graph, Group
 
-#: The arguments of tasks in RENAMED; the others are those of DAGs.
+#: The arguments of tasks in RENAMED; the others are arguments of DAGs.
 _RENAMED = {name: RENAMED[name] for name in ("task_concurrency", "execution_date")}
 
 
@@ -51,7 +51,7 @@ def _authored(kind: type) -> list[CodeType]:
 
 
 def completed(init: Callable[..., None]) -> Callable[..., None]:
-    """`init`, with the default_args of the task for those of its own parameters that are not given.
+    """`init`, with the default_args of the task for each of its own parameters that is not given.
 
     As in Airflow, an `__init__` sees in its **kwargs what the DAG file gave: `super().__init__(retries=5, **kwargs)` works
     although default_args has retries, too.

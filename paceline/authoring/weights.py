@@ -1,4 +1,4 @@
-"""The effective priority of every task of a DAG: its own weight, plus those of its downstream or upstream tasks."""
+"""The effective priority of every task of a DAG: its own weight, plus the weights of its downstream or upstream tasks."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum

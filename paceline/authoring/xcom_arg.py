@@ -63,7 +63,7 @@ class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
         return ZippedResult((self, *others), () if fillvalue is _MISSING else (fillvalue,))
 
     def concat(self, *others: XComArg) -> XComArg:
-        """The entries of this result, followed by those of the others."""
+        """The entries of this result, followed by the entries of the others."""
         return JoinedResult((self, *others))
 
     @property

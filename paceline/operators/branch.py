@@ -142,7 +142,7 @@ def record(context: Mapping[str, Any], verb: str, task_ids: Collection[str]) -> 
 
 
 def listed(choice: Choice) -> list[Any]:
-    """The names of a choice in their order, and those of a set sorted; FailTask if it is neither text nor a list."""
+    """The names of a choice in their order, and the names of a set sorted; FailTask if it is neither text nor a list."""
     if choice is None or isinstance(choice, str):
         return [] if choice is None else [choice]
     if not isinstance(choice, Iterable):

@@ -29,7 +29,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of a folder: those of the folders around it, then its own."""
+    """The rules of a folder: first the rules of the folders around it, then its own."""
 
     rules: tuple[Rule, ...] = ()
     #: Whether the folder itself is ignored, with everything in it.

@@ -99,7 +99,7 @@ class DagFileManager:
         self._claimed: dict[str, datetime] = {}
         #: Files that were written while they were being parsed.
         self._overtaken: set[str] = set()
-        #: Those of them whose change time stayed the same.
+        #: The overtaken files whose change time stayed the same.
         self._stale: set[str] = set()
         #: The last logged problem of each file.
         self._logged: dict[str, str] = {}

@@ -27,7 +27,7 @@ PARALLELISM = Limit("core.parallelism")
 RUN = Limit("max_active_tasks")
 TASK_IN_RUN = Limit("max_active_tis_per_dagrun")
 TASK = Limit("max_active_tis_per_dag")
-#: Counts runs: those of a DAG without its backfills, or those of one backfill.
+#: Counts runs: either of a DAG without its backfills, or of one backfill.
 RUNS = Limit("max_active_runs")
 OWN: Mapping[Limit, Own] = {
     RUN: Own(("dag_run_id",), "run_limit"),

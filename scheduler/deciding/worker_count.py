@@ -15,7 +15,7 @@ class Workload:
     """The task instances of the queues of a worker."""
 
     waiting: int
-    #: Those of workers that drain do not count.
+    #: Task instances of workers that drain do not count.
     running: int
     #: Of the waiting ones, the number for which pools and limits have free slots.
     startable: int
@@ -107,7 +107,7 @@ class Autoscaler:
         self._fell_at = -math.inf
 
     def decide(self, load: Workload) -> int:
-        """Return the number of workers for this workload and those of the last seconds."""
+        """Return the number of workers for this workload and the workloads of the last seconds."""
         now = self._clock()
         wanted = max(workers(load, self.limits), min(self._last, usable(load, self.limits)))
         while self._recent and self._recent[-1][1] <= wanted:

@@ -41,9 +41,9 @@ def lock(home: Path, *, say: Callable[[str], None] = print) -> Iterator[int]:
 
 
 def server_identity(data: Path) -> tuple[int, int] | None:
-    """Return the user and group ID to run PostgreSQL as; None for those of this process.
+    """Return the user and group ID to run PostgreSQL as; None to keep the user of this process.
 
-    As root, these are those of the owner of the data, or else of SERVER_USER.
+    Root runs it as the owner of the data, or else as SERVER_USER.
     """
     if os.geteuid() != 0:
         if data.exists() and data.stat().st_uid != os.geteuid():

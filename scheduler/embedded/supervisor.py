@@ -45,7 +45,7 @@ class Command:
     grace_sec: float = 10.0
     #: Sent to the command if the supervisor or its guardian is killed.
     death_signal: int = signal.SIGKILL
-    #: User and group ID to run as; None for those of the supervisor.
+    #: User and group ID to run as; None to keep the user of the supervisor.
     user: tuple[int, int] | None = None
 
 

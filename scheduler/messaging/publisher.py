@@ -1,6 +1,6 @@
 """The only publisher of Celery messages. It writes small messages directly to the Redis lists of their queues.
 
-The messages are the same as those of `Celery.send_task` (protocol 2; a test compares both), without the work of Celery and kombu
+The messages are the same as `Celery.send_task` sends (protocol 2; a test compares both), without the work of Celery and kombu
 for each message: one command for one message, one round trip for many. See docs/adr/0012.
 """
 

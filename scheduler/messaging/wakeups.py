@@ -91,7 +91,7 @@ class Listener:
 log = logging.getLogger("paceline.broker")
 
 KEY = "paceline:wakeups"
-#: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are those of PostgreSQL.
+#: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are numbers of PostgreSQL.
 TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
 LARGEST_ID = 2**63 - 1
 #: Seconds between two warnings about dropped members.
@@ -103,7 +103,7 @@ Action = Literal[
     "asset updated", "backfill created", "backfill changed", "dag paused or unpaused", "files to parse", "instances changed",
     "pool set", "run triggered", "runs deleted",
 ]  # fmt: skip
-#: The tokens after each action, besides those of its runs.
+#: The tokens after each action, besides the tokens of its runs.
 AFTER: Mapping[Action, tuple[str, ...]] = {
     "asset updated": (PLAN,),
     "backfill created": (PLAN,),

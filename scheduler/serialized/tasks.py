@@ -53,7 +53,7 @@ class SerializedTask(Stored):
     #: The connection of the Spark cluster to which it submits. If there is a pool with this name, that is its pool.
     cluster: str | None = None
     pool_slots: int = 1
-    #: The effective weight: its own plus those of the tasks that its weight_rule counts.
+    #: The effective weight: its own plus the weights of the tasks that its weight_rule counts.
     priority_weight: int = 1
     #: The innermost task group, for people.
     group: str | None = None

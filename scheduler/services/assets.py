@@ -138,7 +138,7 @@ def _candidates(connection: Connection, versions: Versions, without: list[str]) 
 def _ready_partitions(
     connection: Connection, versions: Versions, without: Collection[str]
 ) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
-    """The DAG and key of partitions to create a run of; and those of unreadable DAGs, with the reason. It locks nothing."""
+    """The DAG and key of partitions to create a run of; and of partitions of unreadable DAGs, with the reason. It locks nothing."""
     pending = {(row.dag_id, row.key): row for row in partitions.pending(connection, without=without)}
     examined, broken = each(
         pending, lambda place: _is_due(versions.dag(connection, pending[place].version_id), pending[place]), in_transaction=True
@@ -184,7 +184,7 @@ def _updates(connection: Connection, versions: Versions, success: SucceededTask)
 
 
 def _of_outlet(uri: str, success: SucceededTask) -> list[Update]:
-    """The update of an asset. For an alias, those of the assets that the task added, and one of the alias for each of them."""
+    """The update of an asset. For an alias, an update of each asset that the task added, and one of the alias for each of them."""
     extra = success.extras.get(uri, {})
     if not uri.startswith(ALIAS):
         return [Update(uri=uri, extra=extra, by=success, partition=partition) for partition in _partitions(uri, success)]

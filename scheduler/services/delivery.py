@@ -34,7 +34,7 @@ MAX_MAIL_ATTEMPTS = 5
 MAIL_PAUSE_S = 60.0
 #: Seconds for which a claim outlives the timeout of a callback. Then another scheduler can claim the notice.
 LEASE_MARGIN_S = 15.0
-#: Seconds after which the remaining callbacks of a file are released, so that those of other files can run.
+#: Seconds after which the remaining callbacks of a file are released, so that the callbacks of other files can run.
 SLICE_S = 2.0
 #: Seconds between two attempts to record a delivery.
 PAUSE_S = 1.0

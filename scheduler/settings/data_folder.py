@@ -69,7 +69,7 @@ def delete_run(data_url: str, dag_id: str, run_id: str, run_key: int) -> None:
     """Delete the folders of all attempts of a run. Errors are logged and ignored."""
     folder = _run_url(data_url, dag_id, run_id)
     if not _is_missing(folder):
-        # Depth 1 holds the attempts of tasks, depth 2 those of mapped task instances.
+        # Depth 1 holds the attempts of tasks, depth 2 the attempts of mapped task instances.
         urls = [url for depth in (1, 2) for url in _attempts(folder, run_key=run_key, depth=depth)]
         _delete(urls, root=data_url)
 

@@ -30,7 +30,7 @@ IMAGES = frozenset({"PACELINE_IMAGE", "PACELINE_PYTHON_IMAGE", "PACELINE_POSTGRE
 OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"
-#: Those of Airflow are read too, if there is none of Paceline.
+#: The prefixes of Airflow are read too, if there is no variable of Paceline.
 VARIABLE_PREFIXES, CONNECTION_PREFIXES = (VARIABLE_PREFIX, "AIRFLOW_VAR_"), (CONNECTION_PREFIX, "AIRFLOW_CONN_")
 STORE_PREFIXES = (*VARIABLE_PREFIXES, *CONNECTION_PREFIXES)
 DEFAULT_FILE = "config/paceline.toml"

@@ -18,7 +18,7 @@ KEEP_S = 1.0
 
 
 class Exposition(Collector):
-    """Collects what one process exposes. `gauges` reads those of the database; None in processes that do not read them."""
+    """Collects what one process exposes. `gauges` reads the database; it is None in processes that do not."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Exposition(Collector):
         return CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """The gauges. Those of a database that does not answer are missing, and paceline.database_up is 0."""
+        """The gauges. Without an answer of the database its gauges are missing, and paceline.database_up is 0."""
         healthy: dict[Labels, float] = {(part,): float(is_healthy) for part, is_healthy in self._healthy().items()}
         values: dict[Metric, dict[Labels, float]] = {CATALOG["paceline.health"]: healthy}
         if self._gauges is not None:

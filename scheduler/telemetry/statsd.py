@@ -62,7 +62,7 @@ class Statsd:
             self._put(f"{name}:{_number(value)}|{TYPES[metric.kind]}")
 
     def gauges(self, samples: Iterable[tuple[Metric, Labels, float]]) -> None:
-        """Send a round of gauges. Those of the last round that are gone become 0, because a server keeps the last value."""
+        """Send a round of gauges. A gauge of the last round that is gone becomes 0, because a server keeps the last value."""
         shown = {name: value for metric, labels, value in samples for name in self._names(metric, labels)}
         for name in self._shown.keys() - shown.keys():
             self._put(f"{name}:0|g")

@@ -87,7 +87,7 @@ class CronInterval(_Intervals):
 class DeltaInterval(_Intervals):
     """Data intervals of a fixed length or of a number of months, counted from start_date.
 
-    As in Airflow, those of a fixed length without catchup begin at a multiple of the length since 1970, and do so again after
+    As in Airflow, intervals of a fixed length without catchup begin at a multiple of the length since 1970, and do so again after
     missed runs. A later start_date moves them.
     """
 

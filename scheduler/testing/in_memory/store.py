@@ -1,4 +1,4 @@
-"""The store of tries in memory, for one run without a database. The decisions are those of scheduler/deciding."""
+"""The store of tries in memory, for one run without a database. scheduler/deciding decides in it."""
 
 import heapq
 import os
