@@ -2,11 +2,12 @@
 
 import importlib.metadata
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
-from scheduler.cli import clash
+from paceline.exceptions import PacelineError
 from scheduler.cli.lazy import LazyGroup
 
 #: The sections of `paceline --help`, each with its commands and their lines.
@@ -62,8 +63,23 @@ MODULES = {
 }
 #: The variable in which a completion script passes the incomplete words; click derives it from the name of the program.
 COMPLETION_VARIABLE = "_PACELINE_COMPLETE"
+#: Where this distribution is installed.
+FOLDER = Path(__file__).resolve().parents[2]
 #: Earlier names, which still work.
 ALIASES = {"backfill": "backfills"}
+
+
+class ClashError(PacelineError):
+    """The distribution `scheduler` of PyPI has installed files into our package of that name, or we into its."""
+
+
+def refuse_clash(folder: Path = FOLDER) -> None:
+    """Raise ClashError if the distribution `scheduler` is installed in the same folder as Paceline. It takes one listing."""
+    for metadata in folder.glob("scheduler-*.*-info"):
+        raise ClashError(
+            f"The package {metadata.name.rsplit('.', 1)[0]} is installed next to Paceline, and both have a module `scheduler`:"
+            " run `pip uninstall scheduler`, then `pip install --force-reinstall --no-deps paceline`."
+        )
 
 
 @click.group(
@@ -77,7 +93,7 @@ def paceline(debug: bool) -> None:
     Exit codes: 0 success, 1 failure, 2 usage error, 3 DAG, run, task or pool not found, 4 database or broker unreachable,
     5 timeout.
     """
-    clash.check()
+    refuse_clash()
 
 
 @paceline.command()

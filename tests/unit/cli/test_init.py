@@ -15,7 +15,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from scheduler.cli import clash, init, paceline
+from scheduler import cli
+from scheduler.cli import init, paceline
 
 
 @pytest.fixture
@@ -86,8 +87,8 @@ def test_wrong_names(call, tmp_path: Path, name: str, words: str) -> None:
 
 
 def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
-    clash.check(tmp_path)
-    shutil.copytree(clash.FOLDER / "scheduler", tmp_path / "scheduler", ignore=shutil.ignore_patterns("__pycache__", "static"))
+    cli.refuse_clash(tmp_path)
+    shutil.copytree(cli.FOLDER / "scheduler", tmp_path / "scheduler", ignore=shutil.ignore_patterns("__pycache__", "static"))
     (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
 
     command = [sys.executable, "-P", "-c", "from scheduler.cli import main; main(['version'])"]
@@ -100,11 +101,11 @@ def test_the_distribution_scheduler_is_detected(tmp_path: Path) -> None:
 def test_distributions_with_similar_names_are_allowed(tmp_path: Path) -> None:
     for name in ("paceline-0.2.0.dist-info", "scheduler_other-1.dist-info", "apscheduler-3.dist-info"):
         (tmp_path / name).mkdir()
-    clash.check(tmp_path)
+    cli.refuse_clash(tmp_path)
 
     (tmp_path / "scheduler-0.8.8.dist-info").mkdir()
-    with pytest.raises(clash.ClashError, match=r"^The package scheduler-0\.8\.8 is installed"):
-        clash.check(tmp_path)
+    with pytest.raises(cli.ClashError, match=r"^The package scheduler-0\.8\.8 is installed"):
+        cli.refuse_clash(tmp_path)
 
 
 @pytest.mark.parametrize(
