@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from scheduler.dagfiles.problem import Message, Problem, Storable, Strict
+from scheduler.store.dags.import_errors import Message, Problem, Storable, Strict
 
 #: Maximum size of a child's result.
 MAX_RESULT_BYTES = 64 << 20

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from paceline import secrets_masker
 from paceline.authoring import running
 from paceline.authoring.dag import DAG
-from scheduler.dagfiles import callback_context, fork_server, load, pipes, problem, process_tree
+from scheduler.dagfiles import callback_context, fork_server, load, pipes, process_tree
 from scheduler.dagfiles.answers import (
     CALLBACK_ANSWER,
     MAX_CALL_ANSWER_BYTES,
@@ -36,6 +36,7 @@ from scheduler.dagfiles.answers import (
 )  # fmt: skip
 from scheduler.process import hardening, masked_output
 from scheduler.settings import log_paths
+from scheduler.store.dags.import_errors import clean
 
 PRELOADED = ("paceline.operators", "croniter", "zoneinfo")
 #: Maximum size of a file that a callback writes, such as its log.
@@ -178,7 +179,7 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
         dags = load.load(Path(request["folder"]), request["file"])
     except BaseException as error:
         traceback.print_exc()
-        reason = problem.clean(_words(error))
+        reason = clean(_words(error))
     faulthandler.cancel_dump_traceback_later()
     pipes.send(output_fd, Opened(problem=reason))
     requests = pipes.LineReader(MAX_CALL_REQUEST_BYTES)
@@ -214,7 +215,7 @@ def _call(dags: dict[str, DAG], call: dict[str, Any]) -> Called:
         function.call()
     except BaseException as error:
         traceback.print_exc()
-        return Called(count=min(len(functions), MAX_CALLBACKS), error=problem.clean(secrets_masker.redact(_words(error))))
+        return Called(count=min(len(functions), MAX_CALLBACKS), error=clean(secrets_masker.redact(_words(error))))
     return Called(count=len(functions), error=None)
 
 

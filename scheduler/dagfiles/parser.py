@@ -16,6 +16,7 @@ from scheduler.dagfiles.pipes import Piped
 from scheduler.process import hardening
 from scheduler.settings import Settings
 from scheduler.settings.environment import VARIABLE_PREFIXES
+from scheduler.store.dags.import_errors import Problem
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class Parser:
             message = f"Reading the file ended the process that reads all files ({problem.ending(code)})."
         else:
             message = f"The process that reads all files {trouble} while it read this file."
-        return [Answer(file=file, duration_s=0.0, problem=problem.Problem(message=message)) for file in lost]
+        return [Answer(file=file, duration_s=0.0, problem=Problem(message=message)) for file in lost]
 
     def _drain(self, timeout_s: float) -> None:
         """Read answers until the fork server ends: it may be waiting for space in the pipe."""

@@ -4,16 +4,12 @@ import re
 import signal
 import traceback
 from pathlib import Path
-from typing import Annotated, Self
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from paceline.authoring import source
 from paceline.exceptions import DagError, DagErrors, PacelineError
 from scheduler.dagfiles.advice import advice
+from scheduler.store.dags.import_errors import Problem
 
-MAX_MESSAGE_CHARACTERS = 2_000
-MAX_TRACEBACK_CHARACTERS = 20_000
 #: The part of a report that is searched. faulthandler reports up to a hundred frames of each thread.
 MAX_REPORT_CHARACTERS = 1 << 20
 MEANINGS: dict[int, str] = {
@@ -24,41 +20,6 @@ MEANINGS: dict[int, str] = {
 }
 #: A line of a report of faulthandler, which starts with the innermost call.
 FAULT_LINE = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d{1,9}) in ', re.MULTILINE)
-
-
-def _storable(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("it has a NUL character")
-    return text
-
-
-Storable = Annotated[str, AfterValidator(_storable)]
-#: Longer than a cut text, because the note on the omitted part is added.
-Message = Annotated[Storable, Field(max_length=MAX_MESSAGE_CHARACTERS + 100)]
-
-
-class Strict(BaseModel):
-    """The base of the messages of processes with user code."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Problem(Strict):
-    """Why a file could not be parsed. `line` is a line of that file; None if unknown."""
-
-    message: Message
-    line: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    traceback: Annotated[Storable, Field(max_length=MAX_TRACEBACK_CHARACTERS + 100)] = ""
-
-    @classmethod
-    def make(cls, message: str, line: int | None = None, trace: str = "") -> Self:
-        """Create a problem that the database can store: bounded, without NUL and lone surrogates."""
-        return cls(message=clean(message), line=line, traceback=clean(trace, MAX_TRACEBACK_CHARACTERS))
-
-    @property
-    def with_line(self) -> str:
-        """The message with its line. One on several errors has the line of each already."""
-        return self.message if self.line is None or "\nline " in self.message else f"line {self.line}: {self.message}"
 
 
 def of_exception(error: BaseException, path: Path, *, memory_limit_mb: int) -> Problem:
@@ -138,14 +99,6 @@ def of_answer(fault: str) -> Problem:
 def of_flood(limit_bytes: int) -> Problem:
     """Return the problem of a child whose answer is too large."""
     return Problem.make(f"The DAGs of the file take more than {limit_bytes >> 20} MiB; split the file.")
-
-
-def clean(text: str, limit: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """Return a text that the database can store."""
-    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:

@@ -30,6 +30,7 @@ from scheduler.process import measures
 from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags import files
+from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import transact
 
@@ -233,19 +234,17 @@ class DagFileManager:
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
-            reason = problem.Problem.make(f"PostgreSQL cannot store the DAGs of this file: {sqlstates.first_line(error)}.")
+            reason = Problem.make(f"PostgreSQL cannot store the DAGs of this file: {sqlstates.first_line(error)}.")
         except MalformedDagError as error:
             reason = problem.of_answer(str(error))
         except Exception as error:
             log.exception("The DAGs of the file %s cannot be stored", answer.file)
-            reason = problem.Problem.make(
-                f"The DAGs of the file cannot be stored: {type(error).__name__}; see the log of the scheduler."
-            )
+            reason = Problem.make(f"The DAGs of the file cannot be stored: {type(error).__name__}; see the log of the scheduler.")
         failed = files.ParsedFile(
             path=answer.file,
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
-            problem=files.ImportProblem(**reason.model_dump()),
+            problem=reason,
         )
         try:
             return self._put(failed)
@@ -274,7 +273,7 @@ class DagFileManager:
             return None
         return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))  # noqa: S311
 
-    def _log(self, path: str, problem: files.ImportProblem | None) -> None:
+    def _log(self, path: str, problem: Problem | None) -> None:
         """Log a problem once, although the file is parsed repeatedly."""
         if problem is None:
             self._logged.pop(path, None)
@@ -294,7 +293,7 @@ class DagFileManager:
             dags=tuple(_dag(row, paused) for row in answer.dags),
             modules=answer.modules,
             rests=self._rests(answer),
-            problem=files.ImportProblem(**answer.problem.model_dump()) if answer.problem else None,
+            problem=answer.problem,
             source=functools.partial(_source, self._settings.dags_folder / answer.file),
         )
 

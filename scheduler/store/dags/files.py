@@ -1,13 +1,15 @@
 """DAG files: which are due, which process parses them, and their DAGs, versions and import errors."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
+from scheduler.store.dags import import_errors
+from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import step, transact
 
@@ -38,15 +40,6 @@ class ParsedDag:
     is_paused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ImportProblem:
-    """Why a file could not be parsed."""
-
-    message: str
-    line: int | None = None
-    traceback: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedFile:
     """The result of parsing a file: DAGs, or a problem and no DAGs. `modified_at` is that of the claim."""
@@ -59,7 +52,7 @@ class ParsedFile:
     modules: tuple[str, ...] = ()
     #: How long it is not parsed again if nothing changes and its DAGs can be stored; None is the minimum.
     rests: timedelta | None = None
-    problem: ImportProblem | None = None
+    problem: Problem | None = None
     #: Reads the text of the file, which is kept with each new version.
     source: Callable[[], str | None] = lambda: None
 
@@ -80,7 +73,7 @@ class Recorded:
     new_versions: tuple[str, ...] = ()
     #: DAGs whose row changed: new, switched to another version, active again, or no longer active.
     changed: tuple[str, ...] = ()
-    problem: ImportProblem | None = None
+    problem: Problem | None = None
 
 
 class _TakenError(Exception):
@@ -211,11 +204,11 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, min_interval:
     try:
         return transact(engine, _record, parsed, **arguments)
     except _TakenError as taken:
-        problem = ImportProblem(str(taken))
+        problem = Problem.make(str(taken))
     except DBAPIError as error:
         if not isinstance(error, DataError) and getattr(error.orig, "pgcode", None) != TOO_LONG:
             raise
-        problem = ImportProblem(f"PostgreSQL cannot store a DAG of this file: {sqlstates.first_line(error)}.")
+        problem = Problem.make(f"PostgreSQL cannot store a DAG of this file: {sqlstates.first_line(error)}.")
     failed = ParsedFile(path=parsed.path, modified_at=parsed.modified_at, duration_s=parsed.duration_s, problem=problem)
     return transact(engine, _record, failed, **arguments)
 
@@ -243,7 +236,7 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_
     if mine.rowcount == 0:
         return Recorded(accepted=False)
     if parsed.problem:
-        _put_import_error(connection, parsed.path, parsed.problem)
+        import_errors.put(connection, parsed.path, parsed.problem)
         return Recorded(problem=parsed.problem)
     stored, had_error = _stored(connection, parsed.path)
     if had_error:
@@ -262,19 +255,6 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_
         others = "file = %(path)s and dag_id <> all(%(ids)s::text[])"
         vanished = _deactivate(connection, others, {"path": parsed.path, "ids": ids})
     return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
-
-
-def _put_import_error(connection: Connection, path: str, problem: ImportProblem) -> None:
-    connection.exec_driver_sql(
-        """
-        insert into import_error as e (file, line, message, traceback, seen_at)
-        values (%(file)s, %(line)s, %(message)s, %(traceback)s, clock_timestamp())
-        on conflict (file) do update set line = excluded.line, message = excluded.message, traceback = excluded.traceback,
-               seen_at = case when (e.line, e.message) is not distinct from (excluded.line, excluded.message)
-                              then e.seen_at else excluded.seen_at end
-        """,
-        asdict(problem) | {"file": path},
-    )
 
 
 def _stored(connection: Connection, path: str) -> tuple[dict[str, str], bool]:

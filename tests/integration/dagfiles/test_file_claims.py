@@ -5,7 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from scheduler.store.dags.files import Claimed, ImportProblem, ParsedFile, claim, record, sync
+from scheduler.store.dags.files import Claimed, ParsedFile, claim, record, sync
+from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db.database import transact
 
 from .conftest import MINUTE, NOW, Files, parsed
@@ -140,7 +141,7 @@ def test_an_import_error_keeps_the_time_it_was_first_seen_while_it_stays_the_sam
         now = NOW + minute * MINUTE
         files.clock.freeze(now)
         transact(files.engine, claim, claimed_by="a", lease_s=60, limit=1, sort_mode="alphabetical", host="h")
-        failed = ParsedFile(path="d.py", modified_at=NOW, duration_s=1, problem=ImportProblem(message, 3, "trace"))
+        failed = ParsedFile(path="d.py", modified_at=NOW, duration_s=1, problem=Problem.make(message, 3, "trace"))
         assert record(files.engine, failed, claimed_by="a", min_interval=MINUTE).problem == failed.problem
         seen = NOW if message == "first" else now
         assert files.rows("select file, line, message, seen_at from import_error") == [("d.py", 3, message, seen)]

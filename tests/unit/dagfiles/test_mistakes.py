@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.dagfiles import recover
 from scheduler.dagfiles.load import MODULE_PREFIX, load
-from scheduler.dagfiles.problem import Problem, of_exception
+from scheduler.dagfiles.problem import of_exception
+from scheduler.store.dags.import_errors import Problem
 
 HEAD = "from paceline import *\nfrom paceline.operators import *\n"
 
