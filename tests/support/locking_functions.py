@@ -69,6 +69,7 @@ NEEDLESS: dict[str, set[str]] = {
     },
     "It decides by nothing but the row that it waits for, or passes rows over that others hold.": {
         "actions/delete.delete_dag", "queueing/pools.delete_pool", "queueing/capacity.park",
+        "dags/assets.drop_waiting", "dags/dags.set_favorite", "queueing/capacity.store_depths", "runs/manual_runs.made_for",
         "queueing/parking.park", "queueing/parking.unpark",
         "queueing/capacity.set_passing_on", "runs/deleted_runs.forget", "runs/deleted_runs.take", "runs/runs.store_error",
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
