@@ -153,7 +153,7 @@ def clear_instances(
     connection: Connection, run: Run, dag: SerializedDag, instances: Sequence[Instance], picked: Collection[Instance]
 ) -> list[Change]:
     """Clear `picked` of the `instances` of a run, all of which are locked. Returns the changes."""
-    integrity.unexpand(connection, dag, instances, integrity.tasks_to_expand_again(dag, instances, picked))
+    integrity.unexpand(connection, dag, instances, picked)
     cleared, stopped = _split(picked)
     if picked:
         reset.note_results(connection, [one.id for one in picked])

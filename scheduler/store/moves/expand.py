@@ -9,10 +9,10 @@ from scheduler.store.moves.fit import COMMON, COMMON_OF_INSTANCE
 NOTHING = "there is nothing to map over"
 
 
-def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> bool:
+def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) -> None:
     """Expand the single unexpanded instance of a mapped task to `count`, or skip it if there is nothing to map over.
 
-    The caller has the run locked, so no other process expands it. False if it was expanded already.
+    The caller has the run locked, so no other process expands it.
     """
     first = connection.exec_driver_sql(
         """
@@ -26,9 +26,7 @@ def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) ->
         """,
         {"run": dag_run_id, "no": task_no, "count": count, "nothing": NOTHING},
     ).scalar_one_or_none()
-    if first is None:
-        return False
-    if count > 1:
+    if first is not None and count > 1:
         connection.exec_driver_sql(
             f"""
             insert into task_instance (dag_run_id, task_no, task_id, map_index, max_tries, {COMMON})
@@ -39,7 +37,6 @@ def expand(connection: Connection, dag_run_id: int, task_no: int, count: int) ->
             """,
             {"first": first, "count": count},
         )
-    return True
 
 
 def expand_later(connection: Connection, like: Sequence[int], retries: Sequence[int]) -> None:

@@ -176,24 +176,20 @@ def _includes(task: SerializedTask, moment: datetime) -> bool:
     )
 
 
-def tasks_to_expand_again(dag: SerializedDag, instances: Iterable[Instance], picked: Iterable[Instance]) -> set[str]:
-    """Expanded tasks with an instance that will run, after a task whose result they are mapped over has run again."""
+def unexpand(connection: Connection, dag: SerializedDag, instances: Sequence[Instance], picked: Iterable[Instance]) -> None:
+    """Mark expanded tasks for another expansion that will run after a task whose result they are mapped over has run again.
+
+    `instances` are all task instances of the run, locked, and `picked` those that will run again.
+    """
     chosen = {ti.id for ti in picked}
     runs_again = {ti.task_id for ti in instances if ti.id in chosen or ti.state not in FINISHED}
     is_to_run = {ti.task_id for ti in instances if ti.map_index >= 0 and (ti.id in chosen or ti.state is S.NONE)}
-    return {
-        task.task_id
-        for task in dag.tasks
-        if task.task_id in is_to_run and task.expand is not None and runs_again & expansion.sources(task.expand)
-    }
-
-
-def unexpand(connection: Connection, dag: SerializedDag, instances: Iterable[Instance], tasks: Collection[str]) -> None:
-    """Mark these tasks for another expansion; `instances` are all task instances of the run, locked."""
     first: dict[str, Instance] = {}
     for ti in instances:
-        if ti.task_id in tasks:
-            first.setdefault(ti.task_id, ti)
+        if ti.task_id in is_to_run and ti.task_id in dag.number:
+            task = dag.tasks[dag.number[ti.task_id]]
+            if task.expand is not None and runs_again & expansion.sources(task.expand):
+                first.setdefault(ti.task_id, ti)
     like = [ti for ti in first.values() if ti.map_index != -1]
     if like:
         expand.expand_later(connection, _ids(like), _retries(dag, like))

@@ -180,23 +180,6 @@ class ReportRow(MovedInPlace):
     was_waiting: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamCount:
-    """The number of upstream task instances of a join in one state."""
-
-    task_no: int
-    state: TaskState
-    instances: int
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The state of a task instance with the same map index in the same mapped group."""
-
-    task_no: int
-    state: TaskState
-
-
 def first_start(connection: Reader, claim: Claim, first_try: int) -> datetime:
     """When the try with this number, or the first one after it, started. The try of the claim is not in the history yet."""
     started: datetime = connection.value(FIRST_START, (claim.id, first_try), claim.started_at)

@@ -41,12 +41,10 @@ from scheduler.store.worker.claims import (
     Ending,
     MovedInPlace,
     NextInPlace,
-    Peer,
     Refused,
     Reported,
     ReportRow,
     Undecided,
-    UpstreamCount,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -357,8 +355,8 @@ class HotPath(WorkerConnection):
         """For each join, the number of its upstream task instances by state, without the claimed one."""
         states: dict[int, Counter[TaskState]] = {join: Counter() for join in joins}
         if joins:
-            for count in self.objects(UpstreamCount, sql.UPSTREAM_STATES.execute, _names(claim, asked.of(joins))):
-                states[count.task_no][count.state] = count.instances
+            for task_no, state, instances in self.read(sql.UPSTREAM_STATES.execute, _names(claim, asked.of(joins))):
+                states[task_no][TaskState(state)] = instances
         return states
 
     def _peer_states(self, claim: Claim, peers: Collection[int]) -> Mapping[int, TaskState]:
@@ -366,7 +364,7 @@ class HotPath(WorkerConnection):
         if not peers:
             return {}
         parameters = {**_names(claim), "tasks": list(peers)}
-        return {peer.task_no: peer.state for peer in self.objects(Peer, sql.PEER_STATES.execute, parameters)}
+        return {task_no: TaskState(state) for task_no, state in self.read(sql.PEER_STATES.execute, parameters)}
 
     def _refused(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Refused:
         """The answer to a report that the database did not accept. It may repeat one that was stored, but whose answer was lost."""
