@@ -57,8 +57,7 @@ def pause_and_mark(scenario: Scenario) -> None:
 def mark_all_rows(scenario: Scenario, state: S) -> None:
     keys = [row[0] for row in scenario.rows("select id from task_instance where state is null or state = 'running'")]
     ((run,),) = scenario.rows("select id from dag_run")
-    _, errors = mark.mark_rows(scenario.engine, {run: keys}, state, versions=Versions())
-    assert not errors
+    transact(scenario.engine, mark.mark_keys, run, keys, state, Versions(), dry_run=False)
 
 
 def cancel(scenario: Scenario) -> None:
