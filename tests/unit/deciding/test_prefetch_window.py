@@ -8,12 +8,10 @@ from scheduler.deciding.prefetch_window import AHEAD_S, MOST, PrefetchWindow
 LEAST = 32
 
 
-def test_a_queue_without_a_measurement_has_the_window_of_the_setting() -> None:
-    assert PrefetchWindow(LEAST).of("default") == LEAST
-
-
-def test_slow_tasks_leave_it_at_the_setting() -> None:
+def test_it_is_that_of_the_setting_without_a_measurement_and_with_slow_tasks() -> None:
     window = PrefetchWindow(LEAST)
+    assert window.of("default") == LEAST
+
     window.leave({"default": 36}, 100.0)
     window.look({"default": 20}, 110.0)
 

@@ -56,43 +56,33 @@ def test_the_minimum_stays() -> None:
     assert worker_count.workers(load(), Limits(minimum=2, maximum=5, concurrency=4, drain_s=300, default_service_s=60)) == 2
 
 
-def test_the_number_rises_at_once_and_falls_after_the_cooldown() -> None:
-    decisions = [(0.0, 8), (10.0, 20), (20.0, 8), (40.0, 0), (41.0, 0), (51.0, 0), (71.0, 0)]
-    times = iter([at for at, _ in decisions])
+#: Short tasks before, and tasks that end at the same time, make 16 slots look like too many.
+BACKLOG = load(waiting=300, running=12, service_s=4.0)
+BLOCKED = load(waiting=1200, startable=0, running=4)
+
+
+@pytest.mark.parametrize(
+    ("loads", "numbers"),
+    [
+        # It rises at once and falls after the cooldown of 30 s.
+        ([(at, load(running=n)) for at, n in ((0, 8), (10, 20), (20, 8), (40, 0), (41, 0), (51, 0), (71, 0))],
+         [2, 5, 5, 5, 2, 0, 0]),
+        # A small rise after a fall waits for the cooldown, a large one does not.
+        ([(at, load(running=n)) for at, n in ((0, 80), (10, 40), (41, 40), (50, 44), (60, 52), (70, 0), (91, 0))]
+         + [(92, load(running=1))], [20, 20, 10, 10, 13, 13, 0, 1]),
+        # It does not fall while a backlog fills the workers.
+        ([(0, load(waiting=480)), *((at, BACKLOG) for at in range(10, 210, 10)), (210, load(waiting=2, running=9)),
+          (229, load(running=9)), (231, load(running=9))], [4, *[4] * 20, 4, 4, 3]),
+        # Workers that only wait for a pool may stop.
+        ([(0, load(waiting=1200)), (10, BLOCKED), (41, BLOCKED)], [10, 10, 1]),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_sequence_of_loads(loads: list[tuple[float, Workload]], numbers: list[int]) -> None:
+    times = iter([float(at) for at, _ in loads])
     autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
 
-    found = [autoscaler.decide(load(running=running)) for _, running in decisions]
-
-    assert found == [2, 5, 5, 5, 2, 0, 0]
-
-
-def test_a_small_rise_after_a_fall_waits_for_the_cooldown_and_a_large_one_does_not() -> None:
-    decisions = [(0.0, 80), (10.0, 40), (41.0, 40), (50.0, 44), (60.0, 52), (70.0, 0), (91.0, 0), (92.0, 1)]
-    times = iter([at for at, _ in decisions])
-    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
-
-    found = [autoscaler.decide(load(running=running)) for _, running in decisions]
-
-    assert found == [20, 20, 10, 10, 13, 13, 0, 1]
-
-
-def test_the_number_does_not_fall_while_a_backlog_fills_the_workers() -> None:
-    # Short tasks before, and tasks that end at the same time, make 16 slots look like too many.
-    backlog = load(waiting=300, running=12, service_s=4.0)
-    loads = [load(waiting=480), *[backlog] * 20, load(waiting=2, running=9), load(running=9), load(running=9)]
-    times = iter([0.0, *range(10, 210, 10), 210.0, 229.0, 231.0])
-    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
-
-    assert worker_count.workers(backlog, LIMITS) == 3
-    assert [autoscaler.decide(one) for one in loads] == [4, *[4] * 20, 4, 4, 3]
-
-
-def test_workers_that_only_wait_for_a_pool_may_stop() -> None:
-    times = iter([0.0, 10.0, 41.0])
-    autoscaler = Autoscaler(LIMITS, cooldown_s=30, clock=lambda: next(times))
-    blocked = load(waiting=1200, startable=0, running=4)
-
-    assert [autoscaler.decide(one) for one in (load(waiting=1200), blocked, blocked)] == [10, 10, 1]
+    assert worker_count.workers(BACKLOG, LIMITS) == 3
+    assert [autoscaler.decide(one) for _, one in loads] == numbers
 
 
 # Loads ---------------------------------------------------------------------------------------------------------------

@@ -30,41 +30,26 @@ def lines(server: socket.socket) -> list[str]:
     return server.recv(65_536).decode().split("\n")
 
 
-def test_a_counter_is_sent_by_its_total_and_by_its_dotted_name(udp: socket.socket) -> None:
+@pytest.mark.parametrize(
+    ("name", "labels", "values", "expected"),
+    [
+        ("ti.finish", ("d", "t", "success"), [2], ["airflow.ti.finish:2|c", "airflow.ti.finish.d.t.success:2|c"]),
+        ("scheduler_heartbeat", (), [2, 2, 2], ["airflow.scheduler_heartbeat:6|c"]),
+        ("task.duration", ("d", "t"), [1.2345], ["airflow.task.duration:1234.500|ms", "airflow.dag.d.t.duration:1234.500|ms"]),
+        # Characters that would end a name.
+        ("pool.open_slots", ("a:b|c d\n",), [1], ["airflow.pool.open_slots.a_b_c_d_:1|g"]),
+    ],
+)
+def test_values_between_two_flushes_are_sent_by_the_total_and_by_the_dotted_name(
+    udp: socket.socket, name: str, labels: tuple[str, ...], values: list[float], expected: list[str]
+) -> None:
     client = Statsd(address(udp), "airflow")
-    client.send(CATALOG["ti.finish"], ("d", "t", "success"), 2)
+    for value in values:
+        client.send(CATALOG[name], labels, value)
     client.flush()
     client.close()
 
-    assert lines(udp) == ["airflow.ti.finish:2|c", "airflow.ti.finish.d.t.success:2|c"]
-
-
-def test_counts_between_two_flushes_are_added_up(udp: socket.socket) -> None:
-    client = Statsd(address(udp), "airflow")
-    for _ in range(3):
-        client.send(CATALOG["scheduler_heartbeat"], (), 2)
-    client.flush()
-    client.close()
-
-    assert lines(udp) == ["airflow.scheduler_heartbeat:6|c"]
-
-
-def test_a_timer_is_in_milliseconds(udp: socket.socket) -> None:
-    client = Statsd(address(udp), "airflow")
-    client.send(CATALOG["task.duration"], ("d", "t"), 1.2345)
-    client.flush()
-    client.close()
-
-    assert lines(udp) == ["airflow.task.duration:1234.500|ms", "airflow.dag.d.t.duration:1234.500|ms"]
-
-
-def test_characters_that_would_end_a_name_are_replaced(udp: socket.socket) -> None:
-    client = Statsd(address(udp), "p")
-    client.send(CATALOG["pool.open_slots"], ("a:b|c d\n",), 1)
-    client.flush()
-    client.close()
-
-    assert lines(udp) == ["p.pool.open_slots.a_b_c_d_:1|g"]
+    assert lines(udp) == expected
 
 
 def test_a_gauge_that_is_gone_becomes_zero_once(udp: socket.socket) -> None:
