@@ -32,13 +32,13 @@ test-long: setup ## Run the tests that `make test` leaves out, because each take
 test-fast: setup ## Run the tests that need no server, in less than a minute; ARGS="-k name" selects
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit $(ARGS)
 
-check: setup ## Check format, lint, types, import layers, spelling, wording, generated files and known vulnerabilities
+check: setup ## Check format, lint, types, import layers, spelling, the repository (tools/), generated files and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
-	@$(BIN)/python -m pytest -q --no-header tests/unit/docs/test_wording.py
+	@$(BIN)/python -m tools
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
 	@$(BIN)/python deploy/vulnerabilities

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,3 +182,24 @@ def test_an_unusable_folder_is_logged_and_not_used(tmp_path: Path, caplog: pytes
     pidfile_of_worker.leave()
 
     assert "cannot create a pidfile" in caplog.text
+
+
+ENDS = """
+import time
+from scheduler.process.health import VitalThread
+
+class Duty(VitalThread):
+    def work(self):
+        raise RuntimeError("a fault")
+
+Duty(name="duty", daemon=True).start()
+time.sleep(60)
+"""
+
+
+def test_the_error_of_a_vital_thread_ends_its_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=50, check=False)
+
+    assert ended.returncode == 1
+    assert "The thread duty ended with an error, so this process ends." in ended.stderr
+    assert "RuntimeError: a fault" in ended.stderr

@@ -8,13 +8,11 @@ import contextlib
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
+from tools.sources import check, modules
 
-TESTS = Path(__file__).parents[2]
-OWN = re.compile(r"(scheduler|workers|bench)(\.|$)")
-IMPORT = re.compile(r"(from|import) (scheduler|workers|bench)\b")
+OWN = re.compile(r"(paceline|scheduler|workers|bench)(\.|$)")
+IMPORT = re.compile(r"(from|import) (paceline|scheduler|workers|bench)\b")
 PLACEHOLDER = re.compile(r"\{\w*(![rsa])?\}")
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Attributes of objects whose class the text of a test does not show, with the owner of the class.
@@ -26,9 +24,8 @@ FOREIGN = {
 }
 
 
-def patches(text: str) -> Iterator[tuple[int, str]]:
+def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The line and the name of each attribute that may be ours and is replaced."""
-    tree = ast.parse(text)
     yield from of_code(tree)
     for line, code in codes(tree):
         yield from ((line + number - 1, name) for number, name in of_code(code))
@@ -119,68 +116,9 @@ def is_own(path: str, imported: dict[str, str], *, unknown: bool) -> bool:
     return bool(OWN.match(imported[root[0]]))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'monkeypatch.setattr(logins, "seconds_to_wait", late)',
-        'monkeypatch.setattr(Watch, "_seen", late)',
-        'monkeypatch.setattr(logins.Limit, "wait", late)',
-        'monkeypatch.setattr(scenario.hot, "deciding", late)',
-        'monkeypatch.setattr("scheduler.store.accounts.logins.failed", late)',
-        'self._monkeypatch.setattr(logins, name, late)',
-        'patch.setattr(logins, "_cache", None)',
-        'mock.patch("workers.task.execute.run", late)',
-        'mock.patch.object(logins, "failed")',
-        'setattr(Watch, "look", late)',
-        "logins.failed = late",
-        "Watch.look = late",
-        "thread._attempt = lambda work: None",
-        "thread._attempt, before = lambda work: None, thread._attempt",
-    ],
-)  # fmt: skip
-def test_a_patch_is_found(line: str) -> None:
-    imported = "from scheduler.dagfiles.watch import Watch\nfrom scheduler.store.accounts import logins"
-
-    assert [number for number, _ in patches(f"from unittest import mock\n{imported}\n{line}\n")] == [4]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        'RUN = """\nfrom workers import app\nbefore = app.run\napp.run = lambda: before()\n"""',
-        'RUN = """\nfrom workers import app\nif {what}:\n    app.run = {name!r}\n"""',
-        'run(f"""\nfrom workers import app\nif {what}:\n    app.run = None\n""")',
-    ],
-)
-def test_a_patch_in_a_string_of_code_is_found(code: str) -> None:
-    assert [name for _, name in patches(code)] == ["run"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'monkeypatch.setattr(logins, "OF_ADDRESS", 1)',
-        'monkeypatch.setattr(time, "monotonic", late)',
-        'monkeypatch.setattr("click.confirm", late)',
-        'mock.patch.dict(os.environ, {"A": "b"})',
-        'http.patch("/dags/etl", json={})',
-        'http.patch(f"/dags/{path}", json=body)',
-        "logins.OF_ADDRESS = 1",
-        "task.on_success_callback = late",
-    ],
-)
-def test_constants_and_foreign_code_may_be_replaced(line: str) -> None:
-    text = f"import os, time\nfrom unittest import mock\nfrom scheduler.store.accounts import logins\n{line}\n"
-
-    assert list(patches(text)) == []
-
-
-def test_nothing_of_our_own_is_patched() -> None:
-    found = {
-        (str(file.relative_to(TESTS)), name): f"{file.relative_to(TESTS)}:{line} replaces {name}"
-        for file in TESTS.rglob("*.py")
-        for line, name in patches(file.read_text(encoding="utf-8"))
-    }
-
-    assert found.keys() >= FOREIGN.keys(), "remove what is no longer replaced from FOREIGN"
-    assert [text for key, text in found.items() if key not in FOREIGN] == []
+@check
+def no_test_replaces_code_of_our_own() -> Iterator[str]:
+    """What tests replace is a constant, foreign code, or listed in FOREIGN."""
+    found = {(path.removeprefix("tests/"), name): line for path, tree in modules("tests").items() for line, name in patches(tree)}
+    yield from (f"tests/{path}:{found[path, name]} replaces {name}" for path, name in sorted(found.keys() - FOREIGN.keys()))
+    yield from (f"remove {key} from FOREIGN: it is no longer replaced" for key in sorted(FOREIGN.keys() - found.keys()))

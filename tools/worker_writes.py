@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from unit.docs.test_parity import functions_in
-
 from scheduler.store.moves import prepared
 from scheduler.store.moves.prepared import Prepared
+from tools.sources import ROOT, check, differences, missing, read, rows, spaced, tree
 
-ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "explanation" / "worker-writes.md"
+PAGE = "docs/explanation/worker-writes.md"
 #: The modules of the store by room and name.
 STORE = {f"{path.parent.name}/{path.stem}": path for path in sorted((ROOT / "scheduler" / "store").glob("*/*.py"))}
 #: The code that runs in workers and waiters.
@@ -22,11 +20,6 @@ WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update
 CONNECTING = "WorkerConnection._open"
 #: These run statements of others, which stand for themselves.
 CARRIERS = {f"hot_path.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {"hot_path.HotPath"}
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache
@@ -76,14 +69,14 @@ def used(node: ast.AST, imported: dict[str, tuple[str, str | None]], here: str |
 def writes(module: str, part: str, above: frozenset[tuple[str, str]] = frozenset()) -> bool:
     """Whether a part of the store sends SQL that writes, itself or through others."""
     if isinstance(statement := getattr(prepared, part, None), Prepared) and module == "moves/prepared":
-        return bool(WRITES.search(re.sub(r"\s+", " ", statement.body)))
+        return bool(WRITES.search(spaced(statement.body)))
     node = parts(module).get(part)
     if node is None or part == CONNECTING or (module, part) in above:
         return False
     texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
         texts = texts[1:]
-    text = re.sub(r"\s+", " ", " ".join(texts))
+    text = spaced(" ".join(texts))
     return bool(WRITES.search(f"{text} ")) or any(
         writes(*one, above | {(module, part)}) for one in used(node, modules(STORE[module]), module)
     )
@@ -95,6 +88,7 @@ def named(module: str, part: str) -> str:
 
 
 def written_by_workers() -> set[str]:
+    """The writes of workers and waiters, as the page names them."""
     found = set()
     classes = {one for path in WORKER_FILES for one in modules(path).values() if one[1] is not None and one[1][0].isupper()}
     attributes = {one.attr for path in WORKER_FILES for one in ast.walk(tree(path)) if isinstance(one, ast.Attribute)}
@@ -106,29 +100,11 @@ def written_by_workers() -> set[str]:
     return found - CARRIERS
 
 
-def rows() -> list[list[str]]:
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_each_write_of_a_worker_or_waiter_has_a_row() -> None:
-    documented = {name for row in rows() for name in re.findall(r"`([^`]+)`", row[0])}
-
-    assert documented == written_by_workers()
-
-
-def test_the_walk_finds_the_known_writes() -> None:
-    found = written_by_workers()
-
-    assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "fire.fire", "manual_runs.trigger"} <= found
-    assert not found & {"xcoms.pull", "external_runs.states", "xcoms.entry", "hot_path.HotPath.needs_scheduler"}
-
-
-def test_each_row_names_tests_that_are_there() -> None:
-    missing = [
-        one
-        for row in rows()
-        for one in re.findall(r"`([^`]+)`", row[-1])
-        if one.partition("::")[2] not in functions_in(one.partition("::")[0].removeprefix("tests/"))
-    ]
-    assert not missing
+@check
+def each_write_of_a_worker_or_waiter_has_a_row_and_a_test() -> Iterator[str]:
+    """The first cell of a row names writes, and the last one tests."""
+    table = rows(read(PAGE), "| `")
+    documented = {name for row in table for name in re.findall(r"`([^`]+)`", row[0])}
+    yield from differences(written_by_workers(), documented, f"add a row to {PAGE}")
+    for row in table:
+        yield from missing([one.removeprefix("tests/") for one in re.findall(r"`([^`]+)`", row[-1])])

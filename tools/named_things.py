@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 from scheduler.cli import paceline
 from scheduler.settings import environment
 from scheduler.settings.model import Settings, environment_names, keys
+from tools.sources import ROOT, check, differences, read
 
-ROOT = Path(__file__).parents[3]
 PAGES = [
     *(
         ROOT / name
@@ -28,17 +27,13 @@ COMMAND = re.compile(
     r"(?:^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*|&& |; |-- |/|exec \S+ |--rm \S+ |sudo -u \S+ )paceline (--?[a-z].*|[a-z].*)"
 )
 END = re.compile(r"\s(?:\||\|\||&&|;|#|>|2>|&)(?:\s|$)|[;)]|$")
-FOLDERS = ("paceline", "scheduler", "workers", "tests", "deploy", "docs", "bench", "config", "dags", "web", ".make")
+FOLDERS = ("paceline", "scheduler", "workers", "tests", "deploy", "docs", "bench", "config", "dags", "web", "tools", ".make")
 #: Names of connections, not commands.
 CONNECTIONS = re.compile(r"(task|progress)\b")
 #: Files of a user's project.
 OF_USERS = re.compile(r"(dags/(hello|my|etl|weather|scheduler)\b|tests/test_dags|config/(\.env|email))")
 #: A value of the chart, and a property of Spark, that look like settings.
 NO_SETTINGS = {"metrics.enabled", "spark.jars"}
-
-
-def named(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
@@ -90,87 +85,62 @@ def variants(text: str) -> Iterator[list[str]]:
         yield [*words[:at], choice, *words[at + 1 :]]
 
 
-def test_the_commands_of_pages_are_found() -> None:
-    assert sum(1 for page in PAGES for _ in commands(page)) > 150
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("runs explode d r", "paceline runs has no command explode"),
-        ("dags list --jsno", "paceline dags list: No such option '--jsno'. Did you mean '--json'?"),
-        ("pools set a 1 2", "paceline pools set takes no ['2']"),
-        ("runs list --dag d", None),
-    ],
-)
-def test_a_wrong_command_is_found(text: str, why: str | None) -> None:
-    (words,) = variants(text)
-
-    assert complaint(words) == why
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_each_command_exists_with_its_options(page: Path) -> None:
-    wrong = []
+def wrong_commands(page: Path) -> Iterator[str]:
+    """The commands of a page that do not exist, or lack an option."""
     for text in commands(page):
         try:
-            wrong += [f"paceline {text}: {why}" for words in variants(text) if (why := complaint(words))]
+            yield from (f"paceline {text}: {why}" for words in variants(text) if (why := complaint(words)))
         except ValueError as error:
-            wrong.append(f"paceline {text}: {error}")
-
-    assert wrong == []
+            yield f"paceline {text}: {error}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_each_setting_exists(page: Path) -> None:
+def wrong_settings(page: Path) -> Iterator[str]:
+    """The settings of a page that do not exist, in its sentences, in blocks of TOML and as variables of the environment."""
     sections = set(Settings.model_fields)
-    wrong = []
     for span in spans(page):
-        name = re.fullmatch(r"([a-z]+)\.([a-z_]+)(?: *= *.*)?", span)
-        if name is None or name[1] not in sections or name[2] in ("py", "md", "toml", "env") or name[0] in NO_SETTINGS:
-            continue
-        if f"{name[1]}.{name[2]}" not in keys():
-            wrong.append(span)
+        found = re.fullmatch(r"([a-z]+)\.([a-z_]+)(?: *= *.*)?", span)
+        if found and found[1] in sections and found[2] not in ("py", "md", "toml", "env") and found[0] not in NO_SETTINGS:
+            yield from () if f"{found[1]}.{found[2]}" in keys() else [f"there is no setting {span}"]
     for language, text in blocks(page):
-        if language == "toml":
-            found = tomllib.loads(text)
-            tables = {name: values for name, values in found.items() if isinstance(values, dict) and name in sections}
-            wrong += [f"[{name}] {key}" for name, values in tables.items() for key in values if f"{name}.{key}" not in keys()]
+        for name, values in tomllib.loads(text).items() if language == "toml" else ():
+            if isinstance(values, dict) and name in sections:
+                yield from (f"there is no setting {name}.{key}" for key in values if f"{name}.{key}" not in keys())
     known = {*environment_names(), *environment.OTHER_NAMES}
     for name in re.findall(r"\bPACELINE_[A-Z_]*[A-Z]\b(?![_<])", page.read_text(encoding="utf-8")):
-        if (
-            name not in known
-            and not name.startswith(environment.STORE_PREFIXES)
-            and f"{name}_" not in ("PACELINE_VAR_", "PACELINE_CONN_")
-        ):
-            wrong.append(name)
-
-    assert wrong == []
+        is_prefix = f"{name}_" in ("PACELINE_VAR_", "PACELINE_CONN_") or name.startswith(environment.STORE_PREFIXES)
+        if name not in known and not is_prefix:
+            yield f"there is no variable {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_each_file_exists(page: Path) -> None:
-    wrong = []
+def wrong_files(page: Path) -> Iterator[str]:
+    """The files of the repository that a page names and that do not exist."""
     for span in spans(page):
         place = span.rstrip("/").partition("::")[0]
         is_path = re.fullmatch(r"[\w.-]+/[\w./*-]+", place) and place.split("/")[0] in FOLDERS
         if is_path and not OF_USERS.match(place) and not any(ROOT.glob(place)):
-            wrong.append(span)
-
-    assert wrong == []
+            yield f"there is no file {span}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_each_make_target_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+def wrong_targets(page: Path) -> Iterator[str]:
+    """The targets of make that a page names and that do not exist."""
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     lines = [line for language, text in blocks(page) if language in ("sh", "") for line in text.splitlines()]
-    named_ones = {found[1] for text in [*lines, *spans(page)] if (found := re.match(r"\s*make ([a-z][a-z-]*)", text))}
+    for text in [*lines, *spans(page)]:
+        found = re.match(r"\s*make ([a-z][a-z-]*)", text)
+        if found and found[1] not in targets:
+            yield f"there is no target {found[1]}"
 
-    assert named_ones - targets == set()
+
+@check
+def pages_name_only_what_exists() -> Iterator[str]:
+    """Commands with their options, settings, files and targets of make."""
+    for page in PAGES:
+        for wrong in (wrong_commands, wrong_settings, wrong_files, wrong_targets):
+            yield from (f"{page.relative_to(ROOT)}: {one}" for one in wrong(page))
 
 
-def test_each_how_to_is_in_the_list_of_pages() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\(how-to/([\w-]+\.md)\)", index))
-
-    assert {path.name for path in (ROOT / "docs" / "how-to").glob("*.md")} == linked
+@check
+def each_how_to_is_in_the_list_of_pages() -> Iterator[str]:
+    """docs/index.md links each page of docs/how-to."""
+    linked = set(re.findall(r"\(how-to/([\w-]+\.md)\)", read("docs/index.md")))
+    yield from differences({path.name for path in (ROOT / "docs" / "how-to").glob("*.md")}, linked, "link it in docs/index.md")
