@@ -61,7 +61,10 @@ class LoadedFiles:
 
         DagError if the file cannot be loaded. NotFoundError if the file or the DAG does not exist any more.
         """
-        dag = self._loaded(file).dags.get(dag_id)
+        return self._dag_in(self._loaded(file), file, dag_id)
+
+    def _dag_in(self, loaded: "Loaded", file: str, dag_id: str) -> DAG:
+        dag = loaded.dags.get(dag_id)
         if dag is None:
             raise NotFoundError(f"DAG {dag_id} is no longer in {self._folder / file}: {_OTHER}")
         return dag
@@ -83,7 +86,7 @@ class LoadedFiles:
                 loaded = self._loaded(file)
                 loaded.compared.update(compared)
             loaded.compared.add(version[0])
-        task = self.dag(file, dag_id).task_dict.get(task_id)
+        task = self._dag_in(loaded, file, dag_id).task_dict.get(task_id)
         if task is None:
             raise NotFoundError(f"Task {task_id} is no longer in DAG {dag_id} of {self._folder / file}: {_OTHER}")
         return task
