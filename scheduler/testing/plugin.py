@@ -180,7 +180,7 @@ def airflow_connections(monkeypatch: pytest.MonkeyPatch, _served_in_tests: None)
 def _served_in_tests() -> Iterator[None]:
     """Let `Variable.get()` and `Connection.get()` work in the body of a test, as in a task."""
     from paceline.authoring import running
-    from workers.process.secrets_backend import MemoryBackend
+    from scheduler.testing.in_memory.backends import MemoryBackend
 
     with running.served_outside(MemoryBackend(os.environ, variables={}, check=lambda: None)):
         yield

@@ -4,7 +4,7 @@ import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.authoring import running
 from paceline.authoring.connection import Connection
@@ -51,48 +51,6 @@ class EnvironmentBackend:
     def connection(self, conn_id: str) -> Connection | None:
         text = self._named(CONNECTION_PREFIXES, conn_id)
         return None if text is None else Connection.parse(conn_id, text)
-
-
-class StoredSecrets(Protocol):
-    """Variables and connections that a run in memory only reads."""
-
-    def variable(self, key: str) -> str | None:
-        """The value; None if there is none."""
-
-    def connection(self, conn_id: str) -> Connection | None:
-        """The connection; None if there is none."""
-
-
-@dataclass(eq=False, repr=False)
-class MemoryBackend(EnvironmentBackend):
-    """Serves variables and connections from the environment, then `variables`, which tasks change (None: deleted), then `stored`.
-
-    `check` raises StaleTryError if the try may not write any more.
-    """
-
-    variables: dict[str, str | None] = field(kw_only=True)
-    check: Callable[[], object] = field(kw_only=True)
-    stored: StoredSecrets | None = field(kw_only=True, default=None)
-
-    def variable(self, key: str) -> str | None:
-        value = super().variable(key)
-        if value is not None or key in self.variables:
-            return self.variables.get(key) if value is None else value
-        return None if self.stored is None else self.stored.variable(key)
-
-    def connection(self, conn_id: str) -> Connection | None:
-        found = super().connection(conn_id)
-        return self.stored.connection(conn_id) if found is None and self.stored is not None else found
-
-    def set_variable(self, key: str, value: str, description: str | None) -> None:
-        self.check()
-        self.variables[key] = value
-
-    def delete_variable(self, key: str) -> bool:
-        self.check()
-        existed = self.variables.get(key) is not None or (self.stored is not None and self.stored.variable(key) is not None)
-        self.variables[key] = None
-        return existed
 
 
 def _stored(ask: Ask, conn_id: str, settings: Settings) -> Connection | None:

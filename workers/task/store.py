@@ -4,9 +4,8 @@
 tests/integration/workers/task/test_store_conformance.py holds both to the same behavior.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -57,38 +56,6 @@ class StoredStates:
 
     def delete(self, uri: str | None, key: str | None) -> None:
         self.patient(lambda: xcoms.delete(self.hot, self.claim, uri, key))
-
-
-@dataclass(slots=True)
-class MemoryStates:
-    """In memory, for one run. `of` numbers the task instance that runs; `check` raises StaleTryError if its try has ended."""
-
-    of: int
-    check: Callable[[], Any]
-    #: JSON and the monotonic time at which it expires, by URI or number, and key. All task instances of a run share it.
-    values: dict[tuple[str | int, str], tuple[str, float | None]] = field(default_factory=dict)
-    core: Core = field(default_factory=Core)
-
-    @property
-    def retention(self) -> timedelta | None:
-        return retention(self.core)
-
-    def get(self, uri: str | None, key: str, default: Any) -> Any:
-        text, until = self.values.get((self._owner(uri), key), (None, None))
-        return default if text is None or (until is not None and until <= time.monotonic()) else xcom.decode(text)
-
-    def set(self, uri: str | None, key: str, value: Any, expires_in_s: float | None) -> None:
-        self.check()
-        until = None if expires_in_s is None else time.monotonic() + expires_in_s
-        self.values[self._owner(uri), key] = (encoded(key, value, self.core.max_xcom_bytes), until)
-
-    def delete(self, uri: str | None, key: str | None) -> None:
-        self.check()
-        for place in [place for place in self.values if place[0] == self._owner(uri) and key in {None, place[1]}]:
-            del self.values[place]
-
-    def _owner(self, uri: str | None) -> str | int:
-        return self.of if uri is None else uri
 
 
 class Store(Protocol):

@@ -25,8 +25,7 @@ from scheduler.serialized.tasks import SerializedTask
 from scheduler.store.db import fencing
 from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.xcoms import Source
-from workers.process.secrets_backend import MemoryBackend, StoredSecrets
-from workers.task.store import MemoryStates
+from scheduler.testing.in_memory.backends import MemoryBackend, MemoryStates, StoredSecrets
 
 #: Used instead of the number of a run in the database.
 NO_NUMBER = 0

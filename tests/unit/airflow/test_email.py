@@ -13,7 +13,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from paceline.airflow.email import EmailOperator, addresses, send_email
 from paceline.authoring import running
 from paceline.exceptions import PacelineError
-from workers.process.secrets_backend import MemoryBackend
+from scheduler.testing.in_memory.backends import MemoryBackend
 
 
 class Inbox:

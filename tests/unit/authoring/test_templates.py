@@ -14,7 +14,8 @@ from paceline.authoring.params import Params
 from paceline.authoring.variable import Variables
 from paceline.exceptions import NotFoundError, PacelineError, TemplateError, XComError
 from paceline.operators import BashOperator, PythonOperator
-from workers.process.secrets_backend import EnvironmentBackend, MemoryBackend
+from scheduler.testing.in_memory.backends import MemoryBackend
+from workers.process.secrets_backend import EnvironmentBackend
 
 DATE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
