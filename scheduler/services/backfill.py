@@ -14,6 +14,15 @@ from scheduler.store.db.database import step, transact
 from scheduler.store.runs import runs
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The runs created or cleared, and whether the backfill ended or can continue now."""
+
+    runs: list[int]
+    ended: bool = False
+    more: bool = False
+
+
 class Backfill(Service):
     """Creates each run in a transaction of its own, which locks the row of the backfill before it counts its open runs.
 
@@ -29,21 +38,17 @@ class Backfill(Service):
         self._versions = versions
 
     def run_once(self) -> Result:
-        done = self.advance()
+        done, broken = each(transact(self._engine, steps.unfinished), self._work_through)
         return Result(
-            runs=done.runs,
-            again_in_s=AT_ONCE if any(step.more for step in done.steps.values()) else None,
+            runs=[run for step in done.values() for run in step.runs],
+            again_in_s=AT_ONCE if any(step.more for step in done.values()) else None,
             log=[
-                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in done.broken.items()),
-                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id, step in done.steps.items() if step.ended),
+                *((logging.ERROR, f"Backfill {backfill_id} cannot continue: {why}") for backfill_id, why in broken.items()),
+                *((logging.INFO, f"Backfill {backfill_id} is complete") for backfill_id, step in done.items() if step.ended),
             ],
         )
 
-    def advance(self) -> "Backfilled":
-        """Create the next runs of every open backfill, within its limit."""
-        return Backfilled(*each(transact(self._engine, steps.unfinished), self._work_through))
-
-    def _work_through(self, backfill_id: int) -> "_Step":
+    def _work_through(self, backfill_id: int) -> _Step:
         new: list[int] = []
         for _ in range(self._settings.scheduler.max_dagruns_to_create_per_loop):
             step = transact(self._engine, _step, backfill_id, self._versions, self._settings)
@@ -51,27 +56,6 @@ class Backfill(Service):
             if not step.more:
                 return _Step(new, ended=step.ended)
         return _Step(new, more=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The runs created or cleared, and whether the backfill ended or can continue now."""
-
-    runs: list[int]
-    ended: bool = False
-    more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """The steps of each backfill, and the backfills that failed, with the reason."""
-
-    steps: dict[int, _Step]
-    broken: dict[int, str]
-
-    @property
-    def runs(self) -> list[int]:
-        return [run for step in self.steps.values() for run in step.runs]
 
 
 @step("backfill", lambda step: step.runs or step.ended)

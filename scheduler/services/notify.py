@@ -39,14 +39,6 @@ log = logging.getLogger("paceline.scheduler")
 STOP_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Notified:
-    """The number of notices claimed, and whether more could be claimed now."""
-
-    taken: int
-    more: bool
-
-
 class Notify(Service):
     """Delivers notices. Schedulers share the work: each claims notices for a limited time.
 
@@ -68,16 +60,16 @@ class Notify(Service):
         self._has_logged_no_host = False
 
     def run_once(self) -> Result:
-        return Result(again_in_s=AT_ONCE if self.take().more else None)
+        more = self.take() >= self._settings.scheduler.max_callbacks_per_loop and any(not worker.busy for worker in self._callbacks)
+        return Result(again_in_s=AT_ONCE if more else None)
 
-    def take(self) -> Notified:
-        """Claim open notices for the threads that are free. It never waits for a callback or an email."""
+    def take(self) -> int:
+        """Claim open notices for the threads that are free. It never waits for a callback or an email. Returns their number."""
         if self._stop.is_set():
-            return Notified(0, more=False)
+            return 0
         limit = self._settings.scheduler.max_callbacks_per_loop
         claimed_by = f"{self._scheduler_id()}/{uuid.uuid4().hex[:8]}"
-        taken = self._take_callbacks(claimed_by, limit) + self._take_emails(claimed_by, limit)
-        return Notified(taken, more=taken >= limit and any(not worker.busy for worker in self._callbacks))
+        return self._take_callbacks(claimed_by, limit) + self._take_emails(claimed_by, limit)
 
     @property
     def busy(self) -> bool:

@@ -118,7 +118,7 @@ def _promote(tools: Tools, one: Broken) -> None:
 
 
 def _backfill(tools: Tools, _: Broken) -> None:
-    Backfill(tools.engine, tools.settings, tools.versions).advance()
+    Backfill(tools.engine, tools.settings, tools.versions).run_once()
 
 
 def _runs(tools: Tools, one: Broken) -> list[Any]:

@@ -1,6 +1,7 @@
 """Backfills: requests and refusals, their runs with order and limits, and how they are paused, canceled and finished."""
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -118,9 +119,10 @@ def test_a_backfill_that_cannot_continue_stops_no_other(scenario: Scenario) -> N
     transact(scenario.engine, backfills.create, wanted("good", hours=1))
     scenario.sql("""update dag_version set data = '{"from": "the future"}' where dag_id = 'bad'""")
 
-    done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
+    done = Backfill(scenario.engine, scenario.settings, Versions()).run_once()
 
-    assert (list(done.broken), len(done.runs)) == ([1], 1)
+    (failed,) = (line for level, line in done.log if level == logging.ERROR)
+    assert (failed.startswith("Backfill 1 cannot continue: "), len(done.runs)) == (True, 1)
 
 
 def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario) -> None:
@@ -128,10 +130,10 @@ def test_nothing_is_made_while_another_scheduler_holds_it(scenario: Scenario) ->
     transact(scenario.engine, backfills.create, wanted(max_active_runs=1))
     with scenario.engine.begin() as other:
         other.exec_driver_sql("select 1 from backfill for no key update")
-        done = Backfill(scenario.engine, scenario.settings, Versions()).advance()
+        done = Backfill(scenario.engine, scenario.settings, Versions()).run_once()
         assert done.runs == []
 
-    assert len(Backfill(scenario.engine, scenario.settings, Versions()).advance().runs) == 1
+    assert len(Backfill(scenario.engine, scenario.settings, Versions()).run_once().runs) == 1
 
 
 def most_at_once(rows: list[tuple[datetime, datetime]]) -> int:

@@ -175,7 +175,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_callback_lets_another_call_it_aga
     eventually(lambda: not Path(f"/proc/{calls(scenario)[1]['what']}").exists())
     (scheduler,) = scenario.schedulers
     scheduler.services = (Notify(scenario.engine, scenario.settings, lambda: "s"),)
-    assert scheduler.service(Notify).take().taken == 0
+    assert scheduler.service(Notify).take() == 0
 
     scenario.sql("update notice set claimed_until = clock_timestamp()")
     notify(scenario)
@@ -216,7 +216,7 @@ def test_a_scheduler_that_stops_releases_the_notices_that_it_had_not_begun(make_
     for number in range(3):
         scenario.trigger("d", run_id=f"r{number}")
     scenario.run_to_end()
-    first = next(one for one in scenario.schedulers if one.service(Notify).busy or one.service(Notify).take().taken)
+    first = next(one for one in scenario.schedulers if one.service(Notify).busy or one.service(Notify).take())
     eventually(lambda: calls(scenario))
     stopping = threading.Thread(target=first.service(Notify).close)
     stopping.start()
