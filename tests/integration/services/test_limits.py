@@ -43,33 +43,6 @@ def test_a_big_task_holds_its_place_until_there_is_room(make_scenario: Callable[
     assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (1, 0)
 
 
-def test_without_reservation_small_tasks_pass(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"pool_reservation": False})
-    scenario.pool("p", 4)
-    scenario.add(wide("small", 3, task={"pool": "p"}))
-    scenario.add(chain("big", 1, task={"pool": "p", "pool_slots": 4}))
-    scenario.trigger("small")
-    scenario.turn()
-    scenario.trigger("big")
-    scenario.triggered(wide("many", 50, task={"pool": "p"}))
-
-    scenario.turn()
-
-    assert (active(scenario, "r.dag_id = 'big'"), active(scenario, "r.dag_id = 'many'")) == (0, 1)
-
-
-def test_a_task_larger_than_its_pool_holds_no_place(scenario: Scenario) -> None:
-    scenario.pool("p", 4)
-    scenario.add(chain("huge", 1, task={"pool": "p", "pool_slots": 5}))
-    scenario.add(wide("many", 10, task={"pool": "p"}))
-    scenario.trigger("huge")
-    scenario.trigger("many")
-
-    scenario.turn()
-
-    assert (active(scenario, "r.dag_id = 'huge'"), active(scenario, "r.dag_id = 'many'")) == (0, 4)
-
-
 def test_rank_rises_with_age_if_configured(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"priority_aging": 60})
     scenario.pool("p", 1)
@@ -123,19 +96,6 @@ def test_max_active_tis_per_dagrun_counts_within_each_run(scenario: Scenario) ->
     assert [active(scenario, f"t.dag_run_id = {run}") for run in runs] == [2, 2]
     scenario.run_to_end()
     assert scenario.run_state(runs[0]) == "success"
-
-
-def test_a_task_at_its_own_limit_hides_no_other_task(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "prefetch_window": 100})
-    spec = {"expand": {"kind": "product", "inputs": [{"literal": 500}]}, "max_active_tis_per_dag": 1, "priority_weight": 9}
-    scenario.add(dag("limited", {"a": []}, options={"a": spec}))
-    scenario.add(wide("free", 40))
-    scenario.trigger("limited")
-    scenario.trigger("free")
-
-    scenario.turn()
-
-    assert (active(scenario, "r.dag_id = 'limited'"), active(scenario, "r.dag_id = 'free'")) == (1, 31)
 
 
 def test_a_pool_called_as_the_connection_of_a_cluster_holds_the_tasks_that_go_there(scenario: Scenario) -> None:

@@ -30,63 +30,58 @@ def plan(scenario: Scenario) -> Plan:
     return Plan(scenario.engine, scenario.settings, Versions())
 
 
-def test_catchup_makes_every_interval_in_order_within_max_active_runs(scenario: Scenario) -> None:
-    scenario.add(chain("c", 2, **hourly(catchup=True, max_active_runs=3)))
-
-    plan(scenario).plan(START + timedelta(hours=10))
-
-    assert scenario.scheduled_dates() == [START + timedelta(hours=number) for number in range(3)]
-    assert scenario.rows("select count(*) from task_instance") == [(6,)]
+def pause(scenario: Scenario) -> None:
+    transact(scenario.engine, dags.pause, "c")
 
 
-def test_without_catchup_only_the_latest_run_is_made(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-
-    planned = plan(scenario).plan(START + timedelta(hours=10, minutes=30))
-
-    assert scenario.scheduled_dates() == [START + timedelta(hours=10)]
-    assert [made.run_id for made in planned.runs] == ["scheduled__2026-03-01T10:00:00+00:00"]
+def unpause(scenario: Scenario) -> None:
+    transact(scenario.engine, dags.unpause, "c")
 
 
-def test_the_schedule_continues_after_the_last_planned_run(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-    service = plan(scenario)
-    for minutes in range(0, 240, 20):
-        service.plan(START + timedelta(minutes=minutes))
-
-    assert scenario.scheduled_dates() == [START + timedelta(hours=number) for number in range(4)]
-
-
-def test_a_manual_run_never_moves_the_schedule(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-    service = plan(scenario)
-    service.plan(START + timedelta(minutes=30))
+def trigger_much_later(scenario: Scenario) -> None:
     scenario.trigger("c", logical_date=START + timedelta(days=30))
 
-    service.plan(START + timedelta(hours=1))
 
-    assert scenario.scheduled_dates() == [START, START + timedelta(hours=1)]
-
-
-def test_a_new_version_with_another_schedule_is_planned_again_and_never_stalls(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-    service = plan(scenario)
-    service.plan(START + timedelta(hours=3))
+def become_daily(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(schedule={"kind": "cron", "expression": "0 0 * * *", "timezone": "UTC"})))
 
-    service.plan(START + timedelta(hours=4))
-    service.plan(START + timedelta(days=1))
 
-    assert scenario.scheduled_dates() == [START + timedelta(hours=3), START + timedelta(days=1)]
+Step = float | Callable[[Scenario], None]
+#: The options of an hourly DAG; the hours at which the service plans, and what happens in between; the hours of its runs.
+PLANS: dict[str, tuple[dict[str, object], list[Step], list[int]]] = {
+    "catchup within max_active_runs, in order": ({"catchup": True, "max_active_runs": 3}, [10], [0, 1, 2]),
+    "without catchup the latest alone": ({}, [10.5], [10]),
+    "it continues after the last planned run": ({}, [minutes / 60 for minutes in range(0, 240, 20)], [0, 1, 2, 3]),
+    "a manual run never moves the schedule": ({}, [0.5, trigger_much_later, 1], [0, 1]),
+    "a new version with another schedule is planned again and never stalls": ({}, [3, become_daily, 4, 24], [3, 24]),
+    "a paused DAG gets none": ({}, [pause, 3], []),
+    "after a pause without catchup, the newest alone": ({}, [0, pause, 5, unpause, 9], [0, 9]),
+    "after a pause with catchup, all that were missed": ({"catchup": True}, [0, pause, 2, unpause, 3], [0, 1, 2, 3]),
+    "end_date ends the schedule": (
+        {"catchup": True, "end_date": (START + timedelta(hours=2)).isoformat()}, [0, 1, 2, 3, 4, 5], [0, 1, 2]),
+    "a DAG that takes no scheduled runs gets none": ({"allowed_run_types": ("manual", "backfill")}, [1], []),
+}  # fmt: skip
 
 
-def test_a_paused_dag_gets_no_runs(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-    scenario.sql("update dag_schedule set is_paused = true")
+@pytest.mark.parametrize("case", PLANS)
+def test_an_hourly_dag_gets_its_runs(scenario: Scenario, case: str) -> None:
+    options, steps, hours = PLANS[case]
+    scenario.add(chain("c", 2, **hourly(**options)))
+    service = plan(scenario)
 
-    plan(scenario).plan(START + timedelta(hours=3))
+    for step in steps:
+        if callable(step):
+            step(scenario)
+        else:
+            service.plan(START + timedelta(hours=step))
 
-    assert scenario.scheduled_dates() == []
+    assert scenario.scheduled_dates() == [START + timedelta(hours=hour) for hour in hours]
+    made = scenario.rows("select run_id from dag_run where run_type = 'scheduled' order by logical_date")
+    assert made == [(f"scheduled__{(START + timedelta(hours=hour)).isoformat()}",) for hour in hours]
+    instances = "select count(*) from task_instance t join dag_run r on r.id = t.dag_run_id where r.run_type = 'scheduled'"
+    assert case.startswith("a new version") or scenario.rows(instances) == [(2 * len(hours),)]
+    if "end_date" in options:
+        assert scenario.rows("select next_run_after from dag_schedule") == [(None,)]
 
 
 def test_once_is_one_run(scenario: Scenario) -> None:
@@ -233,30 +228,6 @@ def test_runs_that_a_backfill_or_a_person_created_already_are_skipped(scenario: 
     assert scenario.scheduled_dates() == [START + 60 * HOUR, START + 61 * HOUR]
 
 
-def test_without_catchup_a_dag_that_was_paused_gets_only_the_newest_run(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly()))
-    runs_at(scenario, START)
-    transact(scenario.engine, dags.pause, "c")
-    assert runs_at(scenario, START + 5 * HOUR) == []
-    transact(scenario.engine, dags.unpause, "c")
-
-    runs_at(scenario, START + 9 * HOUR)
-
-    assert scenario.scheduled_dates() == [START, START + 9 * HOUR]
-
-
-def test_with_catchup_a_dag_that_was_paused_gets_its_missed_runs(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly(catchup=True)))
-    runs_at(scenario, START)
-    transact(scenario.engine, dags.pause, "c")
-    runs_at(scenario, START + 2 * HOUR)
-    transact(scenario.engine, dags.unpause, "c")
-
-    runs_at(scenario, START + 3 * HOUR)
-
-    assert scenario.scheduled_dates() == [START + number * HOUR for number in range(4)]
-
-
 def test_a_run_of_a_data_interval_comes_when_it_is_over(scenario: Scenario) -> None:
     scenario.add(chain("c", 1, **hourly(schedule=timetable.CronInterval("0 * * * *").to_spec())))
 
@@ -277,22 +248,6 @@ def test_an_edit_from_hourly_to_daily_intervals_makes_the_next_day(scenario: Sce
         runs_at(scenario, START + hours * HOUR)
 
     assert scenario.scheduled_dates()[13:] == [START + timedelta(days=1)]
-
-
-def test_end_date_ends_the_schedule(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly(catchup=True, end_date=(START + 2 * HOUR).isoformat())))
-
-    for hours in range(6):
-        runs_at(scenario, START + hours * HOUR)
-
-    assert scenario.scheduled_dates() == [START, START + HOUR, START + 2 * HOUR]
-    assert scenario.rows("select next_run_after from dag_schedule") == [(None,)]
-
-
-def test_a_dag_that_takes_no_scheduled_runs_gets_none(scenario: Scenario) -> None:
-    scenario.add(chain("c", 1, **hourly(allowed_run_types=("manual", "backfill"))))
-
-    assert runs_at(scenario, START + HOUR) == []
 
 
 def test_a_continuous_dag_runs_again_once_its_run_has_ended_but_does_not_spin(scenario: Scenario) -> None:

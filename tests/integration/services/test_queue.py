@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -12,6 +13,7 @@ from support.scenario import Scenario, chain, dag, wide
 from scheduler.deciding.limits import RUN
 from scheduler.messaging import publisher
 from scheduler.messaging.publisher import broker_lists
+from scheduler.serialized.dag import SerializedDag
 from scheduler.services import queue_report
 from scheduler.services.promote import Promote
 from scheduler.services.queue import Queue
@@ -28,31 +30,49 @@ def queued(scenario: Scenario, dag_id: str) -> int:
     )[0][0]
 
 
-def test_a_nearly_full_pool_does_not_starve_another(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 32, "prefetch_window": 100})
-    scenario.pool("a", 20)
-    scenario.pool("b", 20)
-    scenario.start(wide("blocker", 19, task={"pool": "a"}))
-    scenario.add(wide("many", 1000, task={"pool": "a", "priority_weight": 2}))
-    scenario.add(wide("few", 100, task={"pool": "b", "priority_weight": 1}))
-    scenario.trigger("many")
-    scenario.trigger("few")
+P = {"pool": "p"}
+LIMITED = {"expand": {"kind": "product", "inputs": [{"literal": 500}]}, "max_active_tis_per_dag": 1, "priority_weight": 9}
+#: The settings; the pools with their slots; the DAGs of tasks without edges, those before None when others have their slots
+#: already; and how many task instances of each one pass queues.
+PASSES: dict[str, tuple[dict[str, Any], dict[str, int], list[SerializedDag | None], dict[str, int]]] = {
+    "a nearly full pool does not starve another": (
+        {"scheduler": {"max_tis_per_query": 32, "prefetch_window": 100}}, {"p": 20, "q": 20},
+        [wide("blocker", 19, task=P), None, wide("many", 1000, task=P | {"priority_weight": 2}),
+         wide("few", 100, task={"pool": "q", "priority_weight": 1})], {"blocker": 19, "many": 1, "few": 20}),
+    "a run at its limit does not hide another": (
+        {"scheduler": {"max_tis_per_query": 64, "prefetch_window": 200}}, {},
+        [wide("narrow", 200, max_active_tasks=1, task={"priority_weight": 9}), wide("broad", 200)], {"narrow": 1, "broad": 63}),
+    "a task at its own limit does not hide another": (
+        {"scheduler": {"max_tis_per_query": 32, "prefetch_window": 100}}, {},
+        [dag("limited", {"a": []}, options={"a": LIMITED}), wide("free", 40)], {"limited": 1, "free": 31}),
+    "parallelism is a limit over all": ({"core": {"parallelism": 7}}, {}, [wide("w", 50)], {"w": 7}),
+    "a queue holds no more than its workers can take soon": (
+        {"scheduler": {"prefetch_window": 3}}, {}, [wide("w", 50, task={"queue": "nobody"}), wide("v", 100)],
+        {"w": 3, "v": 64 + 3}),
+    "without reservation small tasks pass": (
+        {"scheduler": {"pool_reservation": False}}, {"p": 4},
+        [wide("small", 3, task=P), None, wide("big", 1, task=P | {"pool_slots": 4}), wide("many", 50, task=P)],
+        {"small": 3, "big": 0, "many": 1}),
+    "a task larger than its pool holds no place": (
+        {}, {"p": 4}, [wide("huge", 1, task=P | {"pool_slots": 5}), wide("many", 10, task=P)], {"huge": 0, "many": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_a_pass_queues(make_scenario: Callable[..., Scenario], case: str) -> None:
+    settings, pools, new, expected = PASSES[case]
+    scenario = make_scenario(**settings)
+    for name, slots in pools.items():
+        scenario.pool(name, slots)
+    for one in new:
+        if one is None:
+            scenario.turn()
+        else:
+            scenario.triggered(one)
 
     scenario.turn()
 
-    assert (queued(scenario, "blocker"), queued(scenario, "many"), queued(scenario, "few")) == (19, 1, 20)
-
-
-def test_a_run_at_its_limit_does_not_hide_another(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"max_tis_per_query": 64, "prefetch_window": 200})
-    scenario.add(wide("narrow", 200, max_active_tasks=1, task={"priority_weight": 9}))
-    scenario.add(wide("broad", 200))
-    scenario.trigger("narrow")
-    scenario.trigger("broad")
-
-    scenario.turn()
-
-    assert (queued(scenario, "narrow"), queued(scenario, "broad")) == (1, 63)
+    assert {dag_id: queued(scenario, dag_id) for dag_id in expected} == expected
 
 
 def test_higher_weight_goes_first_then_the_older(make_scenario: Callable[..., Scenario]) -> None:
@@ -89,15 +109,6 @@ def test_pool_slots_are_counted_and_never_overrun(make_scenario: Callable[..., S
     assert set(scenario.states().values()) == {"success"}
 
 
-def test_parallelism_is_a_limit_over_all(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(core={"parallelism": 7})
-    scenario.triggered(wide("w", 50))
-
-    scenario.turn()
-
-    assert queued(scenario, "w") == 7
-
-
 def test_a_missing_pool_leaves_its_tasks_waiting_and_delays_no_others(scenario: Scenario) -> None:
     scenario.add(chain("lost", 1, task={"pool": "nowhere"}))
     scenario.add(chain("fine", 1))
@@ -128,18 +139,6 @@ def test_a_task_goes_to_its_own_queue_else_its_pools_else_the_default(scenario: 
         ("default", "queued"),
     ]
     assert all(sum(scenario.broker.llen(key) for key in broker_lists(name)) == 1 for name in ("mine", "gpu-queue", "default"))
-
-
-def test_a_queue_holds_no_more_than_its_workers_can_take_soon(make_scenario: Callable[..., Scenario]) -> None:
-    scenario = make_scenario(scheduler={"prefetch_window": 3})
-    scenario.add(wide("w", 50, task={"queue": "nobody"}))
-    scenario.add(wide("v", 100))
-    scenario.trigger("w")
-    scenario.trigger("v")
-
-    scenario.turn()
-
-    assert (queued(scenario, "w"), queued(scenario, "v")) == (3, 64 + 3)
 
 
 def test_dispatched_at_is_stamped_once_the_broker_has_the_message(scenario: Scenario) -> None:

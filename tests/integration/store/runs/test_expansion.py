@@ -24,54 +24,92 @@ def mapped(**options: Any) -> SerializedDag:
     return dag("m", {"a": [], "b": ["a"], "c": ["b"]}, options={"b": product(of("a")) | options.pop("b", {})}, **options)
 
 
-def test_a_mapped_task_becomes_one_instance_for_each_entry_of_a_list(scenario: Scenario) -> None:
-    scenario.add(mapped())
-    run = scenario.trigger("m")
-    scenario.turn()
+def group(**options: Any) -> SerializedDag:
+    """A mapped group of x, y (after x) and z (after both), with end after the group."""
+    own = product({"literal": 3}) | {"mapped_group": "g"}
+    edges: dict[str, list[str]] = {"x": [], "y": ["x"], "z": ["x", "y"], "end": ["z"]}
+    return dag("g", edges, options=dict.fromkeys("xyz", own), **options)
+
+
+def all_end(state: S) -> Callable[[Claim], S]:
+    return lambda claim: state
+
+
+def fails(task_id: str, map_index: int) -> Callable[[Claim], Ending]:
+    """One instance fails; the others succeed and return a list of three."""
+    one = (task_id, map_index)
+    return lambda claim: Ending(S.FAILED if (claim.task_id, claim.map_index) == one else S.SUCCESS, result="[1, 2, 3]")
+
+
+MAPPED_TWICE = dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 4}), "b": product(of("a"))})
+BELOW = dag("m", {"bad": [], "a": ["bad"], "b": ["a"]}, options={"b": product(of("a")) | {"trigger_rule": "one_done"}})
+#: The DAG, the ends of its tasks, and the final states of its task instances. core.max_map_length is 5.
+ENDS: dict[str, tuple[SerializedDag, Callable[[Claim], S | Ending], dict[str, str]]] = {
+    "an instance for each entry": (
+        mapped(), returns(a="[10, 20, 30]"), dict.fromkeys(["a", "b[0]", "b[1]", "b[2]", "c"], "success")),
+    **{f"{value} has no entry": (mapped(), returns(a=value), {"a": "success", "b": "skipped", "c": "skipped"})
+       for value in ("[]", "{}")},
+    **{f"{value} is no list of at most 5 entries": (
+        mapped(), returns(**({} if value is None else {"a": value})),
+        {"a": "success", "b": "upstream_failed", "c": "upstream_failed"})
+       for value in (None, '"text"', "[1,2,3,4,5,6]")},
+    "the source fails": (mapped(), all_end(S.FAILED), {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}),
+    "above the source a task fails": (BELOW, all_end(S.FAILED), {"bad": "failed", "a": "upstream_failed", "b": "upstream_failed"}),
+    **{f"the source is {ending} and the rule is {rule}": (
+        mapped(b={"trigger_rule": rule}), all_end(S(ending)), {"a": ending, "b": state, "c": state})
+       for rule, ending, state in (
+           ("none_failed", "skipped", "skipped"),
+           ("all_done", "skipped", "skipped"),
+           ("all_done", "failed", "upstream_failed"),
+           ("one_failed", "failed", "upstream_failed"),
+           ("one_done", "failed", "upstream_failed"),
+       )},
+    "one instance fails": (
+        mapped(), fails("b", 1),
+        {"a": "success", "b[0]": "success", "b[1]": "failed", "b[2]": "success", "c": "upstream_failed"}),
+    "an instance for each that returned something": (
+        MAPPED_TWICE, lambda claim: Ending(S.SUCCESS, result=None if claim.map_index == 2 else "1"),
+        dict.fromkeys(["a[0]", "a[1]", "a[2]", "a[3]", "b[0]", "b[1]", "b[2]"], "success")),
+    "no instance returned anything": (
+        MAPPED_TWICE, all_end(S.SUCCESS), dict.fromkeys(["a[0]", "a[1]", "a[2]", "a[3]"], "success") | {"b": "skipped"}),
+    "a failure stays inside its instance of a group": (
+        group(), fails("y", 0),
+        dict.fromkeys(["x[0]", "x[1]", "x[2]", "y[1]", "y[2]", "z[1]", "z[2]"], "success")
+        | {"y[0]": "failed", "z[0]": "upstream_failed", "end": "upstream_failed"}),
+}  # fmt: skip
+#: Parts of the reasons of `b`.
+REASONS = {
+    "[] has no entry": "nothing to map over",
+    "None is no list of at most 5 entries": "a returned no list or dict",
+    '"text" is no list of at most 5 entries': "a returned no list or dict",
+    "[1,2,3,4,5,6] is no list of at most 5 entries": "would have 6 instances; core.max_map_length allows 5",
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_mapped_task_ends(make_scenario: Callable[..., Scenario], case: str) -> None:
+    new, outcome, expected = ENDS[case]
+    scenario = make_scenario(core={"max_map_length": 5})
+    run = scenario.triggered(new)
+
+    scenario.run_to_end(outcome=outcome, shuffle=True)
+
+    assert scenario.states(run) == expected
+    assert scenario.run_state(run) == ("failed" if {"failed", "upstream_failed"} & set(expected.values()) else "success")
+    if case in REASONS:
+        assert REASONS[case] in scenario.rows("select reason from task_instance where task_id = 'b'")[0][0]
+
+
+def test_nothing_is_expanded_before_its_source_has_ended(scenario: Scenario) -> None:
+    run = scenario.start(mapped())
+
     assert scenario.states(run) == {"a": "queued", "b": "none", "c": "none"}
-
-    scenario.run_to_end(outcome=returns(a="[10, 20, 30]"))
-
-    assert scenario.states(run) == dict.fromkeys(["a", "b[0]", "b[1]", "b[2]", "c"], "success")
-    assert scenario.run_state(run) == "success"
 
 
 def test_literal_lists_expand_before_anything_runs_and_multiply(scenario: Scenario) -> None:
     run = scenario.start(dag("m", {"a": [], "b": ["a"]}, options={"b": product({"literal": 2}, {"literal": 3})}))
 
     assert [name for name in scenario.states(run) if name != "a"] == [f"b[{n}]" for n in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("result", "b", "c", "why"),
-    [
-        ("[]", "skipped", "skipped", "nothing to map over"),
-        ("{}", "skipped", "skipped", "nothing to map over"),
-        (None, "upstream_failed", "upstream_failed", "a returned no list or dict"),
-        ('"text"', "upstream_failed", "upstream_failed", "a returned no list or dict"),
-        ("[1,2,3,4,5,6]", "upstream_failed", "upstream_failed", "would have 6 instances; core.max_map_length allows 5"),
-    ],
-)
-def test_a_value_that_cannot_be_mapped_over_is_named(
-    make_scenario: Callable[..., Scenario], result: str | None, b: str, c: str, why: str
-) -> None:
-    scenario = make_scenario(core={"max_map_length": 5})
-    scenario.add(mapped())
-    run = scenario.trigger("m")
-
-    scenario.run_to_end(outcome=lambda claim: Ending(S.SUCCESS, result=result))
-
-    assert scenario.states(run) == {"a": "success", "b": b, "c": c}
-    assert why in scenario.rows("select reason from task_instance where task_id = 'b'")[0][0]
-
-
-def test_a_failed_source_decides_before_anything_is_expanded(scenario: Scenario) -> None:
-    scenario.add(mapped())
-    run = scenario.trigger("m")
-
-    scenario.run_to_end(outcome=lambda claim: S.FAILED)
-
-    assert scenario.states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
 
 
 @pytest.mark.parametrize("of_group", [False, True])
@@ -92,73 +130,6 @@ def test_nothing_to_map_over_hides_no_failure(scenario: Scenario, ref: dict[str,
     assert scenario.run_state(run) == "failed"
 
 
-@pytest.mark.parametrize(
-    ("rule", "outcome", "state"),
-    [
-        ("none_failed", S.SKIPPED, "skipped"),
-        ("all_done", S.SKIPPED, "skipped"),
-        ("all_done", S.FAILED, "upstream_failed"),
-        ("one_failed", S.FAILED, "upstream_failed"),
-        ("one_done", S.FAILED, "upstream_failed"),
-    ],
-)
-def test_a_task_mapped_over_a_result_needs_it_with_any_trigger_rule(
-    scenario: Scenario, rule: str, outcome: TaskState, state: str
-) -> None:
-    scenario.add(mapped(b={"trigger_rule": rule}))
-    run = scenario.trigger("m")
-
-    scenario.run_to_end(outcome=lambda claim: outcome)
-
-    assert scenario.states(run) == {"a": outcome.value, "b": state, "c": state}
-
-
-def test_below_a_source_that_could_not_run_it_is_upstream_failed_and_not_skipped(scenario: Scenario) -> None:
-    edges: dict[str, list[str]] = {"bad": [], "a": ["bad"], "b": ["a"]}
-    run = scenario.triggered(dag("m", edges, options={"b": product(of("a")) | {"trigger_rule": "one_done"}}))
-
-    scenario.run_to_end(outcome=lambda claim: S.FAILED)
-
-    assert scenario.states(run) == {"bad": "failed", "a": "upstream_failed", "b": "upstream_failed"}
-    assert scenario.run_state(run) == "failed"
-
-
-def test_one_failed_instance_fails_the_tasks_after_all_instances(scenario: Scenario) -> None:
-    scenario.add(mapped())
-    run = scenario.trigger("m")
-
-    scenario.run_to_end(
-        outcome=lambda claim: S.FAILED if claim.map_index == 1 else Ending(S.SUCCESS, result="[1,2,3]"), shuffle=True
-    )
-
-    assert scenario.states(run) == {
-        "a": "success", "b[0]": "success", "b[1]": "failed", "b[2]": "success", "c": "upstream_failed",
-    }  # fmt: skip
-
-
-def test_a_task_mapped_over_a_mapped_one_has_an_instance_for_each_that_returned_something(scenario: Scenario) -> None:
-    run = scenario.triggered(dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 4}), "b": product(of("a"))}))
-
-    scenario.run_to_end(outcome=lambda claim: Ending(S.SUCCESS, result=None if claim.map_index == 2 else "1"))
-
-    assert [name for name in scenario.states(run) if name.startswith("b")] == ["b[0]", "b[1]", "b[2]"]
-
-
-def test_a_mapped_task_that_returned_nothing_leaves_nothing_to_map_over(scenario: Scenario) -> None:
-    run = scenario.triggered(dag("m", {"a": [], "b": ["a"]}, options={"a": product({"literal": 2}), "b": product(of("a"))}))
-
-    scenario.run_to_end()
-
-    assert scenario.states(run) == {"a[0]": "success", "a[1]": "success", "b": "skipped"}
-
-
-def group(**options: Any) -> SerializedDag:
-    """A mapped group of x, y (after x) and z (after both), with end after the group."""
-    own = product({"literal": 3}) | {"mapped_group": "g"}
-    edges: dict[str, list[str]] = {"x": [], "y": ["x"], "z": ["x", "y"], "end": ["z"]}
-    return dag("g", edges, options=dict.fromkeys("xyz", own), **options)
-
-
 @pytest.mark.parametrize("follow", [True, False])
 def test_instances_of_a_mapped_group_go_down_on_their_own(make_scenario: Callable[..., Scenario], follow: bool) -> None:
     scenario = make_scenario(follow=follow)
@@ -174,17 +145,6 @@ def test_instances_of_a_mapped_group_go_down_on_their_own(make_scenario: Callabl
 
     states = scenario.states(run)
     assert (states["y[0]"], states["y[1]"], states["y[2]"]) == ("none", "queued", "none")
-
-
-def test_a_failure_stays_inside_its_instance_of_the_group(scenario: Scenario) -> None:
-    scenario.add(group())
-    run = scenario.trigger("g")
-
-    scenario.run_to_end(outcome=lambda claim: S.FAILED if (claim.task_id, claim.map_index) == ("y", 0) else S.SUCCESS, shuffle=True)
-
-    states = scenario.states(run)
-    assert [states[f"z[{n}]"] for n in range(3)] == ["upstream_failed", "success", "success"]
-    assert states["end"] == "upstream_failed"
 
 
 def test_workers_queue_the_chains_inside_a_group_themselves(scenario: Scenario) -> None:
