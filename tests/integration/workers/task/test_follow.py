@@ -249,6 +249,11 @@ CASES = {
     **{f"the successor needs {what}": Case(
         graph="a a>b", slots=1, options={"b": options}, then=now(success="a", scheduled="b"), wakes={"queue"})
         for what, options in (("another pool", {"pool": "other"}), ("more slots", {"pool_slots": 2}))},
+    # The columns of the row count, which a newer version may have changed since the DAG was read.
+    **{f"the row of the successor has {what}": Case(
+        graph="a a>b", slots=1, change=sql(f"update task_instance set {column} where task_id = 'b'"),
+        then=now(success="a", scheduled="b"))
+        for what, column in (("another pool", "pool = 'other'"), ("more slots", "pool_slots = 2"))},
     "another run outranks the successor": Case(
         graph="a a>b", slots=1, change=beside(9), then=now(success="a", scheduled="b"), wakes={"queue"}),
     "another run does not outrank the successor": Case(

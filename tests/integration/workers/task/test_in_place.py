@@ -4,13 +4,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from kombu.exceptions import OperationalError
 from support.waiting import eventually
 
 from paceline.states import TaskState
@@ -270,12 +272,19 @@ def test_a_process_is_replaced_after_its_number_of_tasks_however_they_came(bench
 def events(bench: Any) -> Iterator[list[dict[str, Any]]]:
     """The events of tasks that workers send inside, once they do."""
     app, seen = celery_app(bench.settings), list[dict[str, Any]]()
+
+    def enabled() -> bool:
+        # Celery may use a connection of this process that a test has cut.
+        with suppress(redis.ConnectionError, OperationalError):
+            return bool(app.control.enable_events(reply=True, timeout=1))
+        return False
+
     with app.connection() as connection:
         receiver = app.events.Receiver(connection, handlers={"*": seen.append})
         thread = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None, wakeup=False))
         thread.start()
         try:
-            eventually(lambda: app.control.enable_events(reply=True, timeout=1))
+            eventually(enabled)
             yield seen
         finally:
             receiver.should_stop = True
