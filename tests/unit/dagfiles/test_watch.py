@@ -1,9 +1,12 @@
 """The DAG files of a folder, and the moments at which the folder is listed."""
 
+import contextlib
 import logging
 import os
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.waiting import eventually
@@ -13,6 +16,22 @@ from scheduler.dagfiles.watch import Listing, Watch
 from .conftest import listing
 
 DAG_FILE = "from paceline import DAG\nDAG('d')\n"
+Watching = Callable[..., tuple[Watch, Listing]]
+
+
+@pytest.fixture
+def watching() -> Iterator[Watching]:
+    """A watch of a folder, which lists it only if the kernel reports a change, and its first listing. It is closed at the end."""
+    with contextlib.ExitStack() as closing:
+
+        def start(folder: Path, **options: Any) -> tuple[Watch, Listing]:
+            watch = Watch(folder, list_interval_s=3600, **options)
+            closing.callback(watch.close)
+            first = watch.look()
+            assert first is not None and first.complete
+            return watch, first
+
+        yield start
 
 
 def test_lists_python_files_that_name_a_dag_and_us_or_airflow(tmp_path: Path) -> None:
@@ -60,11 +79,9 @@ def test_a_new_version_changes_the_time_even_if_it_keeps_its_old_date(tmp_path: 
     eventually(rewritten_with_an_old_date)  # the clock of the file system takes a few milliseconds to go on
 
 
-def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None:
+def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path, watching: Watching) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
-    watch = Watch(tmp_path, list_interval_s=3600)
-    known = watch.look()
-    assert known is not None and known.complete
+    watch, known = watching(tmp_path)
     assert watch.look() is None
 
     for change, expected in (
@@ -78,22 +95,19 @@ def test_changes_are_noticed_at_once_and_nothing_else_is(tmp_path: Path) -> None
         while found != expected:
             known = known.followed_by(eventually(watch.look, message=f"expected {expected}, saw {found}"))
             found = set(known.files)
-    watch.close()
 
 
-def test_a_folder_whose_link_is_switched_is_listed_immediately(tmp_path: Path) -> None:
+def test_a_folder_whose_link_is_switched_is_listed_immediately(tmp_path: Path, watching: Watching) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.py").write_text(DAG_FILE)
     (tmp_path / "current").symlink_to(tmp_path / "one")
-    watch = Watch(tmp_path / "current", list_interval_s=3600)
-    first = watch.look()
+    watch, first = watching(tmp_path / "current")
 
     (tmp_path / "next").symlink_to(tmp_path / "two")
     (tmp_path / "next").rename(tmp_path / "current")
     second = watch.look()
 
-    watch.close()
     assert first is not None and first.files.keys() == {"one.py"}
     assert second is not None and second.files.keys() == {"two.py"}
 
@@ -136,12 +150,11 @@ def test_an_unreadable_folder_is_logged_and_not_treated_as_empty(tmp_path: Path,
     assert caplog.text.count("cannot be read: Permission denied") == 1
 
 
-def test_only_written_files_are_listed_and_modules_apart_from_dag_files(tmp_path: Path) -> None:
+def test_only_written_files_are_listed_and_modules_apart_from_dag_files(tmp_path: Path, watching: Watching) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(DAG_FILE)
     (tmp_path / "module.py").write_text("x = 1")
-    watch = Watch(tmp_path, list_interval_s=3600)
-    first = watch.look()
+    watch, first = watching(tmp_path)
 
     (tmp_path / "a.py").write_text(DAG_FILE + "# 2")
     written = eventually(watch.look)
@@ -150,18 +163,16 @@ def test_only_written_files_are_listed_and_modules_apart_from_dag_files(tmp_path
     (tmp_path / "module.py").write_text(DAG_FILE)
     became = eventually(watch.look)
 
-    watch.close()
     assert first is not None and (first.files.keys(), first.modules.keys()) == ({"a.py", "b.py"}, {"module.py"})
     assert (written.complete, written.files.keys(), written.modules.keys()) == (False, {"a.py"}, set())
     assert (module.complete, module.files.keys(), module.modules.keys()) == (False, set(), {"module.py"})
     assert became.complete and became.files.keys() == {"a.py", "b.py", "module.py"}
 
 
-def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path) -> None:
+def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path, watching: Watching) -> None:
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
-    watch = Watch(tmp_path, list_interval_s=3600)
-    watch.look()
+    watch, _ = watching(tmp_path)
 
     with path.open("w") as half:
         half.write("from scheduler ")
@@ -170,55 +181,47 @@ def test_a_file_counts_when_its_writer_has_closed_it(tmp_path: Path) -> None:
         half.write("import DAG\n")
     found = eventually(watch.look)
 
-    watch.close()
     assert found.files.keys() == {"d.py"}
 
 
-def test_a_renamed_file_disappears_and_appears_in_one_listing(tmp_path: Path) -> None:
+def test_a_renamed_file_disappears_and_appears_in_one_listing(tmp_path: Path, watching: Watching) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
-    watch = Watch(tmp_path, list_interval_s=3600)
-    watch.look()
+    watch, _ = watching(tmp_path)
 
     (tmp_path / "d.py").rename(tmp_path / "moved.py")
     found = eventually(watch.look)
 
-    watch.close()
     assert found.complete
     assert found.files.keys() == {"moved.py"}
 
 
-def test_a_file_written_again_in_the_same_tick_is_reported_again(tmp_path: Path) -> None:
+def test_a_file_written_again_in_the_same_tick_is_reported_again(tmp_path: Path, watching: Watching) -> None:
     path = tmp_path / "d.py"
     path.write_text(DAG_FILE)
     moment = datetime(2100, 1, 1, tzinfo=UTC)
     # A file system with a stopped clock.
-    watch = Watch(tmp_path, list_interval_s=3600, change_time=lambda status: moment.timestamp())
-    watch.look()
+    watch, _ = watching(tmp_path, change_time=lambda status: moment.timestamp())
 
     path.write_text(DAG_FILE + "# 2")
     found = eventually(watch.look)
 
-    watch.close()
     assert (found.files, found.again) == ({"d.py": moment}, {"d.py"})
 
 
-def test_a_change_that_the_kernel_does_not_report_is_found_at_the_next_check(tmp_path: Path) -> None:
+def test_a_change_that_the_kernel_does_not_report_is_found_at_the_next_check(tmp_path: Path, watching: Watching) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
-    watch = Watch(tmp_path, list_interval_s=3600, check_interval_s=0.01)
-    watch.look()
+    watch, _ = watching(tmp_path, check_interval_s=0.01)
     watch._events.close()  # type: ignore[union-attr]
     watch._events = None
 
     (tmp_path / "e.py").write_text(DAG_FILE)
 
     assert eventually(watch.look).files.keys() == {"d.py", "e.py"}
-    watch.close()
 
 
-def test_a_special_file_or_a_file_too_large_to_search_blocks_nothing(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, list_interval_s=1000)
-    first = watch.look()
-    assert first is not None and first.files == {}
+def test_a_special_file_or_a_file_too_large_to_search_blocks_nothing(tmp_path: Path, watching: Watching) -> None:
+    watch, first = watching(tmp_path)
+    assert first.files == {}
 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "pipe").rename(tmp_path / "pipe.py")
@@ -229,16 +232,14 @@ def test_a_special_file_or_a_file_too_large_to_search_blocks_nothing(tmp_path: P
     # The large one is for a child to read, under its limits.
     found: set[str] = set()
     eventually(lambda: found.update((watch.look() or Listing({}, {})).files) or found >= {"large.py", "d.py"})
-    watch.close()
     assert found == {"large.py", "d.py"}
 
 
-def test_a_folder_is_watched_although_its_link_came_later(tmp_path: Path) -> None:
+def test_a_folder_is_watched_although_its_link_came_later(tmp_path: Path, watching: Watching) -> None:
     dags, elsewhere = tmp_path / "dags", tmp_path / "elsewhere"
     dags.mkdir()
     elsewhere.mkdir()
-    watch = Watch(dags, list_interval_s=3600)
-    watch.look()
+    watch, _ = watching(dags)
 
     (elsewhere / "a.py").write_text(DAG_FILE)
     (dags / "team").symlink_to(elsewhere)
@@ -246,15 +247,13 @@ def test_a_folder_is_watched_although_its_link_came_later(tmp_path: Path) -> Non
     (elsewhere / "b.py").write_text(DAG_FILE)
     written = eventually(watch.look)
 
-    watch.close()
     assert linked.files.keys() == {"team/a.py"}
     assert written.files.keys() == {"team/b.py"}
 
 
-def test_more_changes_than_the_kernel_keeps_lose_none(tmp_path: Path) -> None:
+def test_more_changes_than_the_kernel_keeps_lose_none(tmp_path: Path, watching: Watching) -> None:
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    watch = Watch(tmp_path, list_interval_s=3600)
-    watch.look()
+    watch, _ = watching(tmp_path)
 
     for _ in range(kept // 2 + 1):
         for name in ("a.txt", "b.txt"):  # the kernel keeps equal events in a row once
@@ -262,5 +261,4 @@ def test_more_changes_than_the_kernel_keeps_lose_none(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     found = eventually(watch.look)
 
-    watch.close()
     assert found.files.keys() == {"d.py"}

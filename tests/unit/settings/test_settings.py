@@ -17,6 +17,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+FERNET_KEYS = f"{'a' * 43}=, {'b' * 43}="
+
+
 def file(folder: Path, text: str) -> dict[str, str]:
     path = folder / "paceline.toml"
     path.write_text(text, encoding="utf-8")
@@ -30,36 +33,39 @@ def refusal(environ: dict[str, str]) -> str:
     return str(caught.value)
 
 
-def test_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    environ = file(tmp_path, "[core]\nparallelism = 5\nmax_active_runs_per_dag = 3\n")
+@pytest.mark.parametrize(
+    ("environ", "key", "value"),
+    [
+        # The environment, then the file, then the default.
+        ({"PACELINE_CORE_PARALLELISM": "7"}, "core.parallelism", 7),
+        ({}, "core.parallelism", 5),
+        ({"PACELINE_CORE_PARALLELISM": ""}, "core.parallelism", 5),
+        ({}, "core.max_active_tasks_per_dag", 16),
+        ({"PACELINE_CORE_FERNET_KEY": FERNET_KEYS}, "core.fernet_key", FERNET_KEYS),
+        *(({"PACELINE_METRICS_STATSD": address}, "metrics.statsd", address) for address in (
+            "", "localhost:8125", "127.0.0.1:8125", "[::1]:65535", "münchen.example:1", "unix:///run/statsd:1")),
+    ],
+)  # fmt: skip
+def test_the_value_of_a_setting(tmp_path: Path, environ: dict[str, str], key: str, value: object) -> None:
+    assert Settings.load(file(tmp_path, "[core]\nparallelism = 5\n") | environ).value(key) == value
 
-    loaded = Settings.load(environ | {"PACELINE_CORE_PARALLELISM": "7"})
 
-    assert (loaded.core.parallelism, loaded.core.max_active_runs_per_dag, loaded.core.max_active_tasks_per_dag) == (7, 3, 16)
+def test_what_is_no_setting_counts_as_unset_and_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
+    others = {"PACELINE_DATABASE_URL": "", "PACELINE_VAR_X": "1", "PACELINE_CONN_DB": "x://h"}
+    loaded = Settings.load({"PACELINE_HOME": "/h"})
+
+    assert (Settings.load(others), module.sources(others)) == (Settings(), {})
+    assert loaded.database_url == "postgresql://paceline_scheduler@/paceline?host=/h/run"
+    assert loaded.broker_url == "redis+socket:///h/run/redis.sock"
 
 
-def test_sources_name_the_source_of_each_value(tmp_path: Path) -> None:
+def test_sources_name_the_source_of_each_value_and_config_in_the_working_directory_is_one(tmp_path: Path) -> None:
     environ = file(tmp_path, "[core]\nparallelism = 5\n") | {"PACELINE_HOME": "/x"}
-
-    assert module.sources(environ) == {"core.parallelism": environ["PACELINE_CONFIG"], "paths.home": "PACELINE_HOME"}
-
-
-def test_config_in_the_working_directory_is_read(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "paceline.toml").write_text("[worker]\nconcurrency = 3\n")
 
+    assert module.sources(environ) == {"core.parallelism": environ["PACELINE_CONFIG"], "paths.home": "PACELINE_HOME"}
     assert Settings.load({}).worker.concurrency == 3
-
-
-def test_an_empty_environment_variable_counts_as_unset() -> None:
-    assert Settings.load({"PACELINE_DATABASE_URL": "", "PACELINE_CORE_PARALLELISM": ""}) == Settings()
-
-
-def test_unset_urls_mean_the_embedded_servers(tmp_path: Path) -> None:
-    loaded = Settings.load({"PACELINE_HOME": "/h"})
-
-    assert loaded.database_url == "postgresql://paceline_scheduler@/paceline?host=/h/run"
-    assert loaded.broker_url == "redis+socket:///h/run/redis.sock"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +96,6 @@ def test_a_bad_value_is_reported_with_key_value_source_and_the_allowed_values(na
     assert f"set by {name}" in message
     assert [word for word in words if word not in message] == []
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    "address", ["", "localhost:8125", "127.0.0.1:8125", "[::1]:65535", "münchen.example:1", "unix:///run/statsd:1"]
-)
-def test_addresses_of_statsd(address: str) -> None:
-    assert Settings.load({"PACELINE_METRICS_STATSD": address}).metrics.statsd == address
 
 
 def test_a_bad_value_in_the_file_names_the_file(tmp_path: Path) -> None:
@@ -170,21 +169,9 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
     assert module.masked(url) == shown
 
 
-def test_variables_and_connections_of_the_environment_are_no_settings() -> None:
-    environ = {"PACELINE_VAR_X": "1", "PACELINE_CONN_DB": "x://h"}
-
-    assert Settings.load(environ) == Settings()
-    assert module.sources(environ) == {}
-
-
 @pytest.mark.parametrize("key", ["short", "a" * 43 + "=," + "b" * 10, "ü" * 44])
 def test_a_wrong_fernet_key_is_refused_and_not_shown(key: str) -> None:
     message = refusal({"PACELINE_CORE_FERNET_KEY": key})
 
     assert "core.fernet_key (set by PACELINE_CORE_FERNET_KEY) cannot be '***'; allowed is Fernet keys" in message
     assert key not in message
-
-
-def test_fernet_keys_are_separated_by_commas() -> None:
-    keys_ = f"{'a' * 43}=, {'b' * 43}="
-    assert Settings.load({"PACELINE_CORE_FERNET_KEY": keys_}).core.fernet_key == keys_
