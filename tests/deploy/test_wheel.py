@@ -39,7 +39,9 @@ def test_the_wheel_holds_the_pages_the_examples_and_the_project_but_no_tests(whe
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {"scheduler/examples/flights.py", "scheduler/examples/hello.py", "scheduler/cli/project/compose.yml.in",
-            "scheduler/api/static/index.html", "scheduler/py.typed", "paceline/py.typed"} <= set(names)  # fmt: skip
+            "scheduler/api/static/index.html", "scheduler/py.typed", "paceline/py.typed", "scheduler/store/moves/claim.sql",
+            "scheduler/store/moves/report.sql", "scheduler/store/moves/joins.sql",
+            "scheduler/store/moves/suspend.sql"} <= set(names)  # fmt: skip
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paceline", "scheduler", "workers"}
     assert len(names) == len(set(names))
     assert not [name for name in names if name.endswith(".pyc") or "/tests/" in name]

@@ -1,7 +1,7 @@
 """The statements of the hot path: the .sql files beside this module, prepared once on each connection of a pool process.
 
 A file is one that psql takes as it is: `\\set` gives a parameter its name, number and type, and `prepare` gives the statement its
-name. So `psql -f claim.sql` and then `explain execute claim(...)` show the plan that a worker gets.
+name. So `psql -f claim.sql` and then `explain execute claim(...)` show its plan, see docs/explanation/database.md.
 """
 
 import re
