@@ -76,7 +76,7 @@ class Costs:
         run_ids = self._make(BATCH)
         self._started()
         for run_id in run_ids.values():
-            mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
+            transact(self._stack.engine, mark.mark, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
         self._promote.hint(run_ids)
         self._metered("close_ms", self._promote.run_once)
         self._runs += BATCH
@@ -93,7 +93,8 @@ class Costs:
         self._open = touched
         self._started()
         for run_id in run_ids.values():
-            mark.mark(self._stack.engine, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(task_ids=("t000",)), TaskState.SUCCESS)
+            first = Tasks(task_ids=("t000",))
+            transact(self._stack.engine, mark.mark, Runs(dag_id=self._dag_id, run_id=run_id), first, TaskState.SUCCESS)
         self._stack.rows(RECENTLY)
         for _ in range(3):
             self._sweep.run_once()  # decides the tasks below the marked ones

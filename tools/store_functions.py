@@ -9,8 +9,6 @@ from tools.sources import check, differences, modules
 STORE = "scheduler/store/"
 #: Functions that open transactions themselves, with the reason.
 TAKE_ENGINE = {
-    "actions/clear.py clear": "a dry run is rolled back",
-    "actions/mark.py mark": "a dry run is rolled back",
     "dags/files.py record": "a file that cannot be stored is stored as an import error, after a rollback",
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
     "worker/external_jobs.py by_engine": "each statement of a thread has a transaction of its own",

@@ -43,7 +43,7 @@ def clear(
     """
 
     def work(connection: Connection) -> Changes:
-        changes = clearing.clear_selected(
+        changes = clearing.clear(
             connection, chosen, tasks, core=by.settings.core, latest=latest, dry_run=dry_run, prevent_running=prevent_running
         )
         if note is not None and not dry_run:
@@ -68,7 +68,7 @@ def change(
         changes = Changes()
         if values.get("state") is not None:
             state = TaskState(values["state"])
-            changes = marking.mark_selected(connection, chosen, tasks, state, clear_downstream=clear_downstream, dry_run=dry_run)
+            changes = marking.mark(connection, chosen, tasks, state, clear_downstream=clear_downstream, dry_run=dry_run)
         if "note" in values:
             keys = instances.named(connection, chosen, tasks)
             if not dry_run:

@@ -41,9 +41,8 @@ def cleared(context: FaultContext) -> None:
             dag, run_id = _run(context, ("running", "success", "failed"))
             task_id = context.rng.choice(dag.tasks).task_id
             with context.cluster.history.action("clear", dag.dag_id, run_id, dag.with_descendants([task_id])):
-                clear.clear(
-                    engine, Runs(dag_id=dag.dag_id, run_id=run_id), Tasks(task_ids=(task_id,), downstream=True), core=Core()
-                )
+                tasks = Tasks(task_ids=(task_id,), downstream=True)
+                transact(engine, clear.clear, Runs(dag_id=dag.dag_id, run_id=run_id), tasks, core=Core())
 
 
 def marked(context: FaultContext) -> None:
@@ -53,7 +52,7 @@ def marked(context: FaultContext) -> None:
         task_id = context.rng.choice(dag.tasks).task_id
         state = context.rng.choice((TaskState.SUCCESS, TaskState.FAILED, TaskState.SKIPPED))
         with context.cluster.history.action("mark", dag.dag_id, run_id, [task_id]):
-            mark.mark(engine, Runs(dag_id=dag.dag_id, run_id=run_id), Tasks(task_ids=(task_id,)), state)
+            transact(engine, mark.mark, Runs(dag_id=dag.dag_id, run_id=run_id), Tasks(task_ids=(task_id,)), state)
 
 
 def paused(context: FaultContext) -> None:
@@ -92,7 +91,7 @@ def scope_ended(context: FaultContext) -> None:
         if context.rng.random() < 0.5:
             transact(engine, mark.mark_run, TEARDOWN, run_id, RunState(state))
         else:
-            mark.mark(engine, Runs(dag_id=TEARDOWN, run_id=run_id), Tasks(task_ids=("busy",), downstream=True), state)
+            transact(engine, mark.mark, Runs(dag_id=TEARDOWN, run_id=run_id), Tasks(task_ids=("busy",), downstream=True), state)
 
 
 def version_switched(context: FaultContext) -> None:

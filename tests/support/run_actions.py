@@ -8,6 +8,7 @@ from paceline.states import TaskState
 from scheduler.actions.actor import Actor
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.actions import clear, mark
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Change, Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending
 from support.scenario import Scenario
@@ -23,13 +24,15 @@ def actor_of(scenario: Scenario) -> Actor:
 
 def clear_(scenario: Scenario, tasks: Tasks = ALL, *, dag_id: str = "d", run_id: str | None = "r", **options: Any) -> list[Change]:
     runs = options.pop("runs", Runs(dag_id=dag_id, run_id=run_id))
-    return clear.clear(scenario.engine, runs, tasks, core=scenario.settings.core, **options)
+    return (rehearse if options.get("dry_run") else transact)(
+        scenario.engine, clear.clear, runs, tasks, core=scenario.settings.core, **options
+    )
 
 
 def mark_(scenario: Scenario, state: TaskState, *names: str, run_id: str | None = "r", **options: Any) -> list[Change]:
     runs = options.pop("runs", Runs(dag_id="d", run_id=run_id))
     tasks = options.pop("tasks", Tasks(task_ids=names))
-    return mark.mark(scenario.engine, runs, tasks, state, **options)
+    return (rehearse if options.get("dry_run") else transact)(scenario.engine, mark.mark, runs, tasks, state, **options)
 
 
 def brief(changes: list[Change]) -> list[tuple[str, int, str | None, str]]:

@@ -108,7 +108,7 @@ class _Request:
         if self.conf:
             transact(self.engine, manual_runs.replace_conf, self.dag_id, run_id, self.conf, self.claim.writer)
         runs = Runs(dag_id=self.dag_id, run_id=run_id)
-        clear.clear(self.engine, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
+        transact(self.engine, clear.clear, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
         transact(self.engine, self._remember, run_id)
         return run_id
 

@@ -6,7 +6,7 @@ task_try. A run that had ended is queued again.
 
 from collections.abc import Callable, Collection, Sequence
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from paceline.exceptions import ConflictError
 from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
@@ -16,7 +16,6 @@ from scheduler.settings import Core
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
-from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.fencing import Writer
 from scheduler.store.moves import clear as moves
 from scheduler.store.moves import reset
@@ -27,35 +26,16 @@ from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs,
 
 
 def clear(
-    engine: Engine, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
+    connection: Connection, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
     writer: Writer | None = None, prevent_running: bool = False,
 ) -> Changes:  # fmt: skip
     """Clear these task instances of these runs: of all, or, after an error, of none. Returns the changes.
 
     Runs without the tasks are passed over; NotFoundError for a task or map index that none of them has. `latest` switches the
-    runs to the newest version of their DAG; with None, the DAG and then the settings decide. A dry run does the same and rolls
-    back. `writer` is the try of a task that clears; StaleTryError if it is not the current one. With `prevent_running`,
+    runs to the newest version of their DAG; with None, the DAG and then the settings decide. The caller undoes a dry run.
+    `writer` is the try of a task that clears; StaleTryError if it is not the current one. With `prevent_running`,
     ConflictError if a task instance to clear is running.
     """
-    of_runs = rehearse if dry_run else transact
-    return of_runs(
-        engine,
-        clear_selected,
-        runs,
-        tasks,
-        core=core,
-        latest=latest,
-        dry_run=dry_run,
-        writer=writer,
-        prevent_running=prevent_running,
-    )
-
-
-def clear_selected(
-    connection: Connection, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
-    writer: Writer | None = None, prevent_running: bool = False,
-) -> Changes:  # fmt: skip
-    """As `clear`, in a transaction of the caller."""
     versions = Versions()
 
     def one(key: int, seen: Seen) -> list[Change]:

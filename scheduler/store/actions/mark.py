@@ -6,7 +6,7 @@ A running task instance is stopped by its worker first (shutdown); any other get
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from paceline.exceptions import PacelineError, UnreadableVersionError
 from paceline.states import FAILURES, MARKABLE, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
@@ -15,7 +15,6 @@ from scheduler.deciding.teardowns import still_to_run
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import rehearse, transact
 from scheduler.store.moves import mark as moves
 from scheduler.store.moves.stop import stop
 from scheduler.store.queueing.limits import OWN_RANK
@@ -26,20 +25,14 @@ from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs,
 STATES = tuple(state for state in S if state in MARKABLE)
 
 
-def mark(engine: Engine, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False) -> Changes:
+def mark(
+    connection: Connection, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
+) -> Changes:
     """Mark these task instances of these runs: of all, or, after an error, of none. Returns the changes; see `clear.clear`.
 
     A run that has ended keeps its state. `clear_downstream` also clears failed task instances downstream, and queues an
-    ended run again for them. A dry run does the same and rolls back.
+    ended run again for them. The caller undoes a dry run.
     """
-    of_runs = rehearse if dry_run else transact
-    return of_runs(engine, mark_selected, runs, tasks, state, clear_downstream=clear_downstream, dry_run=dry_run)
-
-
-def mark_selected(
-    connection: Connection, runs: Runs, tasks: Tasks, state: S, *, clear_downstream: bool = False, dry_run: bool = False
-) -> Changes:
-    """As `mark`, in a transaction of the caller."""
     if state not in STATES:
         raise PacelineError(f"A task instance cannot be marked {state}: choose one of {', '.join(STATES)}.")
     versions = Versions()

@@ -116,11 +116,11 @@ def asked_for(asked: str, move: Move) -> Move:
 
 
 def person_clears(scenario: Scenario, _: Claim) -> None:
-    clear.clear(scenario.engine, Runs(dag_id="d"), Tasks(), core=scenario.settings.core)
+    transact(scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(), core=scenario.settings.core)
 
 
 def person_marks(state: S) -> Move:
-    return lambda scenario, _: mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(), state)
+    return lambda scenario, _: transact(scenario.engine, mark.mark, Runs(dag_id="d"), Tasks(), state)
 
 
 def fit(without_it: bool) -> Move:

@@ -19,7 +19,7 @@ from scheduler.deciding import past
 from scheduler.deciding.evaluate import run_state
 from scheduler.store.actions import clear, mark
 from scheduler.store.dags import dags
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import rehearse, transact
 from scheduler.store.db.rows import EngineReader
 from scheduler.store.runs import deadlines, run_facts, selection
 from scheduler.store.runs.selection import Runs, Tasks
@@ -204,7 +204,8 @@ def test_what_clear_and_mark_change(scenario: Scenario) -> None:
     chosen = Runs(dag_id="d", run_id="r")
     names = [f"t{number}" for number, _ in enumerate(states)]
     cleared = {
-        change.task_id for change in clear.clear(scenario.engine, chosen, Tasks(), core=scenario.settings.core, dry_run=True)
+        change.task_id
+        for change in rehearse(scenario.engine, clear.clear, chosen, Tasks(), core=scenario.settings.core, dry_run=True)
     }
 
     def clearing(state: S) -> str:
@@ -213,7 +214,8 @@ def test_what_clear_and_mark_change(scenario: Scenario) -> None:
 
     check("Clear", clearing)
     marked = {
-        change.task_id for change in mark.mark(scenario.engine, chosen, Tasks(task_ids=tuple(names)), S.SUCCESS, dry_run=True)
+        change.task_id
+        for change in rehearse(scenario.engine, mark.mark, chosen, Tasks(task_ids=tuple(names)), S.SUCCESS, dry_run=True)
     }
     check("Mark as success", lambda state: "marked" if names[states.index(state)] in marked else "left")
 

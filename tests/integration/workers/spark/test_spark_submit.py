@@ -16,6 +16,7 @@ from support.waiting import eventually
 
 from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 from workers.spark.clusters import calls, standalone
 from workers.spark.clusters.protocol import ClusterUnreachableError
@@ -124,7 +125,7 @@ def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     run = bench.scenario.trigger("d", run_id="r1")
     job = running_application(bench, cluster)
 
-    clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
+    transact(bench.scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
 
     def ended() -> bool:
         drivers = {driver["id"]: driver["state"] for driver in cluster.state()["completeddrivers"]}
@@ -168,7 +169,7 @@ def test_a_driver_that_ignores_sigterm_is_gone_once_its_task_is_marked_or_its_wo
     assert java(job)
 
     if how == "marked":
-        mark.mark(bench.scenario.engine, Runs(dag_id="d"), Tasks(), TaskState.FAILED)
+        transact(bench.scenario.engine, mark.mark, Runs(dag_id="d"), Tasks(), TaskState.FAILED)
     else:
         worker.signal(signal.SIGTERM)
         worker.wait()
@@ -262,7 +263,7 @@ def test_an_application_that_comes_after_its_try_gave_up_is_ended_and_not_run_be
         assert "It may still appear" in bench.last_line("t")
         assert [job["ended_at"] for job in jobs(bench)] == [None]
 
-        clear.clear(bench.scenario.engine, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
+        transact(bench.scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(), core=bench.settings.core)
         eventually(
             lambda: turned(bench) and "ending the application of try 1" in log(bench, 2), timeout=120, message=lambda: logs(bench)
         )

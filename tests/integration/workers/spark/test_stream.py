@@ -12,6 +12,7 @@ from paceline.states import TaskState
 from scheduler.dagfiles.load import load
 from scheduler.serialized.authored import from_dag
 from scheduler.store.actions import clear, mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -66,10 +67,10 @@ def test_a_stream_that_is_killed_and_stopped_continues_and_writes_every_reading_
     sink.grows(bench)
 
     core = bench.settings.core
-    clear.clear(bench.scenario.engine, Runs(dag_id="stream", run_id="r1"), Tasks(task_ids=("readings",)), core=core)
+    transact(bench.scenario.engine, clear.clear, Runs(dag_id="stream", run_id="r1"), Tasks(task_ids=("readings",)), core=core)
     eventually(lambda: bench.scenario.turn() or bench.scenario.states(run)["readings"] == "running", timeout=STARTS_S)
     sink.grows(bench)
-    mark.mark(bench.scenario.engine, Runs(dag_id="stream", run_id="r1"), Tasks(task_ids=("readings",)), TaskState.SUCCESS)
+    transact(bench.scenario.engine, mark.mark, Runs(dag_id="stream", run_id="r1"), Tasks(task_ids=("readings",)), TaskState.SUCCESS)
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"readings": "success"}

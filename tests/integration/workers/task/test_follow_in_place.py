@@ -14,6 +14,7 @@ from support.scenario import Scenario, chain, dag, pool_process
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import mark
+from scheduler.store.db.database import transact
 from scheduler.store.read import history
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
@@ -123,7 +124,7 @@ def test_a_lost_answer_is_found_even_if_the_task_that_ended_was_marked_in_betwee
     next_one = next_in_place()
     stored = scenario.follower.report(first, SUCCESS, next_one)
     assert stored.is_stored
-    mark.mark(scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t000",)), S.FAILED)
+    transact(scenario.engine, mark.mark, Runs(dag_id="d"), Tasks(task_ids=("t000",)), S.FAILED)
 
     repeated = scenario.follower.report(first, SUCCESS, next_one)
 

@@ -19,6 +19,7 @@ from paceline.states import TaskState
 from scheduler.messaging.publisher import celery_app
 from scheduler.process import fault_points
 from scheduler.store.actions import mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 
 from ..conftest import SENT, wait_for
@@ -158,7 +159,7 @@ def test_a_task_in_place_that_is_marked_is_stopped(shared_bench: Any) -> None:
     run = shared_bench.scenario.trigger("d", run_id="r1")
     shared_bench.wait(run, second="running")
 
-    mark.mark(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
+    transact(shared_bench.scenario.engine, mark.mark, Runs(dag_id="d"), Tasks(task_ids=("second",)), TaskState.SUCCESS)
     shared_bench.wait(run)
 
     assert set(shared_bench.scenario.states(run).values()) == {"success"}

@@ -13,6 +13,7 @@ from paceline.states import TaskState
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher
 from scheduler.store.actions import clear, mark
+from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
 
 from ..conftest import wait_for
@@ -297,7 +298,7 @@ def test_a_timeout_calls_it(shared_bench: Any) -> None:
 def test_clearing_its_task_calls_it(shared_bench: Any) -> None:
     run, killed = started(shared_bench)
 
-    clear.clear(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), core=shared_bench.settings.core)
+    transact(shared_bench.scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(task_ids=("t",)), core=shared_bench.settings.core)
     shared_bench.wait(run)
 
     assert killed.read_text() == "t\n"
@@ -309,7 +310,7 @@ def test_clearing_its_task_calls_it(shared_bench: Any) -> None:
 def test_marking_its_task_calls_it(shared_bench: Any, state: TaskState) -> None:
     run, killed = started(shared_bench)
 
-    mark.mark(shared_bench.scenario.engine, Runs(dag_id="d"), Tasks(task_ids=("t",)), state)
+    transact(shared_bench.scenario.engine, mark.mark, Runs(dag_id="d"), Tasks(task_ids=("t",)), state)
     shared_bench.wait(run)
 
     eventually(killed.exists)

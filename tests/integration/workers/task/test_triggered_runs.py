@@ -111,7 +111,7 @@ def test_the_run_of_another_author_is_a_conflict_in_every_try(scenario: Scenario
 def test_a_cleared_task_triggers_again(scenario: Scenario, first: Claim) -> None:
     made = trigger(scenario, first)
     assert scenario.follower.report(first, Ending(S.SUCCESS)).is_stored
-    clear.clear(scenario.engine, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
+    transact(scenario.engine, clear.clear, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
 
     assert trigger(scenario, claimed(scenario)) != made
     assert len(children(scenario)) == 2
@@ -139,7 +139,7 @@ def test_the_first_start_is_that_of_the_first_try_since_a_clear(scenario: Scenar
     third = retried(scenario, retried(scenario, first))
     assert (first_start(first), first_start(third)) == (first.started_at, first.started_at)
     assert scenario.follower.report(third, Ending(S.SUCCESS)).is_stored
-    clear.clear(scenario.engine, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
+    transact(scenario.engine, clear.clear, Runs(dag_id="parent", run_id="p"), Tasks(), core=scenario.settings.core)
     cleared = claimed(scenario)
     assert first_start(cleared) == cleared.started_at
     assert first_start(retried(scenario, cleared)) == cleared.started_at
