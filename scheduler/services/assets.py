@@ -29,16 +29,6 @@ BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Triggered:
-    """The created runs, the failed DAGs and updates with their reasons, and whether more updates are waiting."""
-
-    runs: list[runs.CreatedRun]
-    broken: dict[str, str]
-    broken_updates: list[tuple[str, str]]
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Stored:
     """The number of notices taken and of updates stored, and the task instances whose updates could not be, with the reason."""
 
@@ -60,17 +50,6 @@ class Assets(TimedService):
         self._set_aside: dict[str, datetime] = {}
 
     def run_once(self, now: datetime) -> Result:
-        triggered = self.trigger(now)
-        return Result(
-            runs=[run.id for run in triggered.runs],
-            again_in_s=AT_ONCE if triggered.more else None,
-            log=[
-                *((logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in triggered.broken.items()),
-                *((logging.ERROR, f"The updates of assets by {of} wait: {why}") for of, why in triggered.broken_updates),
-            ],
-        )
-
-    def trigger(self, now: datetime) -> Triggered:
         stored = transact(self._engine, _store_updates, self._versions)
         if stored.updates:
             measures.count("asset.updates", stored.updates)
@@ -81,8 +60,14 @@ class Assets(TimedService):
         partitioned, failed = self._trigger_partitions(without={*self._set_aside, *broken})
         broken |= failed
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
-        runs_ = [run for run in [*created.values(), *partitioned] if run is not None]
-        return Triggered(runs_, broken, stored.broken, more=stored.taken == BATCH)
+        return Result(
+            runs=[run.id for run in [*created.values(), *partitioned] if run is not None],
+            again_in_s=AT_ONCE if stored.taken == BATCH else None,
+            log=[
+                *((logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in broken.items()),
+                *((logging.ERROR, f"The updates of assets by {of} wait: {why}") for of, why in stored.broken),
+            ],
+        )
 
     def _trigger_partitions(self, without: Collection[str]) -> tuple[list[runs.CreatedRun | None], dict[str, str]]:
         """Create the runs of partitions of which all updates that they wait for have arrived."""

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,14 +26,6 @@ PAUSE_S = 0.5
 STOP_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The number of deleted rows by kind; `more` if some kind has further rows to check."""
-
-    deleted: dict[str, int]
-    more: bool
-
-
 class Prune(TimedService):
     """Deletes old rows. Every scheduler prunes, and skips rows that another one has locked.
 
@@ -54,24 +45,17 @@ class Prune(TimedService):
         self._thread: VitalThread | None = None
 
     def run_once(self, now: datetime) -> Result:
-        pruned = self.prune(now)
-        self._delete_files()
-        counts = ", ".join(f"{count} {kind}" for kind, count in pruned.deleted.items() if count)
-        return Result(
-            again_in_s=PAUSE_S if pruned.more else None, log=[(logging.INFO, f"Deleted by age: {counts}")] if counts else []
-        )
-
-    def prune(self, now: datetime) -> Pruned:
         """Delete one batch of each kind."""
         config = self._settings.retention
         days = {"runs": config.run_days, "events": config.event_days, "audit": config.audit_days}
         days |= dict.fromkeys(retention.KINDS, config.housekeeping_days)
-        deleted: dict[str, int] = {}
-        for kind, age in days.items():
-            if age:
-                batch = self._delete(kind, now - timedelta(days=age))
-                deleted[kind] = batch.deleted
-        return Pruned(deleted, any(self._after.get(kind) is not None for kind in deleted))
+        deleted = {kind: self._delete(kind, now - timedelta(days=age)).deleted for kind, age in days.items() if age}
+        self._delete_files()
+        counts = ", ".join(f"{count} {kind}" for kind, count in deleted.items() if count)
+        return Result(
+            again_in_s=PAUSE_S if any(self._after.get(kind) is not None for kind in deleted) else None,
+            log=[(logging.INFO, f"Deleted by age: {counts}")] if counts else [],
+        )
 
     def close(self) -> None:
         self._stop.set()

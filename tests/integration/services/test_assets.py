@@ -66,7 +66,7 @@ def test_a_run_is_made_once_the_condition_is_true(
     for one in updated:
         transact(scenario.engine, assets.update, one.uri)
     for _ in range(3):
-        service(scenario).trigger(NOW)
+        service(scenario).run_once(NOW)
 
     assert triggered(scenario, "d") == runs
 
@@ -109,7 +109,7 @@ def test_the_extra_a_task_gives_is_part_of_the_event(scenario: Scenario) -> None
     from workers.task.follow import Ending
 
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert scenario.rows("select uri, extra from asset_event order by uri") == [("s3://a", {"rows": 7}), ("s3://b", {})]
 
@@ -118,9 +118,9 @@ def test_a_run_consumes_every_update_so_far_and_the_next_run_waits_for_new_ones(
     scenario.add(waits("d", A & B))
     for one in (A, A, B):
         transact(scenario.engine, assets.update, one.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
     transact(scenario.engine, assets.update, A.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert triggered(scenario, "d") == 1
     consumed = scenario.rows("select e.uri from dag_run_asset_event c join asset_event e on e.id = c.event_id order by e.id")
@@ -128,7 +128,7 @@ def test_a_run_consumes_every_update_so_far_and_the_next_run_waits_for_new_ones(
     assert scenario.rows("select uri from asset_waiting") == [("s3://a",)]
 
     transact(scenario.engine, assets.update, B.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
     assert triggered(scenario, "d") == 2
 
 
@@ -137,11 +137,11 @@ def test_a_paused_dag_collects_updates_and_runs_once_it_is_unpaused(scenario: Sc
     transact(scenario.engine, dags.pause, "d")
     for _ in range(3):
         transact(scenario.engine, assets.update, A.uri)
-        service(scenario).trigger(NOW)
+        service(scenario).run_once(NOW)
     assert triggered(scenario, "d") == 0
 
     transact(scenario.engine, dags.unpause, "d")
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert triggered(scenario, "d") == 1
     assert scenario.rows("select count(*) from dag_run_asset_event") == [(3,)]
@@ -159,8 +159,8 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
         try:
             for _ in range(rounds):
                 barrier.wait(30)
-                mine.trigger(NOW)
-                mine.trigger(NOW)
+                mine.run_once(NOW)
+                mine.run_once(NOW)
                 barrier.wait(30)
         except Exception as error:
             failures.append(error)
@@ -174,7 +174,7 @@ def test_racing_schedulers_make_one_run_for_each_round_of_updates(make_scenario:
             transact(scenario.engine, assets.update, one.uri)
         barrier.wait(30)
         barrier.wait(30)
-        service(scenario).trigger(NOW)
+        service(scenario).run_once(NOW)
         assert [triggered(scenario, f"d{number}") for number in range(5)] == [done + 1] * 5
     for thread in threads:
         thread.join(30)
@@ -188,12 +188,12 @@ def test_racing_schedulers_pass_each_success_on_once(make_scenario: Callable[...
     scenario.start(dag("maker", {f"t{n}": [] for n in range(40)}, task={"outlets": (A.uri,), "notify": ("asset",)}))
     assert scenario.work() == 40
 
-    threads = [threading.Thread(target=lambda: service(scenario).trigger(NOW)) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: service(scenario).run_once(NOW)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert scenario.rows("select count(*), count(distinct task_id) from asset_event") == [(40, 40)]
     assert scenario.rows("select count(*) from notice where ended_at is null") == [(0,)]
@@ -216,7 +216,7 @@ def test_an_asset_or_time_schedule_runs_by_both(scenario: Scenario) -> None:
 
     Plan(scenario.engine, scenario.settings, Versions()).plan(NOW + timedelta(minutes=5))
     transact(scenario.engine, assets.update, A.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert scenario.rows("select run_type from dag_run order by id") == [("scheduled",), ("asset_triggered",)]
 
@@ -225,7 +225,7 @@ def test_a_dag_that_does_not_take_such_runs_gets_none(scenario: Scenario) -> Non
     scenario.add(waits("d", A, allowed_run_types=("manual",)))
 
     transact(scenario.engine, assets.update, A.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert triggered(scenario, "d") == 0
 
@@ -234,12 +234,12 @@ def test_updates_of_assets_the_schedule_no_longer_names_are_forgotten(scenario: 
     scenario.add(waits("d", A & B))
     transact(scenario.engine, assets.update, A.uri)
     scenario.add(waits("d", B & C))
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
     assert scenario.rows("select 1 from asset_waiting") == []
 
     for one in (B, C):
         transact(scenario.engine, assets.update, one.uri)
-    service(scenario).trigger(NOW)
+    service(scenario).run_once(NOW)
 
     assert scenario.rows("select e.uri from dag_run_asset_event c join asset_event e on e.id = c.event_id order by 1") == [
         ("s3://b",),
@@ -253,9 +253,9 @@ def test_a_dag_that_cannot_be_run_stops_no_other(scenario: Scenario) -> None:
     transact(scenario.engine, assets.update, A.uri)
     scenario.sql("update dag_version set data = jsonb_set(data, '{schedule,kind}', '\"from the future\"') where dag_id = 'bad'")
 
-    done = service(scenario).trigger(NOW)
+    done = service(scenario).run_once(NOW)
 
-    assert list(done.broken) == ["bad"]
+    assert [line.partition(":")[0] for _, line in done.log] == ["DAG bad cannot be run for its assets"]
     assert triggered(scenario, "good") == 1
 
 

@@ -49,7 +49,7 @@ def update(scenario: Scenario, one: Asset, *keys: str | None) -> None:
 
 def trigger(scenario: Scenario) -> None:
     for _ in range(2):
-        Assets(scenario.engine, scenario.settings, Versions()).trigger(NOW)
+        Assets(scenario.engine, scenario.settings, Versions()).run_once(NOW)
 
 
 def partitions(scenario: Scenario, dag_id: str) -> list[tuple[Any, ...]]:
