@@ -104,8 +104,10 @@ def test_a_notifier_is_a_callback_with_templates() -> None:
 def test_a_literal_is_no_template() -> None:
     with DAG("d", schedule=None) as dag:
         PythonOperator(task_id="t", python_callable=lambda *args: list(args), op_args=[literal("{{ ds }}"), "{{ ds }}"])
+        BashOperator(task_id="bash", bash_command=literal("echo '{{ ds }}'"))
 
     assert run(dag.get_task("t"))[0] == ["{{ ds }}", "2026-03-04"]
+    assert run(dag.get_task("bash"))[0] == "{{ ds }}"
 
 
 def test_small_names() -> None:
@@ -114,27 +116,31 @@ def test_small_names() -> None:
     assert paceline.__version__
 
 
-def test_paths_of_object_storage(tmp_path: Path) -> None:
+def test_files_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> None:
     base = ObjectStoragePath(f"file://{tmp_path}/data")
-    base.mkdir(exist_ok=True)
-    base.mkdir(exist_ok=True)
-    path = base / "a" / "b.csv"
-    path.parent.mkdir()
-
-    assert path.write_text("ä") == 2 and path.read_text() == "ä" and path.exists() and path.is_file()
-    assert [one.name for one in path.parent.iterdir()] == ["b.csv"] == [one.name for one in base.glob("*/*.csv")]
-    path.move(base / "c.csv")
-    assert not path.exists() and (base / "c.csv").size() == 2
-    with (base / "c.csv").open("rb") as file:
+    first, deep = base / "a.csv", base / "x" / "y"
+    deep.mkdir(parents=True)
+    deep.mkdir(exist_ok=True)
+    first.touch()
+    first.touch()
+    with pytest.raises(FileExistsError):
+        first.touch(exist_ok=False)
+    assert first.write_text("ä") == 2 and first.read_text() == "ä" and first.exists() and first.is_file() and first.size() == 2
+    with first.open("rb") as file:
         assert file.read() == "ä".encode()
-    s3 = ObjectStoragePath("s3://aws_default@bucket/key", anon=True) / "x.txt"
-    assert (s3.conn_id, s3.bucket, s3.key, s3.stem, str(s3)) == (
-        "aws_default", "bucket", "key/x.txt", "x", "s3://aws_default@bucket/key/x.txt",
-    )  # fmt: skip
-    assert s3 == ObjectStoragePath(str(s3)) and s3.parent.storage_options == {"anon": True}
+
+    copied = first.copy_into(deep)
+    assert [path.name for path in deep.iterdir()] == ["a.csv"] == [path.name for path in base.glob("*/*/*.csv")]
+    assert [path.name for path in base.rglob("*.csv")] and copied == deep / "a.csv" and first.exists()
+    moved = copied.rename(deep / "b.csv").move_into(base)
+    assert moved == base / "b.csv" and moved.exists() and not (deep / "b.csv").exists()
+    assert moved.samefile(str(moved)) and not moved.samefile(base / "none") and moved.checksum() == moved.checksum()
+    assert [(folder.name, files) for folder, _, files in base.walk()][1:] == [("x", []), ("y", [])]
+    moved.move(base / "c.csv")
+    assert not moved.exists() and (base / "c.csv").exists()
 
 
-def test_paths_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> None:
+def test_paths_of_object_storage_have_the_methods_of_pathlib() -> None:
     path = ObjectStoragePath("s3://store@bucket/raw/a.tar.gz")
 
     assert str(path.with_suffix(".zip")) == "s3://store@bucket/raw/a.tar.zip" and path.suffixes == [".tar", ".gz"]
@@ -144,23 +150,10 @@ def test_paths_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> 
     assert str(path.relative_to("s3://bucket")) == "raw/a.tar.gz" and path.match("*.gz") and path.as_posix() == str(path.resolve())
     with pytest.raises(ValueError, match="is not below"):
         path.relative_to("s3://other")
-
-
-def test_files_of_object_storage_have_the_methods_of_pathlib(tmp_path: Path) -> None:
-    base = ObjectStoragePath(f"file://{tmp_path}")
-    first, deep = base / "a.csv", base / "x" / "y"
-    deep.mkdir(parents=True)
-    first.touch()
-    first.touch()
-    with pytest.raises(FileExistsError):
-        first.touch(exist_ok=False)
-
-    copied = first.copy_into(deep)
-    assert [path.name for path in base.rglob("*.csv")] and copied == deep / "a.csv" and first.exists()
-    moved = copied.rename(deep / "b.csv").move_into(base)
-    assert moved == base / "b.csv" and moved.exists() and not (deep / "b.csv").exists()
-    assert moved.samefile(str(moved)) and not moved.samefile(base / "none") and moved.checksum() == moved.checksum()
-    assert [(folder.name, files) for folder, _, files in base.walk()][1:] == [("x", []), ("y", [])]
+    s3 = ObjectStoragePath("s3://aws_default@bucket/key", anon=True) / "x.txt"
+    assert (s3.conn_id, s3.bucket, s3.key, s3.stem) == ("aws_default", "bucket", "key/x.txt", "x")
+    assert s3 == ObjectStoragePath(str(s3)) and str(s3) == "s3://aws_default@bucket/key/x.txt"
+    assert s3.parent.storage_options == {"anon": True}
 
 
 class Later(BaseAsyncOperator):
@@ -339,10 +332,3 @@ def test_errors_of_another_python() -> None:
         run(dag.get_task("missing"))
     with pytest.raises(DagError, match="must be a function with a name"), DAG("e", schedule=None):
         task.virtualenv(task_id="t")(lambda: None)()
-
-
-def test_a_literal_is_a_bash_command() -> None:
-    with DAG("d", schedule=None) as dag:
-        BashOperator(task_id="t", bash_command=literal("echo '{{ ds }}'"))
-
-    assert run(dag.get_task("t"))[0] == "{{ ds }}"

@@ -48,19 +48,16 @@ def test_flights_is_mapped_over_the_months_and_joins_in_the_report() -> None:
     assert len(upstream) == 13
 
 
-def test_files_that_flights_unpacks_are_deleted_once_they_are_read() -> None:
-    flights = example("flights").task_dict
+def test_flights_deletes_what_it_has_read_sends_the_joins_alone_to_the_heavy_workers_and_runs_only_when_triggered() -> None:
+    flights = example("flights")
+    tasks = flights.task_dict
+    spark = [task for task in flights.tasks if task.worker_runtime == "pyspark"]
 
-    assert flights["unpack"].is_setup
-    assert flights["tidy"].is_teardown
-    assert set(flights["tidy"].upstream_task_ids) == {"unpack", "ingest"}
-
-
-def test_flights_sends_the_joins_alone_to_the_heavy_workers() -> None:
-    tasks = [task for task in example("flights").tasks if task.worker_runtime == "pyspark"]
-
-    assert [task.task_id for task in tasks if getattr(task, "heavy", False)] == ["enrich"]
-    assert {task.queue for task in tasks} == {None}
+    assert (tasks["unpack"].is_setup, tasks["tidy"].is_teardown) == (True, True)
+    assert set(tasks["tidy"].upstream_task_ids) == {"unpack", "ingest"}
+    assert [task.task_id for task in spark if getattr(task, "heavy", False)] == ["enrich"]
+    assert {task.queue for task in spark} == {None}
+    assert (flights.schedule, {task.retries for task in flights.tasks}) == (None, {1})
 
 
 def test_spark_cluster_submits_one_file_in_both_deploy_modes() -> None:
@@ -70,13 +67,6 @@ def test_spark_cluster_submits_one_file_in_both_deploy_modes() -> None:
         ("beside_the_worker", None), ("within_the_cluster", "cluster"),
     ]  # fmt: skip
     assert all(Path(task.application).is_file() and task.conn_id == "spark_cluster" for task in tasks.values())  # type: ignore[attr-defined]
-
-
-def test_flights_runs_only_when_triggered_and_tries_each_task_twice() -> None:
-    flights = example("flights")
-
-    assert flights.schedule is None
-    assert {task.retries for task in flights.tasks} == {1}
 
 
 def test_loading_the_examples_imports_nothing_heavy() -> None:
@@ -95,17 +85,13 @@ print([name for name in ("pyspark", "pandas", "pyarrow", "matplotlib", "nycfligh
 
 
 @pytest.mark.parametrize(("count", "runs", "skips"), [("42", "even", "odd"), ("7", "odd", "even")])
-def test_in_shell_branch_the_branch_that_does_not_apply_skips_itself(count: str, runs: str, skips: str) -> None:
+def test_in_shell_branch_the_branch_that_does_not_apply_skips_itself_and_the_join_runs(count: str, runs: str, skips: str) -> None:
     branch = example("shell_branch")
+    join = branch.task_dict["join"]
 
     assert run_bash(branch, runs, count) == f"an {runs} second"
     with pytest.raises(SkipTask):
         run_bash(branch, skips, count)
-
-
-def test_the_join_of_shell_branch_runs_although_a_branch_was_skipped() -> None:
-    join = example("shell_branch").task_dict["join"]
-
     assert set(join.upstream_task_ids) == {"even", "odd", "always"}
     assert join.trigger_rule == "none_failed_min_one_success"
 

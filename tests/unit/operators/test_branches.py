@@ -17,6 +17,8 @@ from paceline.operators import (
     ShortCircuitOperator,
 )
 
+OFFSET = timezone(timedelta(hours=5, minutes=30))
+
 
 def branching(choice: Any) -> BranchPythonOperator:
     """before >> choose >> [a, b, join], [a, b] >> join, a >> far; and b >> group.first >> [group.second, group.inner.third]."""
@@ -166,45 +168,37 @@ def test_latest_only_continues_in_the_latest_run_of_the_schedule(
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "inside"),
+    ("kind", "arguments", "zone", "inside"),
     [
-        (time(11), time(13), True),
-        (time(13), time(14), False),
-        (time(11), time(1), True),  # past midnight
-        (datetime(2026, 3, 4, 11, tzinfo=UTC), None, True),
-        (None, datetime(2026, 3, 4, 11), False),
+        (BranchDateTimeOperator, {"target_lower": time(11), "target_upper": time(13)}, UTC, True),
+        (BranchDateTimeOperator, {"target_lower": time(13), "target_upper": time(14)}, UTC, False),
+        (BranchDateTimeOperator, {"target_lower": time(11), "target_upper": time(1)}, UTC, True),  # past midnight
+        (BranchDateTimeOperator, {"target_lower": datetime(2026, 3, 4, 11, tzinfo=UTC), "target_upper": None}, UTC, True),
+        (BranchDateTimeOperator, {"target_lower": None, "target_upper": datetime(2026, 3, 4, 11)}, UTC, False),
+        (BranchDayOfWeekOperator, {"week_day": "wednesday"}, UTC, True),
+        (BranchDayOfWeekOperator, {"week_day": ["Monday", "TUESDAY"]}, UTC, False),
+        # A zone that is only an offset.
+        (BranchDateTimeOperator, {"target_lower": time(17, 29), "target_upper": time(17, 31)}, OFFSET, True),
+        (BranchDayOfWeekOperator, {"week_day": "wednesday"}, OFFSET, True),
     ],
 )
-def test_a_branch_by_date_and_time(lower: Any, upper: Any, inside: bool) -> None:
-    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC)):
-        branch = BranchDateTimeOperator(
-            task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false=["b"], target_lower=lower, target_upper=upper
-        )
+def test_a_branch_by_time_or_day(kind: Any, arguments: dict[str, Any], zone: Any, inside: bool) -> None:
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=zone)):
+        branch = kind(task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false=["b"], **arguments)
         branch >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")]
 
     assert run(branch)[1].skipped == (["b"] if inside else ["a"])
 
 
-def test_branches_by_time_take_a_zone_that_is_only_an_offset() -> None:
-    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30)))):
-        arguments: dict[str, Any] = {"follow_task_ids_if_true": "a", "follow_task_ids_if_false": "b"}
-        by_time = BranchDateTimeOperator(task_id="t", target_lower=time(17, 29), target_upper=time(17, 31), **arguments)
-        by_day = BranchDayOfWeekOperator(task_id="d", week_day="wednesday", **arguments)
-        [by_time, by_day] >> EmptyOperator(task_id="a")
-        [by_time, by_day] >> EmptyOperator(task_id="b")
-
-    assert [run(branch)[1].skipped for branch in (by_time, by_day)] == [["b"], ["b"]]
-
-
-@pytest.mark.parametrize(("days", "inside"), [("wednesday", True), (["Monday", "TUESDAY"], False)])
-def test_a_branch_by_day_of_the_week(days: Any, inside: bool) -> None:
+def test_a_branch_by_day_may_take_the_logical_date() -> None:
     with DAG("d"):
         branch = BranchDayOfWeekOperator(
-            task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false="b", week_day=days, use_task_logical_date=True
-        )
+            task_id="branch", follow_task_ids_if_true="a", follow_task_ids_if_false="b", week_day="wednesday",
+            use_task_logical_date=True,
+        )  # fmt: skip
         branch >> [EmptyOperator(task_id="a"), EmptyOperator(task_id="b")]
 
-    assert run(branch, Ti("branch", clock=NOON + timedelta(days=3)))[1].skipped == (["b"] if inside else ["a"])
+    assert run(branch, Ti("branch", clock=NOON + timedelta(days=3)))[1].skipped == ["b"]
 
 
 def test_a_day_that_does_not_exist_is_refused() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -69,33 +69,30 @@ def test_a_driver_that_the_master_does_not_have_is_not_found() -> None:
     assert standalone.of_driver({"success": False, "message": "Exception from the cluster: x"}).phase is Phase.UNKNOWN
 
 
+REFUSAL = {"action": "CreateSubmissionResponse", "success": False}
+STANDBY = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "error", "refused"),
     [
-        {"action": "CreateSubmissionResponse", "success": False, "message": "no"},
-        {"action": "ErrorResponse", "message": "Malformed request"},
+        (REFUSAL | {"message": "no"}, FailTask, None),
+        ({"action": "ErrorResponse", "message": "Malformed request"}, FailTask, None),
+        # A standby master surely took no driver.
+        (REFUSAL | {"message": STANDBY}, ClusterUnreachableError, True),
+        # After any other answer a driver may have been taken.
+        ({}, ClusterUnreachableError, False),
+        ({"action": "CreateSubmissionResponse", "success": True}, ClusterUnreachableError, False),
+        ({"message": "bad gateway"}, ClusterUnreachableError, False),
     ],
 )
-def test_a_master_that_refuses_a_driver_took_none(answer: dict[str, Any]) -> None:
-    with pytest.raises(FailTask, match="accepted no driver"):
+def test_an_answer_tells_whether_a_driver_may_have_been_taken(
+    answer: dict[str, Any], error: type[Exception], refused: bool | None
+) -> None:
+    with pytest.raises(error, match="accepted no driver" if error is FailTask else None) as caught:
         standalone.created(answer)
 
-
-def test_a_standby_master_surely_took_none() -> None:
-    message = "Current state is not alive: STANDBY. Can only accept driver submissions in ALIVE state."
-
-    with pytest.raises(ClusterUnreachableError) as caught:
-        standalone.created({"action": "CreateSubmissionResponse", "success": False, "message": message})
-
-    assert caught.value.refused
-
-
-@pytest.mark.parametrize("answer", [{}, {"action": "CreateSubmissionResponse", "success": True}, {"message": "bad gateway"}])
-def test_after_any_other_answer_a_driver_may_have_been_taken(answer: dict[str, Any]) -> None:
-    with pytest.raises(ClusterUnreachableError) as caught:
-        standalone.created(answer)
-
-    assert not caught.value.refused
+    assert getattr(caught.value, "refused", None) is refused
 
 
 @pytest.mark.parametrize("answer", [{}, {"message": "bad gateway"}, page(status="RECOVERING"), page(activedrivers=None)])
@@ -155,12 +152,12 @@ def test_the_output_goes_on_where_it_was_left() -> None:
 
 
 @contextmanager
-def served(answer: Callable[[str], str]) -> Iterator[int]:
-    """A server on a port whose bodies are `answer(path)`."""
+def served(answer: Callable[[str, str | None], str]) -> Iterator[int]:
+    """A server on a port whose bodies are `answer(path, token)`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = answer(self.path).encode()
+            body = answer(self.path, self.headers["Authorization"]).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -180,7 +177,7 @@ def served(answer: Callable[[str], str]) -> Iterator[int]:
 def test_output_that_is_longer_than_one_answer_is_read_to_its_end() -> None:
     log = "".join(f"line {number}\n" for number in range(100_000))
 
-    def part(path: str) -> str:
+    def part(path: str, _: object) -> str:
         query = parse_qs(urlsplit(path).query)
         start = int(query["offset"][0])
         text = log[start : start + int(query["byteLength"][0])]
@@ -205,7 +202,7 @@ def test_output_that_is_longer_than_one_answer_is_read_to_its_end() -> None:
 def test_a_driver_without_a_readable_log_that_may_have_succeeded_is_not_absent(listed: str, state: str, absent: bool) -> None:
     driver = {"id": "driver-1", "state": state, "starttime": str(int(NOW.timestamp() * 1000)), "worker": "gone"}
     master = json.dumps(page("RUNNING", activeapps=[], **{listed: [driver]}))
-    with served(lambda _: master) as port:
+    with served(lambda *_: master) as port:
         cluster = standalone.Standalone("spark://127.0.0.1:7077", {"ui_port": str(port)}, "cluster", lambda _: None)
 
         if absent:
@@ -250,33 +247,18 @@ def test_the_stored_cluster_names_the_connection_and_not_its_password() -> None:
     assert PASSWORD not in repr(found)
 
 
-class Master(BaseHTTPRequestHandler):
-    """Answers like the pages and the REST server of a Spark master, and keeps the tokens by path."""
-
-    tokens: ClassVar[dict[str, str | None]] = {}
-
-    def do_GET(self) -> None:
-        self.tokens[self.path] = self.headers["Authorization"]
-        page: dict[str, Any] = {name: [] for name in standalone.LISTS}
-        driver = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
-        body = json.dumps({**page, **driver, "status": "ALIVE"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_requests_to_the_rest_server_are_signed_and_requests_to_the_pages_are_not() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Master) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = str(server.server_port)
-        reach = {"conn_id": "c", "rest_port": port, "ui_port": port}
+    tokens: dict[str, str | None] = {}
+
+    def answer(path: str, token: str | None) -> str:
+        tokens[path] = token
+        driver = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
+        return json.dumps({name: [] for name in standalone.LISTS} | driver | {"status": "ALIVE"})
+
+    with served(answer) as port:
+        reach = {"conn_id": "c", "rest_port": str(port), "ui_port": str(port)}
         cluster = standalone.Standalone("spark://127.0.0.1:7077", reach, "cluster", {"c": PASSWORD}.get)
         cluster.status(standalone.Ids("driver-1"), "tag")
-        server.shutdown()
 
-    assert Master.tokens["/json/"] is None
-    assert str(Master.tokens["/v1/submissions/status/driver-1"]).startswith("Bearer ")
+    assert tokens["/json/"] is None
+    assert str(tokens["/v1/submissions/status/driver-1"]).startswith("Bearer ")
