@@ -13,12 +13,6 @@ from scheduler.settings.model import keys
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_files_in_the_checkout_are_fresh() -> None:
-    done = CliRunner().invoke(generate.generate, ["--check", "--root", str(ROOT)])
-
-    assert (done.exit_code, done.output) == (0, "")
-
-
 def test_check_names_the_stale_file_and_writing_repairs_it(tmp_path: Path) -> None:
     run = CliRunner().invoke
     assert run(generate.generate, ["--root", str(tmp_path)]).exit_code == 0

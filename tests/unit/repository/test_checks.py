@@ -4,7 +4,20 @@ import ast
 
 import pytest
 
-from tools import CHECKS, clocks, json_errors, layout, named_things, patches, promises, statements, store_functions, worker_writes
+from tools import (
+    CHECKS,
+    clocks,
+    json_errors,
+    layout,
+    metrics,
+    named_things,
+    patches,
+    promises,
+    statements,
+    states,
+    store_functions,
+    worker_writes,
+)
 from tools.sources import modules
 
 
@@ -19,6 +32,7 @@ def test_the_checks_find_what_they_judge() -> None:
     assert sum(1 for page in named_things.PAGES for _ in named_things.commands(page)) > 150
     assert sum(1 for tree in modules("scheduler/store").values() for _ in statements.statements(tree)) > 20
     assert len(promises.tried()) > 50
+    assert len(list(metrics.measured())) > 20 and len(metrics.expressions()) > 40
     writes = worker_writes.written_by_workers()
     assert {"xcoms.push", "hot_path.HotPath.report", "external_jobs.add", "fire.fire", "manual_runs.trigger"} <= writes
     assert not writes & {"xcoms.pull", "external_runs.states", "xcoms.entry", "hot_path.HotPath.needs_scheduler"}
@@ -91,6 +105,39 @@ def test_a_wrong_command_of_a_page_is_found(text: str, why: str | None) -> None:
     (words,) = named_things.variants(text)
 
     assert named_things.complaint(words) == why
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "A = ('queued', 'running')",
+        "if state in {None, 'success', 'failed'}:\n    pass",
+        "B = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})",
+        "C = States([S.RUNNING, states.RunState.QUEUED])",
+    ],
+)
+def test_a_set_of_states_is_found(source: str) -> None:
+    other = "A = ACTIVE | {S.SCHEDULED}, ('queued', 'places'), x['failed']; B: Literal['success', 'failed']"
+
+    assert len(states.sets_of_states(ast.parse(source))) == 1
+    assert states.sets_of_states(ast.parse(other)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lists", "strange"),
+    [
+        ("A = \"select 1 from task_instance where state in ('queued', 'running')\"", 1, set()),
+        ("B = f\"\"\"where {x} and coalesce(state, '') not in (\n  'up_for_retry',\n  'deferred')\"\"\"", 1, set()),
+        ('def f():\n    g("where state in " "(\'success\'," "\'skipped\')")', 1, set()),
+        ("C = \"where state in ('queued')\"", 1, set()),
+        ("A = \"where kind in ('success', 'asset') and f('x', state) and state in {ACTIVE.sql} and state = 'queued'\"", 0, set()),
+        ("A = \"where t.state = 'runing' or coalesce(t.state, '') = 'queud' or r.state <> 'failed'\"", 0, {"runing", "queud"}),
+    ],
+)
+def test_a_list_of_states_and_a_misspelt_state_in_sql_are_found(source: str, lists: int, strange: set[str]) -> None:
+    tree = ast.parse(source)
+
+    assert (len(states.state_lists(tree)), states.strange_states(tree)) == (lists, strange)
 
 
 IMPORTS = """
