@@ -227,8 +227,7 @@ def worker_role(scenario: Scenario, postgres_server: PostgresServer) -> Iterator
     database = scenario.rows("select current_database()")[0][0]
     postgres_server.execute(f"grant temporary on database {database} to public")
     yield
-    with scenario.engine.begin() as connection:
-        connection.exec_driver_sql(f"drop owned by {name}")
+    scenario.sql(f"drop owned by {name}")
     postgres_server.execute(f"drop role {name}")
 
 

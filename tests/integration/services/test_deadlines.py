@@ -16,6 +16,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.services.deadlines import Deadlines
 from scheduler.services.notify import Notify
 from scheduler.store.db import database
+from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,8 +39,7 @@ def make_run(scenario: Scenario, new: SerializedDag, *, run_type: str = "schedul
         run,
     )
     scenario.sql("delete from deadline")
-    with scenario.engine.begin() as connection:
-        deadlines.plan(connection, new, run)
+    transact(scenario.engine, deadlines.plan, new, run)
     return run
 
 
@@ -189,8 +189,7 @@ def test_a_run_without_a_logical_date_has_no_deadline_counted_from_it(scenario: 
     scenario.sql("update dag_run set logical_date = null")
     scenario.sql("delete from deadline")
 
-    with scenario.engine.begin() as connection:
-        deadlines.plan(connection, new, run)
+    transact(scenario.engine, deadlines.plan, new, run)
 
     assert rows(scenario) == []
 
@@ -216,8 +215,7 @@ def test_the_deadline_of_a_cleared_run_starts_when_it_is_queued_again(scenario: 
     assert settle(scenario) == 3
 
     scenario.sql("update dag_run set queued_at = clock_timestamp(), data_interval_end = %s where id = %s", START, run)
-    with scenario.engine.begin() as connection:
-        deadlines.replan(connection, run)
+    transact(scenario.engine, deadlines.replan, run)
 
     # Deadlines from the schedule or a fixed moment are decided; only the one that moved may be missed again.
     assert scenario.rows("select kind, number, missed_at is null from deadline order by 1, 2") == [
@@ -230,8 +228,7 @@ def test_the_deadline_of_a_cleared_run_starts_when_it_is_queued_again(scenario: 
 def test_clearing_a_run_of_a_dag_without_any_does_nothing(scenario: Scenario) -> None:
     run = make_run(scenario, dag("d", {"a": []}))
 
-    with scenario.engine.begin() as connection:
-        deadlines.replan(connection, run)
+    transact(scenario.engine, deadlines.replan, run)
 
     assert rows(scenario) == []
 

@@ -195,8 +195,7 @@ def test_nothing_is_parked_by_a_pass_that_overlaps_the_end_of_the_pause(scenario
     thread.join(30)
 
     assert scenario.rows(PARKED) == [(0,)]
-    with scenario.engine.begin() as connection:
-        capacity.park(connection, ["p"])
+    transact(scenario.engine, capacity.park, ["p"])
     assert scenario.rows(PARKED) == [(0,)], "the DAG is not paused any more"
     scenario.run_to_end()
     assert scenario.run_state(run) == "success"

@@ -433,8 +433,7 @@ def test_the_average_of_the_runs_that_are_left(scenario: Scenario) -> None:
     run = scenario.trigger("d", run_id="new", logical_date=day(9))
     scenario.sql("delete from deadline")
 
-    with scenario.engine.begin() as connection:
-        deadlines.plan(connection, graph, run)
+    transact(scenario.engine, deadlines.plan, graph, run)
 
     due = scenario.rows("select d.number, d.due_at - r.queued_at from deadline d join dag_run r on r.id = d.dag_run_id")
     assert due == [(0, timedelta(seconds=20))]

@@ -137,8 +137,7 @@ def test_runs_in_which_nothing_moves_do_not_delay_other_runs(make_scenario: Call
     scenario.sql("update task_instance set state = null where dag_run_id <> %s", every[0])
     scenario.sql("update dag_run set examined_at = now() - interval '1 hour' where id = %s", every[0])
 
-    with scenario.engine.begin() as connection:
-        found = runs.to_examine(connection, limit=20)
+    found = transact(scenario.engine, runs.to_examine, limit=20)
 
     assert every[0] in found
     assert len(found) == 21
@@ -150,8 +149,7 @@ def test_a_thousand_runs_in_which_tasks_ended_are_not_compared_with_each_other(s
     scenario.sql("update task_instance set state = 'success', ended_at = clock_timestamp() where task_id = 'left'")
     executed: list[tuple[str, dict[str, object]]] = []
     event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: executed.append(arguments[2:4]))
-    with scenario.engine.begin() as connection:
-        _, found = runs.touched(connection, datetime(2020, 1, 1, tzinfo=UTC))
+    _, found = transact(scenario.engine, runs.touched, datetime(2020, 1, 1, tzinfo=UTC))
     event.remove(scenario.engine, "before_cursor_execute", note)
     assert len(found) == OPEN_RUNS
     statement, values = executed[0]

@@ -9,6 +9,7 @@ from support.scenario import Scenario, dag
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.versions import Versions
+from scheduler.store.db.database import transact
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker.claims import Ending
@@ -19,8 +20,7 @@ FREE = {"disable_bundle_versioning": True}
 
 def follow(scenario: Scenario, run: int) -> int | None:
     """The call of promote for a run that it has locked."""
-    with scenario.engine.begin() as connection:
-        return integrity.follow_newest(connection, run, Versions(), default_queue="default")
+    return transact(scenario.engine, integrity.follow_newest, run, Versions(), default_queue="default")
 
 
 def shape(scenario: Scenario) -> list[tuple[int, str, int, str]]:

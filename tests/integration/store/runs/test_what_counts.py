@@ -75,8 +75,7 @@ def with_past(scenario: Scenario, states: dict[str, str], earlier: dict[str, str
     for which, given in zip(runs, (earlier or {}, states), strict=False):
         for task_id, state in given.items():
             place(scenario, which, task_id, S(state))
-    with scenario.engine.begin() as connection:
-        before = run_facts.before(connection, runs[2], past.relevant(WAITING), catchup=False)
+    before = transact(scenario.engine, run_facts.before, runs[2], past.relevant(WAITING), catchup=False)
     return past.waits(WAITING, before)
 
 
@@ -321,8 +320,7 @@ def test_deadlines_of_a_run(scenario: Scenario) -> None:
         scenario.sql("update dag_run set state = %s, started_at = now(), ended_at = %s where id = %s", state, ended, key)
 
     def meaning(state: str) -> str:
-        with scenario.engine.begin() as connection:
-            met, missed = deadlines.settle(connection, runs[state])
+        met, missed = transact(scenario.engine, deadlines.settle, runs[state])
         assert met + missed == 1
         return "met" if met else "missed"
 

@@ -69,8 +69,7 @@ def test_a_task_in_place_has_the_events_and_the_queuing_process_of_a_task_that_w
         second = scenario.claim(scenario.messages()[0]) if next_one is None else answer.continues
         assert second is not None
         scenario.follower.report(second, SUCCESS)
-        with scenario.engine.begin() as connection:
-            found = history.events(connection, first.dag_run_id)
+        found = transact(scenario.engine, history.events, first.dag_run_id)
         return [(e["task_id"], e["from_state"], e["to_state"], e["actor"]) for e in found if e["task_id"] == "t001"]
 
     by_message = trail("sent", None)
