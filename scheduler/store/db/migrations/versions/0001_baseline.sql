@@ -204,7 +204,7 @@ begin
     return null;
 end $$;
 
--- Only the owner may analyze a table, and schedulers need it: see store/upkeep/statistics.
+-- Only the owner may analyze a table, and schedulers need it: see store/upkeep/retention.
 create function analyze_task_instance() returns void language plpgsql security definer
     set search_path = pg_catalog, {schema}, pg_temp as $$
 begin
