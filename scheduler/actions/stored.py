@@ -14,22 +14,37 @@ from scheduler.actions.tasks import Place
 from scheduler.store.dags import assets
 from scheduler.store.db import clock
 from scheduler.store.queueing import pools
-from scheduler.store.read import instances, requests, states
+from scheduler.store.read import instances, requests, row_versions, states
 from scheduler.store.read.listing import Row
 from scheduler.store.read.requests import REQUEST, RESERVED, RESPONSE
 from scheduler.store.runs import edits
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
 
-#: What becomes of things that exist already. Pools are always changed.
+#: What becomes of things that exist already. A pool that exists is changed with "skip" too.
 Existing = Literal["fail", "skip", "overwrite"]
 #: A key, a value and a description.
 Variable = tuple[str, str, str | None]
 #: A request that HITLOperator did not store.
 UNREADABLE = "The request cannot be read."
-DELETE: Mapping[str, Callable[[Session, str], None]] = {
+Kind = Literal["variable", "connection", "pool"]
+#: Locks the row of a thing, if there is one.
+LOCK: Mapping[Kind, Callable[[Session, str], object]] = {
+    "variable": lambda session, name: row_versions.lock(session, row_versions.VARIABLE, {"variable_key": name}),
+    "connection": lambda session, name: row_versions.lock(session, row_versions.CONNECTION, {"connection_id": name}),
+    "pool": lambda session, name: row_versions.lock(session, row_versions.POOL, {"pool_name": name}),
+}
+DELETE: Mapping[Kind, Callable[[Session, str], None]] = {
     "variable": variables.delete_variable, "connection": connections.delete, "pool": pools.delete_pool,
 }  # fmt: skip
+
+
+class New(NamedTuple):
+    """What to create or change; pools have the arguments of pools.set_pool."""
+
+    variables: Sequence[Variable] = ()
+    connections: Sequence[Connection] = ()
+    pools: Mapping[str, Mapping[str, Any]] = {}
 
 
 class Stored(NamedTuple):
@@ -40,30 +55,41 @@ class Stored(NamedTuple):
     pools: list[str]
 
 
-def store(
-    by: Actor, *, new_variables: Sequence[Variable] = (), new_connections: Sequence[Connection] = (),
-    new_pools: Mapping[str, Mapping[str, Any]] | None = None, existing: Existing = "overwrite",
-) -> Stored:  # fmt: skip
-    """Create or change all of these, or none; pools have the arguments of pools.set_pool. ConflictError if one exists."""
+def store(by: Actor, new: New, *, existing: Existing = "overwrite") -> Stored:
+    """Create or change all of these, or none. ConflictError if one exists."""
+    return _store(by, lambda _: new, existing)
 
+
+def change(by: Actor, kind: Kind, name: str, changed: Callable[[Session], New]) -> None:
+    """Change a thing: `changed` reads it, while no other change can begin, and returns what takes its place."""
+
+    def locked(session: Session) -> New:
+        LOCK[kind](session, name)
+        return changed(session)
+
+    _store(by, locked, "overwrite")
+
+
+def _store(by: Actor, get: Callable[[Session], New], existing: Existing) -> Stored:
     def work(session: Session) -> Stored:
-        written = Stored([], [], list(new_pools or ()))
-        if new_variables or new_connections:
+        new = get(session)
+        written = Stored([], [], list(new.pools))
+        if new.variables or new.connections:
             cipher = Cipher.of(by.settings, make=True)
-            written.connections.extend(connections.add(session, list(new_connections), cipher, existing=existing))
-            written.variables.extend(variables.set_variables(session, new_variables, cipher, replace=existing == "overwrite"))
-            if existing == "fail" and (there := {key for key, _, _ in new_variables}.difference(written.variables)):
+            written.connections.extend(connections.add(session, list(new.connections), cipher, existing=existing))
+            written.variables.extend(variables.set_variables(session, new.variables, cipher, replace=existing == "overwrite"))
+            if existing == "fail" and (there := {key for key, _, _ in new.variables}.difference(written.variables)):
                 raise ConflictError(f"There is a variable {min(there)!r} already.")
-        pools.set_pools(session, new_pools or {})
+        pools.set_pools(session, new.pools, replace=existing != "fail")
         return written
 
     written = by.write(work)
-    if new_pools:
+    if written.pools:
         by.announce("pool set")
     return written
 
 
-def delete(by: Actor, kind: Literal["variable", "connection", "pool"], name: str) -> None:
+def delete(by: Actor, kind: Kind, name: str) -> None:
     """Delete a variable, connection or pool. NotFoundError; ConflictError for a pool in use."""
     by.write(DELETE[kind], name)
 

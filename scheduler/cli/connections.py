@@ -14,6 +14,7 @@ from paceline import secrets_masker
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
 from scheduler.actions import stored
+from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
 from scheduler.store.secrets import connections as store
 
@@ -124,7 +125,7 @@ def _given(conn_id: str, *, conn_uri: str | None, conn_json: str | None, **field
 
 
 def _store(connection: Connection, *, existing: "Existing") -> None:
-    stored.store(options.actor(), new_connections=[connection], existing=existing)
+    stored.store(options.actor(), New(connections=[connection]), existing=existing)
     click.echo(f"Connection {connection.conn_id} is stored.")
 
 
@@ -157,7 +158,7 @@ def import_(file: Path, existing: "Existing") -> None:
 
     All are stored, or none. `airflow connections export` writes such files.
     """
-    written = stored.store(options.actor(), new_connections=read(file), existing=existing)
+    written = stored.store(options.actor(), New(connections=read(file)), existing=existing)
     click.echo(f"Stored {output.count(len(written.connections), 'connection')}.")
 
 

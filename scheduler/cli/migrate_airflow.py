@@ -165,10 +165,8 @@ def _import(*, connections: Path | None, variables: Path | None, pools: Path | N
     new_connections = connections_cli.read(connections) if connections else []
     new_variables = variables_cli.read(variables) if variables else []
     new_pools = pools_cli.read(pools) if pools else {}
-    written = stored.store(
-        options.actor(), new_variables=new_variables, new_connections=new_connections, new_pools=new_pools,
-        existing="overwrite" if overwrite else "skip",
-    )  # fmt: skip
+    new = stored.New(new_variables, new_connections, new_pools)
+    written = stored.store(options.actor(), new, existing="overwrite" if overwrite else "skip")
     kinds = (
         (written.connections, new_connections, "connection"), (written.variables, new_variables, "variable"),
         (written.pools, new_pools, "pool"),

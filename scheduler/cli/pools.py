@@ -8,6 +8,7 @@ import click
 
 from paceline.exceptions import PacelineError
 from scheduler.actions import stored
+from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
 from scheduler.store.queueing import pools as store
 
@@ -40,7 +41,7 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
     except PacelineError as error:
         raise click.UsageError(str(error)) from None
     values = {"slots": slots, "description": description, "include_deferred": include_deferred, "queue": queue}
-    stored.store(options.actor(), new_pools={name: values})
+    stored.store(options.actor(), New(pools={name: values}))
     output.result(
         options.transact(store.pool, name), f"Pool {name} has {'no limit' if slots < 0 else output.count(slots, 'slot')}."
     )
@@ -74,7 +75,7 @@ def import_(file: Path) -> None:
     Existing pools get the new values. All are stored, or none. `airflow pools export` writes such files.
     """
     read_pools = read(file)
-    stored.store(options.actor(), new_pools=read_pools)
+    stored.store(options.actor(), New(pools=read_pools))
     click.echo(f"Stored {output.count(len(read_pools), 'pool')}.")
 
 

@@ -9,6 +9,7 @@ import click
 from paceline import secrets_masker
 from paceline.exceptions import PacelineError
 from scheduler.actions import stored
+from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
 from scheduler.store.secrets import variables as store
 
@@ -42,7 +43,7 @@ def get(key: str, show: bool) -> None:
 @click.option("--description", help="Description.")
 def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
-    stored.store(options.actor(), new_variables=[(key, options.typed(value), description)])
+    stored.store(options.actor(), New(variables=[(key, options.typed(value), description)]))
     click.echo(f"Variable {key} is set.")
 
 
@@ -72,7 +73,7 @@ def export(file: Path) -> None:
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
-    written = stored.store(options.actor(), new_variables=read(file), existing="skip" if skip_existing else "overwrite")
+    written = stored.store(options.actor(), New(variables=read(file)), existing="skip" if skip_existing else "overwrite")
     click.echo(f"Set {output.count(len(written.variables), 'variable')}.")
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path
+from sqlalchemy import Connection
 
 from paceline import secrets_masker
-from paceline.exceptions import ConflictError, PacelineError, UsageError
+from paceline.exceptions import PacelineError, UsageError
 from scheduler.actions import stored
+from scheduler.actions.stored import New
 from scheduler.api import bulk, params
 from scheduler.api.access import ADMIN, OPERATOR, VIEWER, Needs
 from scheduler.api.call import Api, Call, new_router
@@ -112,7 +114,11 @@ def _create(api: Call, kind: Kind, body: Any) -> None:
 
 def one(api: Call, kind: Kind, name: str) -> Row:
     """One thing as a response. NotFoundError."""
-    return kind.show(api, api.read(kind.listing.one, _named(kind, name), f"There is no {kind.noun} {name!r}."))
+    return kind.show(api, api.read(_row, kind, name))
+
+
+def _row(session: Connection, kind: Kind, name: str) -> Row:
+    return kind.listing.one(session, _named(kind, name), f"There is no {kind.noun} {name!r}.")
 
 
 def exists(api: Call, kind: Kind, name: str) -> bool:
@@ -128,21 +134,17 @@ POOL_FIELDS = {"slots", "description", "include_deferred"}
 
 
 def _create_pool(api: Call, body: models.PoolBody) -> None:
-    if exists(api, POOLS, body.name):
-        raise ConflictError(f"There is a pool {body.name!r} already.")
-    _set_pool(api, body.name, body.slots, body.description, body.include_deferred)
+    stored.store(api.actor, New(pools={body.name: body.model_dump(include=POOL_FIELDS)}), existing="fail")
 
 
 def _patch_pool(api: Call, name: str, body: models.PoolBody | models.PoolPatch, mask: list[str] | None) -> None:
     chosen = params.masked(body.model_dump(include=POOL_FIELDS, exclude_unset=True), mask, {*POOL_FIELDS, "pool", "name"})
-    now = one(api, POOLS, name)
-    slots = chosen.get("slots")
-    _set_pool(api, name, now["slots"] if slots is None else slots, chosen.get("description"), chosen.get("include_deferred"))
 
+    def changed(session: Connection) -> New:
+        now = _row(session, POOLS, name)
+        return New(pools={name: {"slots": now["slots"]} | {field: value for field, value in chosen.items() if value is not None}})
 
-def _set_pool(api: Call, name: str, slots: int, description: str | None, include_deferred: bool | None) -> None:
-    pool = {"slots": slots, "description": description, "include_deferred": include_deferred}
-    stored.store(api.actor, new_pools={name: pool})
+    stored.change(api.actor, "pool", name, changed)
 
 
 POOLS = Kind(
@@ -169,17 +171,21 @@ VARIABLE_FIELDS = {"value", "description"}
 def _create_variable(api: Call, body: models.VariableBody) -> None:
     if secrets_masker.looks_secret(body.key):
         params.unmasked("value", body.text, None, None)
-    stored.store(api.actor, new_variables=[(body.key, body.text, body.description)], existing="fail")
+    stored.store(api.actor, New(variables=[(body.key, body.text, body.description)]), existing="fail")
 
 
 def _patch_variable(api: Call, key: str, body: models.VariableBody, mask: list[str] | None) -> None:
     chosen = params.masked(body.model_dump(include=VARIABLE_FIELDS, exclude_unset=True), mask, {*VARIABLE_FIELDS, "key"})
-    now = api.read(variable_store.variable, key, api.cipher())
-    # A client that sends back what it was shown must not store the mask.
-    masked = secrets_masker.shown(key, now["value"])
-    value = params.unmasked("value", body.text, masked, now["value"]) if "value" in chosen else now["value"]
-    assert value is not None
-    stored.store(api.actor, new_variables=[(key, value, chosen.get("description"))])
+
+    def changed(session: Connection) -> New:
+        now = variable_store.variable(session, key, api.cipher())
+        # A client that sends back what it was shown must not store the mask.
+        masked = secrets_masker.shown(key, now["value"])
+        value = params.unmasked("value", body.text, masked, now["value"]) if "value" in chosen else now["value"]
+        assert value is not None
+        return New(variables=[(key, value, chosen.get("description"))])
+
+    stored.change(api.actor, "variable", key, changed)
 
 
 def _shown_variable(api: Call, row: dict[str, Any]) -> dict[str, Any]:
@@ -216,22 +222,25 @@ def _create_connection(api: Call, body: models.ConnectionBody) -> None:
     for name in {"password", "extra"} & values.keys():
         params.unmasked(name, values[name], None, None)
     made = connection_store.from_values(body.connection_id, values)
-    stored.store(api.actor, new_connections=[made], existing="fail")
+    stored.store(api.actor, New(connections=[made]), existing="fail")
 
 
 def _patch_connection(api: Call, conn_id: str, body: models.ConnectionBody, mask: list[str] | None) -> None:
     given = body.model_dump(by_alias=True, exclude={"connection_id", "team_name"}, exclude_unset=True)
     chosen = params.masked(given, mask, {*CONNECTION_FIELDS, "connection_id"})
-    now = api.read(connection_store.connection, conn_id, api.cipher())
-    shown = one(api, CONNECTIONS, conn_id)
-    values = {name: value for name, value in now.as_dict().items() if name != "conn_id"}
-    # A client that sends back what it was shown must not store the masks.
-    values |= chosen
-    for name in {"password", "extra"} & chosen.keys():
-        if chosen[name] is not None:
-            values[name] = params.unmasked(name, chosen[name], shown[name], getattr(now, name))
-    made = connection_store.from_values(conn_id, {name: value for name, value in values.items() if value is not None})
-    stored.store(api.actor, new_connections=[made])
+
+    def changed(session: Connection) -> New:
+        now = connection_store.connection(session, conn_id, api.cipher())
+        shown = _shown_connection(api, _row(session, CONNECTIONS, conn_id))
+        values = {name: value for name, value in now.as_dict().items() if name != "conn_id"} | chosen
+        # A client that sends back what it was shown must not store the masks.
+        for name in {"password", "extra"} & chosen.keys():
+            if chosen[name] is not None:
+                values[name] = params.unmasked(name, chosen[name], shown[name], getattr(now, name))
+        made = connection_store.from_values(conn_id, {name: value for name, value in values.items() if value is not None})
+        return New(connections=[made])
+
+    stored.change(api.actor, "connection", conn_id, changed)
 
 
 def _shown_connection(api: Call, row: dict[str, Any]) -> dict[str, Any]:

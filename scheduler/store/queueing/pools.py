@@ -53,10 +53,14 @@ def set_pool(
     description: str | None = None,
     include_deferred: bool | None = None,
     queue: str | None = None,
+    replace: bool = True,
 ) -> dict[str, Any]:
-    """Create or change a pool. -1 slots is no limit, None keeps a value, and an empty queue removes the queue. See `check`."""
+    """Create or change a pool. -1 slots is no limit, None keeps a value, and an empty queue removes the queue. See `check`.
+
+    ConflictError if it exists, without `replace`.
+    """
     check(name, slots, queue)
-    connection.exec_driver_sql(
+    row = connection.exec_driver_sql(
         """
         insert into pool (name, slots, description, include_deferred, queue)
         values (%(name)s, %(slots)s, coalesce(%(description)s, ''), coalesce(%(include_deferred)s, false),
@@ -66,6 +70,8 @@ def set_pool(
             description = coalesce(%(description)s, pool.description),
             include_deferred = coalesce(%(include_deferred)s, pool.include_deferred),
             queue = case when %(queue)s::text is null then pool.queue else nullif(%(queue)s, '') end
+            where %(replace)s
+        returning name
         """,
         {
             "name": name,
@@ -73,15 +79,18 @@ def set_pool(
             "description": description,
             "include_deferred": include_deferred,
             "queue": queue,
+            "replace": replace,
         },
-    )
+    ).first()
+    if row is None:
+        raise ConflictError(f"There is a pool {name!r} already.")
     return pool(connection, name)
 
 
-def set_pools(connection: Connection, made: Mapping[str, Mapping[str, Any]]) -> None:
+def set_pools(connection: Connection, made: Mapping[str, Mapping[str, Any]], *, replace: bool = True) -> None:
     """Create or change pools, each with the arguments of `set_pool`, in the order in which other statements lock them."""
     for name in sorted(made):
-        set_pool(connection, name, **made[name])
+        set_pool(connection, name, **made[name], replace=replace)
 
 
 def delete_pool(connection: Connection, name: str) -> None:

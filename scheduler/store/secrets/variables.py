@@ -17,7 +17,9 @@ on conflict (key) do update set value = excluded.value, updated_at = clock_times
                                 description = coalesce(nullif(excluded.description, ''), variable.description)
 returning key
 """
-WRITE = f"insert into variable (key, value, description) values (%s, %s, coalesce(%s, '')) {UPSERT}"
+INSERT = "insert into variable (key, value, description) values (%s, %s, coalesce(%s, ''))"
+WRITE = f"{INSERT} {UPSERT}"
+WRITE_NEW = f"{INSERT} on conflict do nothing returning key"
 DELETE = "delete from variable where key = %s returning key"
 #: The statements of tasks: a stale try must not overwrite a value of the current one.
 WRITE_OF_TASK = fencing.guarded(
@@ -51,10 +53,9 @@ def set_variables(
     written = []
     for key, value, description in sorted(values):
         check_key(key)
-        if not replace and connection.exec_driver_sql(READ, (key,)).first() is not None:
-            continue
-        connection.exec_driver_sql(WRITE, (key, cipher.encrypt(value), description))
-        written.append(key)
+        row = connection.exec_driver_sql(WRITE if replace else WRITE_NEW, (key, cipher.encrypt(value), description)).first()
+        if row is not None:
+            written.append(key)
     return written
 
 

@@ -149,6 +149,11 @@ CASES: dict[str, Case] = {
         rest=("POST", "/pools", {"name": "p", "slots": 4}), audit="post_pool", cli=("pools", "set", "p", "4"), wakes="pool set",
         rows="select slots from pool where name = 'p'", becomes=[(4,)],
     ),
+    "stored.change": Case(
+        rest=("PATCH", "/pools/p", {"slots": 4}), audit="patch_pool", wakes="pool set",
+        before=("insert into pool (name, slots) values ('p', 1)",),
+        rows="select slots from pool where name = 'p'", becomes=[(4,)],
+    ),
     "stored.delete": Case(
         rest=("DELETE", "/pools/p", None), audit="delete_pool", cli=("pools", "delete", "p", "--yes"),
         before=("insert into pool (name, slots) values ('p', 1)",),

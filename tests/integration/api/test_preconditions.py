@@ -143,6 +143,41 @@ def test_a_change_that_commits_after_the_comparison_is_not_overwritten(things: h
             world.scenario.sql("delete from instance_note")
 
 
+@pytest.mark.parametrize(
+    ("method", "kind", "name", "body", "statement", "status", "then"),
+    [
+        ("PATCH", "pools", "p", {"description": "d"}, "update pool set slots = 9 where name = 'p'", 200,
+         {"slots": 9, "description": "d"}),
+        ("PATCH", "variables", "v", {"key": "v", "value": "1", "description": "d"},
+         "update variable set value = w.value from variable w where variable.key = 'v' and w.key = 'w'", 200,
+         {"value": "9", "description": "d"}),
+        ("PATCH", "connections", "c", {"connection_id": "c", "conn_type": "y"},
+         "update connection set host = 'h' where conn_id = 'c'", 200, {"host": "h", "conn_type": "y"}),
+        ("POST", "pools", "new", {"name": "new", "slots": 1}, "insert into pool (name, slots) values ('new', 9)", 409,
+         {"slots": 9}),
+        ("POST", "variables", "new", {"key": "new", "value": "1"},
+         "insert into variable (key, value) select 'new', value from variable where key = 'w'", 409, {"value": "9"}),
+        ("POST", "connections", "new", {"connection_id": "new", "conn_type": "y"},
+         "insert into connection (conn_id, conn_type) values ('new', 'z')", 409, {"conn_type": "z"}),
+    ],
+)  # fmt: skip
+def test_a_change_keeps_what_the_change_before_it_has_written(
+    things: httpx.Client, world: World, method: str, kind: str, name: str, body: object, statement: str, status: int,
+    then: dict[str, object],
+) -> None:  # fmt: skip
+    """Without If-Match: the other change commits while the request waits for its lock."""
+    things.post(f"{PREFIX}/variables", json={"key": "w", "value": "9"})
+    path = f"{PREFIX}/{kind}" if method == "POST" else f"{PREFIX}/{kind}/{name}"
+    mask = {"update_mask": "description"} if (method, kind) == ("PATCH", "variables") else {}
+    with ThreadPoolExecutor(1) as pool, held(world, statement) as commit:
+        answer = pool.submit(things.request, method, path, params=mask, json=body)
+        eventually(lambda: world.scenario.rows(WAITS) == [(1,)], timeout=20)
+        commit()
+        assert answer.result(30).status_code == status, answer.result().text
+    shown = things.get(f"{PREFIX}/{kind}/{name}").json()
+    assert {field: shown[field] for field in then} == then
+
+
 def test_of_two_changes_at_once_in_two_web_processes_one_succeeds(
     things: httpx.Client, web: Web, make_web: Callable[..., Web], world: World
 ) -> None:
