@@ -4,9 +4,7 @@ from typing import Any
 
 import click
 
-from scheduler.actions import stored
 from scheduler.cli import lazy, options, output
-from scheduler.store.dags import assets as store
 
 
 @click.group(cls=lazy.NounGroup)
@@ -21,6 +19,8 @@ def list_() -> None:
 
     Each row shows the tasks that update the asset and the DAGs that are scheduled on it.
     """
+    from scheduler.store.dags import assets as store
+
     columns = ["name", "uri", "updated_by", "waited_for_by", "updated_at"]
     output.listing(options.transact(store.assets), columns, empty="No assets.")
 
@@ -34,5 +34,7 @@ def list_() -> None:
 @options.as_json
 def update(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
+    from scheduler.actions import stored
+
     event = stored.update_asset(options.actor(), uri, extra, partition)
     output.result(event, f"Asset {event['uri']} is updated.")

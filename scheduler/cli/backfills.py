@@ -6,11 +6,7 @@ from typing import Any
 import click
 
 from paceline import states
-from scheduler.actions import backfills as actions
 from scheduler.cli import lazy, options, output
-from scheduler.store.actions import backfills as store
-from scheduler.store.actions.backfills import BackfillRequest
-from scheduler.store.read import reads
 
 COLUMNS = ["id", "dag_id", "state", "from_date", "to_date", "total", "waiting", "left_out", "queued", "running", "success",
            "failed"]  # fmt: skip
@@ -63,6 +59,10 @@ def create(
     given: tuple[tuple[str, str], ...],
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
+    from scheduler.actions import backfills as actions
+    from scheduler.store.actions.backfills import BackfillRequest
+    from scheduler.store.read import reads
+
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
     wanted = BackfillRequest(
@@ -92,6 +92,8 @@ def create(
 @options.as_table
 def list_(dag_id: str | None, limit: int | None) -> None:
     """List backfills with the number of runs in each state, newest first."""
+    from scheduler.store.actions import backfills as store
+
     limit = limit if limit or output.json_wanted() else SCREENFUL
     output.listing(options.transact(store.backfills, dag_id=dag_id, limit=limit), COLUMNS, empty="No backfills.")
 
@@ -101,6 +103,8 @@ def list_(dag_id: str | None, limit: int | None) -> None:
 @options.as_json
 def show(backfill_id: int) -> None:
     """Show the progress of a backfill and the result for each date."""
+    from scheduler.store.actions import backfills as store
+
     row = options.transact(store.backfill, backfill_id)
     if output.json_wanted():
         output.print_json(row)
@@ -114,6 +118,8 @@ def show(backfill_id: int) -> None:
 @options.as_json
 def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
+    from scheduler.actions import backfills as actions
+
     changed = actions.pause(options.actor(), backfill_id)
     _say(backfill_id, "is paused" if changed else "was paused already")
 
@@ -123,6 +129,8 @@ def pause(backfill_id: int) -> None:
 @options.as_json
 def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
+    from scheduler.actions import backfills as actions
+
     changed = actions.resume(options.actor(), backfill_id)
     _say(backfill_id, "continues" if changed else "was not paused")
 
@@ -133,6 +141,9 @@ def resume(backfill_id: int) -> None:
 @options.as_json
 def cancel(backfill_id: int, *, yes: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
+    from scheduler.actions import backfills as actions
+    from scheduler.store.actions import backfills as store
+
     options.transact(store.backfill, backfill_id)
     options.confirm(f"Cancel backfill {backfill_id}?", yes)
     row = actions.cancel(options.actor(), backfill_id)
@@ -167,6 +178,8 @@ def _show_dates(rows: list[dict[str, Any]]) -> None:
 
 
 def _say(backfill_id: int, what: str) -> None:
+    from scheduler.store.actions import backfills as store
+
     if output.json_wanted():
         output.print_json(options.transact(store.backfill, backfill_id))
     else:

@@ -13,10 +13,7 @@ import click
 from paceline import secrets_masker
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
-from scheduler.actions import stored
-from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
-from scheduler.store.secrets import connections as store
 
 if TYPE_CHECKING:
     from scheduler.actions.stored import Existing
@@ -31,6 +28,8 @@ def connections() -> None:
 @options.as_table
 def list_() -> None:
     """List all connections, without passwords and extras."""
+    from scheduler.store.secrets import connections as store
+
     columns = ["conn_id", "conn_type", "host", "port", "schema", "login", "has_password", "has_extra", "description"]
     output.listing(options.transact(store.connections), columns, empty="No connections.")
 
@@ -41,6 +40,8 @@ def list_() -> None:
 @options.as_json
 def get(conn_id: str, show: bool) -> None:
     """Show a connection."""
+    from scheduler.store.secrets import connections as store
+
     connection = options.transact(store.connection, conn_id, options.cipher())
     values = connection.as_dict()
     if not show:
@@ -97,6 +98,7 @@ def test(conn_id: str) -> None:
     network or have other drivers: run it on the machine of a worker to know what its tasks can reach. Like a task, it reads
     PACELINE_CONN_<ID> before the database. Exit 0 if it succeeds, 1 if it fails.
     """
+    from scheduler.store.secrets import connections as store
     from workers.process.secrets_backend import EnvironmentBackend
 
     connection = EnvironmentBackend(os.environ).connection(conn_id)
@@ -125,7 +127,9 @@ def _given(conn_id: str, *, conn_uri: str | None, conn_json: str | None, **field
 
 
 def _store(connection: Connection, *, existing: "Existing") -> None:
-    stored.store(options.actor(), New(connections=[connection]), existing=existing)
+    from scheduler.actions import stored
+
+    stored.store(options.actor(), stored.New(connections=[connection]), existing=existing)
     click.echo(f"Connection {connection.conn_id} is stored.")
 
 
@@ -134,6 +138,8 @@ def _store(connection: Connection, *, existing: "Existing") -> None:
 @options.yes
 def delete(conn_id: str, *, yes: bool) -> None:
     """Delete a connection."""
+    from scheduler.actions import stored
+
     options.confirm(f"Delete connection {conn_id}?", yes)
     stored.delete(options.actor(), "connection", conn_id)
     click.echo(f"Connection {conn_id} is deleted.")
@@ -143,6 +149,8 @@ def delete(conn_id: str, *, yes: bool) -> None:
 @options.file
 def export(file: Path) -> None:
     """Write all connections, unencrypted, to a JSON file that only you can read. Use - for standard output."""
+    from scheduler.store.secrets import connections as store
+
     cipher = options.cipher()
     exported = [options.transact(store.connection, row["conn_id"], cipher).as_dict() for row in options.transact(store.connections)]
     values = {connection.pop("conn_id"): connection for connection in exported}
@@ -158,7 +166,9 @@ def import_(file: Path, existing: "Existing") -> None:
 
     All are stored, or none. `airflow connections export` writes such files.
     """
-    written = stored.store(options.actor(), New(connections=read(file)), existing=existing)
+    from scheduler.actions import stored
+
+    written = stored.store(options.actor(), stored.New(connections=read(file)), existing=existing)
     click.echo(f"Stored {output.count(len(written.connections), 'connection')}.")
 
 

@@ -11,12 +11,8 @@ from urllib.parse import quote
 import click
 
 from paceline import states
-from scheduler.actions import dags as on_dags
-from scheduler.actions import runs as on_runs
 from scheduler.cli import lazy, options, output, run_actions
 from scheduler.cli import runs as runs_cli
-from scheduler.store.dags import schedules
-from scheduler.store.read import overview, reads
 
 VERSION_COLUMNS = ["number", "is_current", "created_at", "runs", "content_hash"]
 
@@ -35,6 +31,8 @@ dags.add_command(run_actions.delete_dag)
 @options.as_table
 def list_(all_: bool) -> None:
     """List all DAGs with their schedule and newest run."""
+    from scheduler.store.read import reads
+
     rows = options.transact(reads.dags, inactive=all_)
     columns = ["dag_id", "is_paused", "schedule", "task_count", "last_run_id", "last_run_state", "next_run_after", "file"]
     output.listing(rows, columns, empty=f"No DAGs; the DAGs folder is {options.settings().dags_folder}.")
@@ -50,6 +48,8 @@ def list_(all_: bool) -> None:
 @options.as_table
 def show(dag_id: str) -> None:
     """Show a DAG with its tasks, params and versions."""
+    from scheduler.store.read import reads
+
     dag = options.transact(reads.dag, dag_id)
     if output.json_wanted():
         output.print_json(dag)
@@ -68,6 +68,8 @@ def show(dag_id: str) -> None:
 @options.as_table
 def versions(dag_id: str, diff: tuple[int, int] | None) -> None:
     """List the versions of a DAG, newest first, with the number of their runs. New runs get the current version."""
+    from scheduler.store.read import reads
+
     dag = options.transact(reads.dag, dag_id)
     if diff is None:
         output.listing(_versions(dag), VERSION_COLUMNS, empty="No versions.")
@@ -86,6 +88,8 @@ def versions(dag_id: str, diff: tuple[int, int] | None) -> None:
 @options.as_json
 def graph(dag_id: str, form: str) -> None:
     """Print the edges of a DAG, one per line or as a Mermaid flowchart."""
+    from scheduler.store.read import reads
+
     tasks = options.transact(reads.dag, dag_id)["tasks"]
     edges = [(above, task["task_id"]) for task in tasks for above in task["upstream"]]
     if output.json_wanted():
@@ -104,6 +108,8 @@ def graph(dag_id: str, form: str) -> None:
 @options.as_json
 def errors() -> None:
     """List import errors of DAG files. Exit 1 if there are any. Warnings are printed too, and do not count."""
+    from scheduler.store.read import reads
+
     rows = options.transact(reads.import_errors)
     if output.json_wanted():
         output.print_json(rows)
@@ -124,7 +130,9 @@ def errors() -> None:
 @click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=options.complete_dags)
 def reparse(dag_id: str | None) -> None:
     """Parse the file of a DAG again now. Without DAG, parse all DAG files."""
-    files = on_dags.reparse(options.actor(), dag_id=dag_id)
+    from scheduler.actions import dags as actions
+
+    files = actions.reparse(options.actor(), dag_id=dag_id)
     click.echo(f"Reading {output.count(len(files), 'DAG file')} again.")
 
 
@@ -132,7 +140,9 @@ def reparse(dag_id: str | None) -> None:
 @options.dag
 def pause(dag_id: str) -> None:
     """Pause a DAG: create no more runs and start no more tasks. Running tasks continue."""
-    changed = on_dags.set_paused(options.actor(), dag_id, paused=True)
+    from scheduler.actions import dags as actions
+
+    changed = actions.set_paused(options.actor(), dag_id, paused=True)
     click.echo(f"DAG {dag_id} is paused." if changed else f"DAG {dag_id} was paused already.")
 
 
@@ -140,7 +150,9 @@ def pause(dag_id: str) -> None:
 @options.dag
 def unpause(dag_id: str) -> None:
     """Unpause a DAG."""
-    changed = on_dags.set_paused(options.actor(), dag_id, paused=False)
+    from scheduler.actions import dags as actions
+
+    changed = actions.set_paused(options.actor(), dag_id, paused=False)
     click.echo(f"DAG {dag_id} is unpaused." if changed else f"DAG {dag_id} was not paused.")
 
 
@@ -169,11 +181,14 @@ def trigger(
     timeout_s: float | None,
 ) -> None:
     """Create a run of a DAG now."""
+    from scheduler.actions import runs as actions
+    from scheduler.store.read import reads
+
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
-    run = on_runs.trigger(
+    run = actions.trigger(
         options.actor(),
         dag_id,
         run_id=run_id,
@@ -199,6 +214,8 @@ def trigger(
 @options.as_table
 def next_runs(dag_id: str, count: int) -> None:
     """Show when the schedule of a DAG creates its next runs."""
+    from scheduler.store.dags import schedules
+
     rows = [asdict(times) for times in options.transact(schedules.upcoming, dag_id, count=count)]
     columns = ["run_after", "logical_date", "data_interval_start", "data_interval_end"]
     output.listing(rows, columns, empty=f"The schedule of DAG {dag_id} creates no further runs.")
@@ -234,6 +251,8 @@ def _versions(dag: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _warnings() -> list[dict[str, Any]]:
+    from scheduler.store.read import overview
+
     return options.transact(overview.dag_warnings)
 
 
@@ -260,6 +279,8 @@ def _page(dag_id: str, run_id: str) -> str:
 
 
 def _warn(dag: dict[str, Any]) -> None:
+    from scheduler.store.read import overview
+
     if dag["is_paused"]:
         output.say(f"DAG {dag['dag_id']} is paused: the run waits until `paceline dags unpause {dag['dag_id']}`.")
     silent_after_s = options.settings().scheduler.scheduler_health_check_threshold

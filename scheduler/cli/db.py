@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.exceptions import ConflictError
-from scheduler.actions import clean as deletion
 from scheduler.cli import lazy, options, output
-from scheduler.store.db import database, roles
-from scheduler.store.db import migrate as schema
-from scheduler.store.secrets import connections, variables
-from scheduler.store.upkeep import retention
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -41,6 +36,10 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
     run the same cleanup automatically.
     """
+    from scheduler.actions.clean import clean
+    from scheduler.store.upkeep import retention
+
+    options.engine()
 
     def would_delete() -> None:
         _print_counts(options.transact(retention.count, before), before, done=False)
@@ -50,7 +49,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
         return
     options.confirm(f"Delete finished runs and other records that ended before {before}?", yes, show=would_delete)
     deleted: Counter[str] = Counter(dict.fromkeys((*ALWAYS, *retention.KINDS), 0))
-    for kind, batch in deletion.clean(options.actor(), before, logs=logs):
+    for kind, batch in clean(options.actor(), before, logs=logs):
         deleted[kind] += batch.deleted
         deleted["task_instances"] += sum(run.instances for run in batch.runs)
     _print_counts(deleted, before, done=True)
@@ -62,6 +61,8 @@ def rotate_fernet_key() -> None:
 
     The newest key is the first key of core.fernet_key.
     """
+    from scheduler.store.secrets import connections, variables
+
     cipher = options.cipher(make=True)
     count = options.transact(variables.rotate, cipher) + options.transact(connections.rotate, cipher)
     click.echo(f"Encrypted {output.count(count, 'value')} with the first key; you can remove the others.")
@@ -86,6 +87,8 @@ def downgrade(*, yes: bool) -> None:
     Run it with the newer version, after all its processes have ended. This is not needed if the previous version works with the
     newer schema (docs/how-to/upgrade.md). Data that only the newer version stores is deleted.
     """
+    from scheduler.store.db import migrate as schema
+
     engine = options.engine(as_owner=True)
     options.confirm(f"Undo the migration {schema.head()}, and delete the data that only it stores?", yes)
     click.echo(f"The schema is at {schema.downgrade(engine)}.")
@@ -115,6 +118,7 @@ def restore(file: Path) -> None:
     """
     from scheduler.embedded import backup as backups
     from scheduler.embedded import servers
+    from scheduler.store.db import migrate as schema
 
     settings = options.settings()
     server = servers.embedded_servers(settings, say=output.say) if settings.database.url is None else contextlib.nullcontext()
@@ -139,6 +143,8 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
     `paceline db migrate` does this for the role of PACELINE_WORKER_DATABASE_URL. Create any other role first (`create role ...
     login password ...`).
     """
+    from scheduler.store.db import database, roles
+
     database.transact(options.engine(as_owner=True), roles.grant_worker, role, may_clear_runs=may_clear_runs)
     click.echo(f"{role} has the rights of a worker{' that may clear runs' if may_clear_runs else ''}, and no others here.")
 
@@ -147,6 +153,8 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
 @options.as_json
 def check() -> None:
     """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
+    from scheduler.store.db import migrate as schema
+
     options.engine()
     output.result({"ok": True, "schema": schema.head()}, f"The database answers; its schema is at {schema.head()}.")
 
@@ -158,6 +166,8 @@ def _server_version(engine: "Engine") -> int:
 
 def _migrate() -> str:
     """Upgrade the schema, and create the roles of the settings. Return the revision."""
+    from scheduler.store.db import migrate as schema
+
     return schema.migrate_as_set(options.engine(check_schema=False, as_owner=True), options.settings())
 
 

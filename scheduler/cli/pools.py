@@ -7,10 +7,7 @@ from typing import Any
 import click
 
 from paceline.exceptions import PacelineError
-from scheduler.actions import stored
-from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
-from scheduler.store.queueing import pools as store
 
 
 @click.group(cls=lazy.NounGroup)
@@ -22,6 +19,8 @@ def pools() -> None:
 @options.as_table
 def list_() -> None:
     """List all pools with their slots, slots in use and waiting task instances."""
+    from scheduler.store.queueing import pools as store
+
     columns = ["name", "slots", "used_slots", "free_slots", "waiting", "queue", "description"]
     output.listing(options.transact(store.pools), columns, empty="No pools.")
 
@@ -36,12 +35,15 @@ def list_() -> None:
 @options.as_json
 def set_(name: str, slots: int, *, description: str | None, include_deferred: bool | None, queue: str | None) -> None:
     """Create or change a pool. -1 slots means no limit."""
+    from scheduler.actions import stored
+    from scheduler.store.queueing import pools as store
+
     try:
         store.check(name, slots, queue)
     except PacelineError as error:
         raise click.UsageError(str(error)) from None
     values = {"slots": slots, "description": description, "include_deferred": include_deferred, "queue": queue}
-    stored.store(options.actor(), New(pools={name: values}))
+    stored.store(options.actor(), stored.New(pools={name: values}))
     output.result(
         options.transact(store.pool, name), f"Pool {name} has {'no limit' if slots < 0 else output.count(slots, 'slot')}."
     )
@@ -52,6 +54,8 @@ def set_(name: str, slots: int, *, description: str | None, include_deferred: bo
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete a pool that no task instance uses."""
+    from scheduler.actions import stored
+
     options.confirm(f"Delete pool {name}?", yes)
     stored.delete(options.actor(), "pool", name)
     click.echo(f"Pool {name} is deleted.")
@@ -61,6 +65,8 @@ def delete(name: str, *, yes: bool) -> None:
 @options.file
 def export(file: Path) -> None:
     """Write all pools to a JSON file, in the form of `airflow pools export`. Use - for standard output."""
+    from scheduler.store.queueing import pools as store
+
     names = ("slots", "description", "include_deferred", "queue")
     values = {row["name"]: {name: row[name] for name in names} for row in options.transact(store.pools)}
     options.write_private(file, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
@@ -74,8 +80,10 @@ def import_(file: Path) -> None:
 
     Existing pools get the new values. All are stored, or none. `airflow pools export` writes such files.
     """
+    from scheduler.actions import stored
+
     read_pools = read(file)
-    stored.store(options.actor(), New(pools=read_pools))
+    stored.store(options.actor(), stored.New(pools=read_pools))
     click.echo(f"Stored {output.count(len(read_pools), 'pool')}.")
 
 
@@ -85,6 +93,8 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _imported(name: str, given: Any) -> dict[str, Any]:
+    from scheduler.store.queueing import pools as store
+
     kinds = {"slots": int, "description": str, "include_deferred": bool, "queue": str}
     if not isinstance(given, dict) or not isinstance(given.get("slots"), int) or isinstance(given["slots"], bool):
         raise PacelineError(f"Pool {name!r} must be a JSON object with slots, a whole number.")

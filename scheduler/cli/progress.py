@@ -15,8 +15,6 @@ from sqlalchemy import Connection, Engine
 from paceline import states
 from paceline.exceptions import WaitTimeoutError
 from scheduler.cli import output
-from scheduler.store.db import database
-from scheduler.store.read import reads
 
 P = ParamSpec("P")
 
@@ -30,6 +28,8 @@ def watch_run(engine: Engine, dag_id: str, run_id: str, *, console: Console, tim
 
     If the database becomes unreachable, the command waits for it.
     """
+    from scheduler.store.read import reads
+
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     view: _Bars | _Lines = _Bars(console) if console.is_terminal else _Lines(console)
     since: datetime | None = None
@@ -75,6 +75,8 @@ def duration(start: datetime | None, end: datetime | None = None) -> str:
 def _patiently(
     engine: Engine, console: Console, read: Callable[Concatenate[Connection, P], dict[str, Any]], *args: P.args, **kwargs: P.kwargs
 ) -> dict[str, Any]:
+    from scheduler.store.db import database
+
     def wait(*_: object) -> None:
         database.wait(engine, lambda text: console.print(Text(text)))
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import click
 
-from scheduler.actions import installation
 from scheduler.cli import lazy, options, output
-from scheduler.messaging import publisher, wakeups
-from scheduler.store.read import overview
-from scheduler.store.upkeep import notices as store
 
 COLUMNS = ["queue", "waiting_in_postgresql", "waiting_in_redis", "running", "oldest", "workers"]
 NOTICES = ["kind", "dag_id", "run_id", "task_id", "map_index", "try_number", "created_at", "attempts", "error"]
@@ -33,6 +29,8 @@ def list_() -> None:
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
+    from scheduler.store.read import overview
+
     settings = options.settings()
     stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)
     in_redis = _in_redis([row["queue"] for row in stored])
@@ -60,6 +58,8 @@ def list_() -> None:
 @options.as_table
 def list_notices(dag_id: str | None, *, failed: bool, limit: int) -> None:
     """List pending callbacks and emails or, with --failed, those that ended with an error."""
+    from scheduler.store.upkeep import notices as store
+
     rows = options.transact(store.notices, dag_id=dag_id, failed=failed, limit=limit)
     output.listing(rows, NOTICES, empty="No callback or email failed." if failed else "No callback or email is pending.")
 
@@ -67,6 +67,8 @@ def list_notices(dag_id: str | None, *, failed: bool, limit: int) -> None:
 def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
     import redis
+
+    from scheduler.messaging import publisher, wakeups
 
     try:
         with contextlib.closing(wakeups.client(options.settings())) as broker:
@@ -93,6 +95,8 @@ def workers() -> None:
 @options.as_table
 def list_workers(all_: bool) -> None:
     """List workers with their queues and heartbeats."""
+    from scheduler.store.read import overview
+
     timeout_s = options.settings().worker.heartbeat_timeout
     rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
     columns = ["name", "state", "queues", "concurrency", "running", "host", "pid", "started_at", "heartbeat_at"]
@@ -106,5 +110,7 @@ def drain(name: str) -> None:
 
     Its supervisor, if it has one, may start it again.
     """
+    from scheduler.actions import installation
+
     for worker_id in installation.drain(options.actor(), name):
         click.echo(f"{worker_id} drains: it takes no more tasks.")

@@ -13,12 +13,7 @@ import click
 
 from paceline import states
 from paceline.states import RunState, TaskState
-from scheduler.actions import dags as on_dags
-from scheduler.actions import runs as on_runs
-from scheduler.actions import tasks as on_tasks
 from scheduler.cli import options, output
-from scheduler.store.read import reads
-from scheduler.store.runs import selection
 
 if TYPE_CHECKING:
     from scheduler.store.runs import selection
@@ -56,9 +51,12 @@ class Clearing(TypedDict):
 @options.together(options.run, _only_failed, _only_running, _clearing)
 def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool, **how: Unpack[Clearing]) -> None:
     """Clear a run, or only its failed tasks, so that it runs again. Running tasks are stopped first."""
+    from scheduler.actions import runs
+    from scheduler.store.read import reads
+
     options.transact(reads.run, dag_id, run_id)
     kept = _kept(only_failed=only_failed, only_running=only_running)
-    change = functools.partial(on_runs.clear, options.actor(), [(dag_id, run_id)], states=kept, latest=how["latest"])
+    change = functools.partial(runs.clear, options.actor(), [(dag_id, run_id)], states=kept, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 
 
@@ -80,6 +78,9 @@ def clear_tasks(
 
     Setups and teardowns are cleared together with their tasks.
     """
+    from scheduler.store.read import reads
+    from scheduler.store.runs import selection
+
     tasks = selection.Tasks(
         task_ids=task_ids,
         map_index=map_index,
@@ -117,6 +118,9 @@ def clear_dag(
     **how: Unpack[Clearing],
 ) -> None:
     """Clear many runs of a DAG so that they run again. The options limit tasks, states and dates."""
+    from scheduler.store.read import reads
+    from scheduler.store.runs import selection
+
     runs = selection.Runs(dag_id=dag_id, from_date=from_date, to_date=to_date)
     wanted = frozenset(map(TaskState, state)) or None
     tasks = selection.Tasks(regex=task_regex, upstream=upstream, downstream=downstream, states=wanted)
@@ -130,8 +134,11 @@ def clear_dag(
 @options.together(_dry_run, options.as_json)
 def mark_run(dag_id: str, run_id: str, state: str, *, dry_run: bool) -> None:
     """Mark a run as success or failed. Running tasks are stopped."""
+    from scheduler.actions import runs
+    from scheduler.store.read import reads
+
     options.transact(reads.run, dag_id, run_id)
-    changes = on_runs.change(options.actor(), dag_id, run_id, {"state": state}, dry_run=dry_run)
+    changes = runs.change(options.actor(), dag_id, run_id, {"state": state}, dry_run=dry_run)
     if changes and not output.json_wanted():
         _table(changes)
     rows = [asdict(change) for change in changes]
@@ -173,9 +180,13 @@ def mark_task(
 
     On a terminal, an option that marks or clears more than this task asks for confirmation.
     """
+    from scheduler.actions import tasks
+    from scheduler.store.read import reads
+    from scheduler.store.runs import selection
+
     options.transact(reads.run, dag_id, run_id)
     change = functools.partial(
-        on_tasks.change,
+        tasks.change,
         options.actor(),
         selection.Runs(dag_id=dag_id, run_id=run_id, past=past, future=future),
         selection.Tasks(task_ids=(task_id,), map_index=map_index, upstream=upstream, downstream=downstream),
@@ -191,9 +202,12 @@ def mark_task(
 @options.together(options.run, options.yes, options.as_json)
 def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
     """Delete a run with its task instances, tries, XComs and returned DataFrames. Its logs stay."""
+    from scheduler.actions import runs
+    from scheduler.store.read import reads
+
     options.transact(reads.run, dag_id, run_id)
     options.confirm(f"Delete run {run_id} of DAG {dag_id} for good?", yes)
-    on_runs.delete(options.actor(), dag_id, run_id)
+    runs.delete(options.actor(), dag_id, run_id)
     output.result({"dag_id": dag_id, "run_id": run_id, "deleted": True}, f"Run {run_id} of DAG {dag_id} is deleted.")
 
 
@@ -201,9 +215,12 @@ def delete_run(dag_id: str, run_id: str, *, yes: bool) -> None:
 @options.together(options.dag, options.yes, options.as_json)
 def delete_dag(dag_id: str, *, yes: bool) -> None:
     """Delete a DAG with all its runs and versions. If its file still exists, the DAG is created again without them."""
+    from scheduler.actions import dags
+    from scheduler.store.read import reads
+
     options.transact(reads.dag, dag_id)
     options.confirm(f"Delete DAG {dag_id} with all its runs for good?", yes)
-    deleted = on_dags.delete(options.actor(), dag_id)
+    deleted = dags.delete(options.actor(), dag_id)
     answer = {"dag_id": dag_id, "runs": len(deleted.runs), "file": deleted.file}
     output.result(answer, f"DAG {dag_id} and {output.count(len(deleted.runs), 'run')} are deleted.")
     if deleted.file is not None and not output.json_wanted():
@@ -211,7 +228,9 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
 
 
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
-    change = functools.partial(on_tasks.clear, options.actor(), runs, tasks, latest=how["latest"])
+    from scheduler.actions import tasks as actions
+
+    change = functools.partial(actions.clear, options.actor(), runs, tasks, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
 
 

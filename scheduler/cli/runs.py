@@ -3,10 +3,7 @@
 import click
 
 from paceline import states
-from scheduler.cli import lazy, options, output, progress, run_actions
-from scheduler.store.read import history as store
-from scheduler.store.read import reads
-from scheduler.store.read import why as queries
+from scheduler.cli import lazy, options, output, run_actions
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -32,6 +29,8 @@ runs.add_command(run_actions.delete_run)
 @options.as_table
 def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
     """List DAG runs, newest first."""
+    from scheduler.store.read import reads
+
     if output.json_wanted():
         output.print_json(options.transact(reads.runs, dag_id=dag_id, state=state, limit=limit))
         return
@@ -49,6 +48,11 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 @options.as_table
 def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
     """Show a run with its task instances."""
+    from scheduler.cli import progress
+    from scheduler.store.read import history as store
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
+
     run = options.transact(reads.run, dag_id, run_id)
     options.transact(queries.explain_open, options.settings(), run["tasks"])
     if events_wanted:
@@ -72,6 +76,8 @@ def show(dag_id: str, run_id: str, events_wanted: bool) -> None:
 @options.as_json
 def explain(dag_id: str, run_id: str) -> None:
     """Describe the history of a run in order: each change with its actor and reason, and the reasons for each wait."""
+    from scheduler.store.read import history as store
+
     steps = options.transact(store.story, options.settings(), dag_id, run_id)
     if output.json_wanted():
         output.print_json(steps)
@@ -94,6 +100,9 @@ def explain(dag_id: str, run_id: str) -> None:
 @options.as_json
 def why(dag_id: str, run_id: str, *, history: bool) -> None:
     """Explain why a run has not started, or what its first open task instances wait for."""
+    from scheduler.store.read import history as store
+    from scheduler.store.read import why as queries
+
     answer = options.transact(queries.why_run, options.settings(), dag_id, run_id)
     if output.json_wanted() or history:
         answer["history"] = options.transact(store.of_dag_run, dag_id, run_id)
@@ -111,6 +120,8 @@ def watch(dag_id: str, run_id: str, timeout_s: float | None) -> None:
 
 def end_with(dag_id: str, run_id: str, *, timeout_s: float | None) -> None:
     """Watch a run until it ends, and print the result. Exit 0 on success, 1 on failure."""
+    from scheduler.cli import progress
+
     screen = output.console(stderr=output.json_wanted())
     run = progress.watch_run(options.engine(), dag_id, run_id, console=screen, timeout_s=timeout_s)
     output.result(run, progress.verdict(run))

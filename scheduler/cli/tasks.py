@@ -11,11 +11,7 @@ import click
 from paceline import states
 from paceline.authoring import frames
 from paceline.exceptions import NotFoundError
-from scheduler.cli import lazy, options, output, progress, run_actions
-from scheduler.settings import log_paths
-from scheduler.store.read import history as store
-from scheduler.store.read import reads
-from scheduler.store.read import why as queries
+from scheduler.cli import lazy, options, output, run_actions
 
 CHUNK_BYTES = 64 * 1024
 #: Maximum characters of an XCom in the table. --json prints all.
@@ -40,6 +36,10 @@ tasks.add_command(run_actions.mark_task)
 @options.as_table
 def list_(dag_id: str, run_id: str | None) -> None:
     """List the task instances of a run. Without RUN, list the tasks of the newest DAG version."""
+    from scheduler.cli import progress
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
+
     if run_id is None:
         rows = _defined(options.transact(reads.dag, dag_id))
     else:
@@ -97,6 +97,10 @@ def logs(dag_id: str, run_id: str, task_id: str, *, try_number: int | None, map_
 @options.as_json
 def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, history: bool) -> None:
     """Explain why a task instance is in its current state and has not moved on."""
+    from scheduler.store.read import history as store
+    from scheduler.store.read import reads
+    from scheduler.store.read import why as queries
+
     answer = options.transact(queries.why, options.settings(), dag_id, run_id, task_id, map_index=map_index)
     if output.json_wanted() or history:
         ti = options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=answer["map_index"])
@@ -110,6 +114,8 @@ def why(dag_id: str, run_id: str, task_id: str, *, map_index: int | None, histor
 @options.as_table
 def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
     """Print the XComs of a task instance. For a DataFrame, print its location, rows and columns."""
+    from scheduler.store.read import reads
+
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
     rows = options.transact(reads.xcoms, dag_id, run_id, task_id, map_index=map_index)
     if not output.json_wanted():
@@ -118,6 +124,9 @@ def xcoms(dag_id: str, run_id: str, task_id: str, *, map_index: int) -> None:
 
 
 def _print_callbacks(dag_id: str, run_id: str, task_id: str, map_index: int) -> None:
+    from scheduler.settings import log_paths
+    from scheduler.store.read import reads
+
     options.transact(reads.task_instance, dag_id, run_id, task_id, map_index=map_index)
     settings = options.settings()
     named = log_paths.callbacks_path(settings.logs_folder, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
@@ -139,6 +148,8 @@ class _TryLog:
 
     @property
     def path(self) -> Path:
+        from scheduler.settings import log_paths
+
         settings = options.settings()
         return log_paths.local(settings, Path(log_paths.try_path(settings.logs_folder, **self._key, try_number=self.number)))
 
@@ -147,6 +158,9 @@ class _TryLog:
 
     def incomplete(self) -> str | None:
         """Return why lines are missing in the log; None if it is complete or the try still runs."""
+        from scheduler.settings import log_paths
+        from scheduler.store.read import reads
+
         return log_paths.why_incomplete(options.transact(reads.reason_of_try, self._instance["id"], self.number))
 
     def missing(self) -> NoReturn:
@@ -196,6 +210,8 @@ class _TryLog:
         return (now["state"] or "none") not in states.CAN_LOG
 
     def _read(self) -> dict[str, Any]:
+        from scheduler.store.read import reads
+
         return options.transact(reads.task_instance, **self._key)
 
 

@@ -3,9 +3,7 @@
 import click
 
 from paceline.exceptions import PacelineError
-from scheduler.actions import installation
 from scheduler.cli import lazy, options, output
-from scheduler.store.accounts import accounts
 
 ROLE = click.Choice(["viewer", "operator", "admin"])
 DAY_S = 86_400.0
@@ -24,6 +22,9 @@ def users() -> None:
 @options.as_json
 def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str | None) -> None:
     """Create an account. Without --role, it has only the rights of --tag."""
+    from scheduler.actions import installation
+    from scheduler.store.accounts import accounts
+
     chosen = accounts.generated() if password is None else options.typed(password)
     generated = chosen if password is None else None
     by_tag = dict(map(_tag, tags))
@@ -36,6 +37,8 @@ def create(name: str, *, role: str | None, tags: tuple[str, ...], password: str 
 @options.as_table
 def list_() -> None:
     """List all accounts with their rights."""
+    from scheduler.store.accounts import accounts
+
     rows = options.transact(accounts.accounts)
     if not output.json_wanted():
         rows = [row | {"tags": ", ".join(f"{tag}={role}" for tag, role in sorted(row["tags"].items()))} for row in rows]
@@ -47,6 +50,9 @@ def list_() -> None:
 @click.option("--password", help="The password, or - to read it from standard input. Default: a random one, which is printed.")
 def password(name: str, password: str | None) -> None:
     """Change a password. All sessions of the account end."""
+    from scheduler.actions import installation
+    from scheduler.store.accounts import accounts
+
     new = accounts.generated() if password is None else options.typed(password)
     installation.set_password(options.actor(), name, new)
     click.echo(f"The password of {name} is changed." + (f" It is {new}" if password is None else ""))
@@ -63,6 +69,8 @@ def password(name: str, password: str | None) -> None:
 @options.as_json
 def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> None:
     """Create an API token of an account and print it once. Use it as `Authorization: Bearer TOKEN`."""
+    from scheduler.actions import installation
+
     if revoke:
         options.confirm(f"Delete the tokens {label} of {name}?", yes)
         installation.revoke_tokens(options.actor(), name, label)
@@ -77,12 +85,16 @@ def token(name: str, *, days: float, label: str, revoke: bool, yes: bool) -> Non
 @options.yes
 def delete(name: str, *, yes: bool) -> None:
     """Delete an account with its sessions and tokens."""
+    from scheduler.actions import installation
+
     options.confirm(f"Delete account {name}?", yes)
     installation.delete_account(options.actor(), name)
     click.echo(f"Account {name} is deleted.")
 
 
 def _tag(text: str) -> tuple[str, str]:
+    from scheduler.store.accounts import accounts
+
     tag, _, role = text.rpartition("=")
     if not tag or role not in accounts.ROLES:
         raise PacelineError(f"--tag {text!r} must be TAG=ROLE, with one of the roles {', '.join(accounts.ROLES)}.")

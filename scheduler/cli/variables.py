@@ -8,10 +8,7 @@ import click
 
 from paceline import secrets_masker
 from paceline.exceptions import PacelineError
-from scheduler.actions import stored
-from scheduler.actions.stored import New
 from scheduler.cli import lazy, options, output
-from scheduler.store.secrets import variables as store
 
 
 @click.group(cls=lazy.NounGroup)
@@ -23,6 +20,8 @@ def variables() -> None:
 @options.as_table
 def list_() -> None:
     """List all variables, without values."""
+    from scheduler.store.secrets import variables as store
+
     output.listing(options.transact(store.variables), ["key", "description", "updated_at"], empty="No variables.")
 
 
@@ -32,6 +31,8 @@ def list_() -> None:
 @options.as_json
 def get(key: str, show: bool) -> None:
     """Print the value of a variable."""
+    from scheduler.store.secrets import variables as store
+
     row = options.transact(store.variable, key, options.cipher())
     value = row["value"] if show else secrets_masker.shown(key, row["value"])
     output.result({**row, "value": value}, value)
@@ -43,7 +44,9 @@ def get(key: str, show: bool) -> None:
 @click.option("--description", help="Description.")
 def set_(key: str, value: str, description: str | None) -> None:
     """Create or change a variable. Use - as the value to read it from standard input, which keeps it out of process listings."""
-    stored.store(options.actor(), New(variables=[(key, options.typed(value), description)]))
+    from scheduler.actions import stored
+
+    stored.store(options.actor(), stored.New(variables=[(key, options.typed(value), description)]))
     click.echo(f"Variable {key} is set.")
 
 
@@ -52,6 +55,8 @@ def set_(key: str, value: str, description: str | None) -> None:
 @options.yes
 def delete(key: str, *, yes: bool) -> None:
     """Delete a variable."""
+    from scheduler.actions import stored
+
     options.confirm(f"Delete variable {key}?", yes)
     stored.delete(options.actor(), "variable", key)
     click.echo(f"Variable {key} is deleted.")
@@ -61,6 +66,8 @@ def delete(key: str, *, yes: bool) -> None:
 @options.file
 def export(file: Path) -> None:
     """Write all variables, unencrypted, to a JSON file that only you can read. Use - for standard output."""
+    from scheduler.store.secrets import variables as store
+
     cipher = options.cipher()
     rows = [options.transact(store.variable, row["key"], cipher) for row in options.transact(store.variables)]
     values = {row["key"]: {"value": row["value"], "description": row["description"]} for row in rows}
@@ -73,7 +80,9 @@ def export(file: Path) -> None:
 @click.option("--skip-existing", is_flag=True, help="Keep the values of existing variables.")
 def import_(file: Path, skip_existing: bool) -> None:
     """Import variables from a JSON file: {"key": "text"}, {"key": any JSON} or an export. All are stored, or none."""
-    written = stored.store(options.actor(), New(variables=read(file)), existing="skip" if skip_existing else "overwrite")
+    from scheduler.actions import stored
+
+    written = stored.store(options.actor(), stored.New(variables=read(file)), existing="skip" if skip_existing else "overwrite")
     click.echo(f"Set {output.count(len(written.variables), 'variable')}.")
 
 
