@@ -8,7 +8,9 @@ from chaos.run_mutants import counted
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
 def test_the_text_that_a_mutant_replaces_is_in_the_product_once(mutant: Mutant) -> None:
     for change in mutant.changes:
-        compile(changed(mutant, change, (ROOT / change.file).read_text(encoding="utf-8")), change.file, "exec")
+        text = changed(mutant, change, (ROOT / change.file).read_text(encoding="utf-8"))
+        if change.file.endswith(".py"):
+            compile(text, change.file, "exec")
 
 
 def test_a_mutant_whose_text_is_gone_names_the_place() -> None:
