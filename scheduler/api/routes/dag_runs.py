@@ -98,13 +98,12 @@ def trigger_dag_run(
 def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: str | None = None) -> dict[str, Any]:
     """Create a run and announce it."""
     start, end = body.data_interval_start, body.data_interval_end
-    # In ASCII: half a surrogate pair has no other encoding, and the database refuses it in a sentence.
-    digest = hashlib.sha256(f"{dag_id}\n{json.dumps(body.model_dump(mode='json'))}".encode()).digest()
+    key = idempotency_key
     return actions.trigger(
         api.actor,
         dag_id,
         note=body.note,
-        request=actions.RepeatedRequest(api.account.id, idempotency_key, digest) if idempotency_key else None,
+        request=actions.RepeatedRequest(api.account.id, key, _digest(dag_id, body)) if key else None,
         run_id=body.dag_run_id,
         logical_date=body.logical_date,
         dated=not body.is_undated,
@@ -113,6 +112,16 @@ def trigger(api: Call, dag_id: str, body: models.TriggerBody, idempotency_key: s
         run_after=body.run_after,
         partition_key=body.partition_key,
     )
+
+
+def _digest(dag_id: str, body: models.TriggerBody) -> bytes:
+    """The hash of a request, which tells a repeated one from another. UsageError."""
+    try:
+        # In ASCII: half a surrogate pair has no other encoding, and the database refuses it in a sentence.
+        text = json.dumps(body.model_dump(mode="json"))
+    except (ValueError, RecursionError):
+        raise UsageError("The conf is nested too deeply; make it flatter.") from None
+    return hashlib.sha256(f"{dag_id}\n{text}".encode()).digest()
 
 
 @router.patch(RUN, OPERATOR_OF_DAG, response_model=models.DagRun)
