@@ -49,7 +49,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._known = set(threading.enumerate())
-        self._idents = set(sys._current_frames())
+        self._idents = set(_frames())
 
     def left(self, ending_s: float = ENDING_S) -> list[str]:
         """The names of threads that started since then and may still run code of the task after `ending_s` seconds."""
@@ -61,12 +61,26 @@ class Threads:
     def _busy(self) -> list[str]:
         every = threading.enumerate()
         new = [thread for thread in every if thread not in self._known and not isinstance(thread, threading._DummyThread)]
-        frames = sys._current_frames()
+        frames = _frames()
         # Threads of the module _thread, which has no objects for them.
         mine = {thread.ident for thread in every if not isinstance(thread, threading._DummyThread)}
         raw = [ident for ident in frames if ident not in mine and ident not in self._idents]
         busy = [thread.name for thread in new if not _is_harmless(thread, frames.get(thread.ident or 0))]
         return [*busy, *(f"thread {ident}" for ident in raw)]
+
+
+def _frames() -> dict[int, FrameType]:
+    """The current frame of each thread, by its ident.
+
+    A collection of garbage during this call could wait forever for a lock that the call holds (CPython issue 106883).
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _is_harmless(thread: threading.Thread, frame: FrameType | None) -> bool:

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -254,3 +255,33 @@ def test_threads_that_only_wait_for_work_keep_the_process(guard: Guard) -> None:
     kept[0].shutdown()
 
     assert guard.unfit is None
+
+
+def test_a_collection_of_garbage_while_the_threads_are_listed_ends() -> None:
+    """CPython holds a lock while it lists the frames of the threads, and the end of a thread-local object takes the same lock."""
+    code = """
+import gc, threading
+from workers.process.guard import Threads
+
+gc.disable()
+gc.freeze()
+for number in range(60):
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        cycle = [threading.local()]
+        cycle.append(cycle)
+    cycle = None
+    # The collection begins this number of new objects later.
+    gc.set_threshold(gc.get_count()[0] + number % 30)
+    gc.enable()
+    Threads()
+    assert gc.isenabled()
+    gc.disable()
+    end.set()
+    for thread in threads:
+        thread.join()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
