@@ -63,9 +63,10 @@ class Shell:
             command = line.removesuffix(FAILS).rstrip()
             kept = self.folder / ".kept"
             script = f"{command}\ncode=$?\n{{ pwd; env -0; }} > {shlex.quote(str(kept))}\nexit $code"
+            # A command that hangs ends with what it has printed.
             done = subprocess.run(
-                ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=COMMAND_S,
-                check=False,
+                ["timeout", str(COMMAND_S), "bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True,
+                text=True, check=False,
             )  # fmt: skip
             self.outputs.append(done.stdout + done.stderr)
             assert (done.returncode != 0) == line.endswith(FAILS), f"{command}: {done.stdout}{done.stderr}"
