@@ -26,7 +26,8 @@ def test_every_command_of_the_tutorial_works(short_folder: Path) -> None:
     first = short_folder / "first"
     environment = environment_of(first / "home", Path("dags"))
     del environment["PACELINE_HOME"], environment["PACELINE_DAGS_FOLDER"]
-    environment |= {"HOME": str(short_folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    # COLUMNS as in a terminal whose shell exports it.
+    environment |= {"COLUMNS": "80", "HOME": str(short_folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     steps = list(STEP.finditer(PAGE.read_text(encoding="utf-8")))
     start = next(number for number, step in enumerate(steps) if step["commands"] == f"{STACK}\n")
     shell = Shell(short_folder, environment)
