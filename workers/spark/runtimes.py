@@ -49,7 +49,7 @@ class SparkSubmit:
         return None
 
     def discard(self, claim: Claim, settings: Settings) -> None:
-        """It wrote no data of ours."""
+        """The task wrote no DataFrames."""
 
     def close(self) -> None:
         """It keeps nothing."""

@@ -339,7 +339,7 @@ class Plain:
         return None
 
     def discard(self, claim: Claim, settings: Settings) -> None:
-        """It wrote no data of ours."""
+        """The task wrote no DataFrames."""
 
     def close(self) -> None:
         """It keeps nothing."""

@@ -231,7 +231,7 @@ with DAG("d", schedule=None):
 
 @contextmanager
 def trace() -> Iterator[list[CodeType]]:
-    """Every function of ours that is entered inside, in order."""
+    """The functions of Paceline that are entered inside, in order."""
     entered: list[CodeType] = []
     ours = tuple(f"{ROOT / package}/" for package in ("paceline", "scheduler", "workers"))
 
