@@ -6,11 +6,11 @@ import { Icon } from '../parts/icons'
 import { go, href, to } from '../shell/router'
 import { palette } from '../shell/theme'
 import type { TaskState } from '../api/types'
-import { label } from '../states'
 import { t } from '../strings'
 import { plainKey } from '../parts/List'
-import { countsAt, lengthOf, stateAt, type GridData, type GridRun, type Row } from './model'
+import { lengthOf, stateAt, type GridData, type GridRun, type Row } from './model'
 import { CELL, sprites, type Sprites } from './sprites'
+import { Tip } from './Tip'
 
 const ROW = 24
 const COLUMN = 18
@@ -178,6 +178,7 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
   const hover = at.value
   const [first, last] = range.value
   return (
+    <>
     <div
       ref={box}
       class="grid-box"
@@ -217,8 +218,10 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
         </div>
       </div>
       <div style={{ width: `${labelWidth + runs.length * COLUMN + 8}px`, height: `${HEAD + rows.length * ROW}px` }} />
-      {hover && <Tip dagId={dagId} data={data} run={runs[hover.run]!} row={rows[hover.row]} x={hover.x} y={hover.y} shown={hover.mouse} />}
     </div>
+    {/* Beside the box: its containment would place and clip what is fixed in it. */}
+    {hover && runs[hover.run] && <Tip dagId={dagId} data={data} run={runs[hover.run]!} row={rows[hover.row]} x={hover.x} y={hover.y} shown={hover.mouse} />}
+    </>
   )
 }
 
@@ -281,24 +284,5 @@ function Label({ row, dagId, newest, onFold, at }: { row: Row; dagId: string; ne
     <a class={`grid-label ${at ? 'at' : ''}`} style={style} tabIndex={-1} href={href(to('dags', dagId, 'runs', newest.dag_run_id, 'tasks', row.id))} title={row.id}>{text}</a>
   ) : (
     <span class="grid-label" style={style}>{text}</span>
-  )
-}
-
-function Tip({ data, run, row, x, y, shown }: { dagId: string; data: GridData; run: GridRun; row: Row | undefined; x: number; y: number; shown: boolean }) {
-  const state = row ? stateAt(run, row, data.codes) : run.state
-  const counts = row ? countsAt(run, row, data.codes) : {}
-  const tries = row && row.task >= 0 ? (run.tries[row.task] ?? 1) : 1
-  const lines = [
-    row ? row.id : run.dag_run_id,
-    row && state ? label(state) : row ? t.states.removed : `${label(run.state)}, ${duration(lengthOf(run, now.peek()))}`,
-    ...(tries > 1 ? [`${t.task.try_} ${tries}`] : []),
-    ...(Object.keys(counts).length ? [Object.entries(counts).map(([name, number]) => `${number} ${label(name)}`).join(', ')] : []),
-    row ? run.dag_run_id : `${t.run.types[run.run_type] ?? run.run_type}, ${moment(run.start_date ?? run.run_after)}`,
-  ]
-  const left = Math.min(x + 12, innerWidth - 300)
-  return (
-    <div class={shown ? 'tip' : 'visually-hidden'} role="status" style={shown ? { left: `${left}px`, top: `${Math.min(y + 14, innerHeight - 110)}px` } : {}}>
-      {lines.join('\n')}
-    </div>
   )
 }
