@@ -68,7 +68,7 @@ export const t = {
   overview: {
     now: 'Now', running: 'Running tasks', queued: 'Queued tasks', scheduled: 'Waiting tasks', failed: 'Failed runs, 24 h', runs: 'Active runs',
     done: 'Finished runs, 24 h', parts: 'Parts', pools: 'Pools', recentFailures: 'Recent failures', noFailures: 'No run failed in the last 24 hours.',
-    activeRuns: 'Active runs', noRuns: 'No active runs', waiting: 'Waiting longest', noWaiting: 'No task waits.', last24: 'Runs of the last 24 hours, by the hour',
+    activeRuns: 'Active runs', noRuns: 'No active runs', waiting: 'Waiting longest', noWaiting: 'Nothing waits.', questions: (count: number) => `${count === 1 ? 'A question waits' : 'Questions wait'} for an answer.`, last24: 'Runs of the last 24 hours, by the hour',
     parts_: { scheduler: 'Schedulers', worker: 'Workers', waiter: 'Waiter' } as Record<string, string>,
     unused: 'not started', heartbeat: (text: string) => `heartbeat ${text}`,
     atRisk: 'Deadlines at risk', importErrors: (count: number) => `${many(count, 'DAG file')} cannot be read`,

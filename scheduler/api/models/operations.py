@@ -1,6 +1,7 @@
 """The installation at work: explanations, home, queues, workers and pools."""
 
 from datetime import datetime
+from typing import Literal
 
 from paceline.states import RunState, TaskState
 from scheduler.api.models.base import Model, from_row
@@ -196,9 +197,25 @@ class Waiting(Model):
     count: int
     oldest_at: datetime | None
     reason: str
+    #: What a person must add: a worker for their queue, or their pool. null: they wait for what ends by itself.
+    needs: Literal["worker", "pool"] | None = None
+    #: Of task instances: scheduled or queued.
+    state: TaskState | None = None
     dag_id: str | None = None
     pool: str | None = None
     queue: str | None = None
+
+
+class Question(Model):
+    """A question of a task that nobody has answered."""
+
+    dag_id: str
+    dag_run_id: str = from_row("run_id")
+    task_id: str
+    map_index: int
+    #: null if the task stored something else than a question.
+    subject: str | None
+    asked_at: datetime
 
 
 class ProcessState(Model):
@@ -219,7 +236,11 @@ class Home(Model):
     task_instances: dict[TaskState, int]
     running: list[RunningRun]
     failed: list[FailedRun]
+    #: The oldest first.
     waiting: list[Waiting]
+    #: The oldest ones; question_count counts all.
+    questions: list[Question]
+    question_count: int
     hours: list[Hour]
     deadlines: list[Deadline]
     processes: list[ProcessState]

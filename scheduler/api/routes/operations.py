@@ -96,13 +96,17 @@ def get_home(api: Api) -> dict[str, Any]:
     by_hour: dict[datetime, dict[str, Any]] = {}
     for row in read(home.last_day):
         by_hour.setdefault(row["hour"], {"hour": row["hour"], "success": 0, "failed": 0})[row["state"]] = row["count"]
+    now, questions = api.read(clock.now), read(home.questions)
+    waiting = [*api.read(home.waiting, home.filters().visible(tags), api.settings), *read(home.waiting_runs)]
     return {
-        "now": api.read(clock.now),
+        "now": now,
         "runs": {row["state"]: row["count"] for row in read(home.open_runs)},
         "task_instances": {row["state"]: row["count"] for row in read(home.open_instances)},
         "running": read(home.running_runs),
         "failed": read(home.failed_runs),
-        "waiting": [*api.read(home.waiting, home.filters().visible(tags), api.settings), *read(home.waiting_runs)],
+        "waiting": sorted(waiting, key=lambda row: row["oldest_at"] or now),
+        "questions": questions,
+        "question_count": questions[0]["total"] if questions else 0,
         "hours": list(by_hour.values()),
         "deadlines": read(home.deadlines),
         "processes": _counted(api),

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import OPEN, RUN_UNFINISHED
+from paceline.states import OPEN, RUN_UNFINISHED, WAITS_FOR_WORKER
 from scheduler.deciding import waits, why
 from scheduler.deciding.limits import RUNS
 from scheduler.deciding.waits import Contention, LimitFacts, PoolFacts, QueueFacts
@@ -14,6 +14,7 @@ from scheduler.store.queueing import pools
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.read import overview
 from scheduler.store.read.listing import Filters
+from scheduler.store.read.requests import REQUEST, RESPONSE
 
 Row = dict[str, Any]
 #: Rows of each list.
@@ -106,13 +107,14 @@ def deadlines(connection: Connection, filters: Filters) -> list[Row]:
 
 
 def waiting(connection: Connection, filters: Filters, settings: Settings) -> list[Row]:
-    """Scheduled task instances by pool and queue, with the reason why they wait."""
-    join, where = _joined(filters, "t.state = 'scheduled'", always=True)
+    """Scheduled and queued task instances by pool, queue and state, with the reason why they wait, the oldest first."""
+    join, where = _joined(filters, f"t.state in {WAITS_FOR_WORKER.sql}", always=True)
     found = connection.exec_driver_sql(
         f"""
-        select t.pool, t.queue, coalesce(s.is_paused, false) as is_paused, count(*) as count, min(t.scheduled_at) as oldest_at
+        select t.pool, t.queue, t.state, t.state = 'scheduled' and coalesce(s.is_paused, false) as is_paused,
+               count(*) as count, min(coalesce(t.scheduled_at, t.queued_at)) as oldest_at
           from task_instance t {join} left join dag_schedule s on s.dag_id = r.dag_id {where}
-         group by 1, 2, 3 order by 4 desc limit {MOST_GROUPS}
+         group by 1, 2, 3, 4 order by 6 limit {MOST_GROUPS}
         """,
         filters.parameters,
     )
@@ -130,7 +132,25 @@ def waiting(connection: Connection, filters: Filters, settings: Settings) -> lis
         )
         for row in overview.queues(connection, silent_after_s=settings.worker.heartbeat_timeout)
     }
-    return [row | {"reason": _not_queued(row, known.get(row["pool"]), queues.get(row["queue"]))} for row in rows.dicts(found)]
+    return [row | _not_running(row, known.get(row["pool"]), queues.get(row["queue"])) for row in rows.dicts(found)]
+
+
+def questions(connection: Connection, filters: Filters) -> list[Row]:
+    """Questions of tasks without an answer, the oldest first, each with the number of all."""
+    where = _and(filters, f"t.state in {OPEN.sql} and a.key is null")
+    found = connection.exec_driver_sql(
+        f"""
+        select r.dag_id, r.run_id, t.task_id, t.map_index, q.value->>'subject' as subject, q.updated_at as asked_at,
+               count(*) over () as total
+          from task_instance t join dag_run r on r.id = t.dag_run_id
+          join task_state q on q.task_instance_id = t.id and q.key = '{REQUEST}'
+          left join task_state a on a.task_instance_id = t.id and a.key = '{RESPONSE}'
+                and (a.expires_at is null or a.expires_at > statement_timestamp())
+         {where} order by q.updated_at limit {MOST}
+        """,
+        filters.parameters,
+    )
+    return rows.dicts(found)
 
 
 def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
@@ -153,11 +173,18 @@ def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
     return [row | {"reason": _not_started(row)} for row in found]
 
 
-def _not_queued(row: Row, pool: PoolFacts | None, queue: QueueFacts | None) -> str:
+def _not_running(row: Row, pool: PoolFacts | None, queue: QueueFacts | None) -> Row:
+    """The reason why task instances wait, and what they need that does not exist."""
     if row["is_paused"]:
-        return "Their DAGs are paused."
-    reasons = waits.in_line(Contention(pool_name=row["pool"], pool=pool, queue=queue))
-    return " ".join(reasons) or f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
+        return {"reason": "Their DAGs are paused.", "needs": None}
+    lacks_pool = row["state"] == "scheduled" and pool is None
+    needs = "pool" if lacks_pool else "worker" if queue is not None and queue.workers == 0 else None
+    if row["state"] == "queued":
+        reasons = waits.no_worker(queue) or waits.busy(queue) or [f"They are in queue {row['queue']!r}."]
+    else:
+        reasons = waits.in_line(Contention(pool_name=row["pool"], pool=pool, queue=queue))
+    reason = " ".join(reasons) or f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
+    return {"reason": reason, "needs": needs}
 
 
 def _not_started(row: Row) -> str:

@@ -80,17 +80,7 @@ export default function Home() {
         </section>
         <section class="card">
           <header><h2>{o.waiting}</h2></header>
-          {data.waiting.length === 0 ? <p class="pad soft">{o.noWaiting}</p> : (
-            <ul class="rows">
-              {data.waiting.slice(0, 8).map((one, index) => (
-                <li key={index}>
-                  <span class="num" style={{ minWidth: '34px', textAlign: 'right', fontWeight: 600 }}>{count(one.count)}</span>
-                  <span class="grow">{one.dag_id ? <a href={href(to('dags', one.dag_id))}><strong>{one.dag_id}</strong>: {one.reason}</a> : <a href={href(one.pool ? '/pools' : '/queues')}>{one.reason}</a>}</span>
-                  <span class="small dim nowrap">{one.oldest_at && relative(one.oldest_at)}</span>
-                </li>
-              ))}
-            </ul>
-          )}
+          <WaitingList data={data} />
         </section>
         <section class="card">
           <header><h2>{o.parts}</h2></header>
@@ -99,6 +89,28 @@ export default function Home() {
         </div>
       </div>
     </>
+  )
+}
+
+/** Task instances, runs and questions that wait, the oldest first. What nothing but a person can end is red. */
+function WaitingList({ data }: { data: Data }) {
+  const asked = data.questions[0]
+  const all = [
+    ...data.waiting.map((one) => ({ count: one.count, at: one.oldest_at, text: one.reason, dag: one.dag_id, link: one.dag_id ? to('dags', one.dag_id) : one.needs === 'worker' || one.state === 'queued' ? '/queues' : '/pools', bad: Boolean(one.needs) })),
+    ...(asked ? [{ count: data.question_count, at: asked.asked_at, text: o.questions(data.question_count), dag: null, link: '/actions', bad: false }] : []),
+  ].sort((a, b) => Date.parse(a.at ?? data.now) - Date.parse(b.at ?? data.now))
+  if (!all.length) return <p class="pad soft">{o.noWaiting}</p>
+  return (
+    <ul class="rows">
+      {all.slice(0, 8).map((one, index) => (
+        <li key={index} class={one.bad ? 'wrong' : ''}>
+          <span class="num" style={{ minWidth: '34px', textAlign: 'right', fontWeight: 600 }}>{count(one.count)}</span>
+          <a class="grow" href={href(one.link)}>{one.dag && <strong>{one.dag}: </strong>}{one.text}</a>
+          <span class={`small nowrap ${one.bad ? '' : 'dim'}`}>{one.at && relative(one.at)}</span>
+        </li>
+      ))}
+      {all.length > 8 && <li class="dim">{t.task.andMore(all.length - 8)}</li>}
+    </ul>
   )
 }
 
@@ -112,10 +124,16 @@ function Capacity() {
         <section class="card">
           <header><h2>{t.queues.queues}</h2></header>
           <ul class="rows">
-            {queues.slice(0, 8).map((one) => (
+            {[...queues].sort((a, b) => Number(a.workers.length > 0) - Number(b.workers.length > 0)).slice(0, 8).map((one) => one.workers.length === 0 ? (
+              <li key={one.queue} class="wrong">
+                <a class="grow clip" href={href('/queues')}>{one.queue}</a>
+                <span class="small">{o.waitingIn(one.waiting_in_postgresql + one.queued)}</span>
+                <strong>{t.queues.nobody}</strong>
+              </li>
+            ) : (
               <li key={one.queue}>
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
-                <span class="small soft">{o.waitingIn(one.waiting_in_postgresql)}</span>
+                <span class="small soft">{o.waitingIn(one.waiting_in_postgresql + one.queued)}</span>
                 <span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span>
                 <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.running} / {one.places}</span>
               </li>
