@@ -175,6 +175,8 @@ class DagSource(Model):
     dag_id: str
     dag_display_name: str
     version_number: int | None
+    #: Whether this is the file as it is now, and not the text that was kept when the version was stored.
+    is_file_now: bool
 
 
 class ImportError_(Model):

@@ -193,17 +193,22 @@ def get_dag_source(
     version_number: Annotated[int | None, Query(ge=1, le=params.LARGEST)] = None,
     accept: Annotated[str, Header()] = "*/*",
 ) -> Response | dict[str, Any]:
-    """Show the file of a DAG: with a version, as it was when that version was stored; otherwise, as it is now."""
+    """Show the file of a DAG: with a version, as it was when that version was stored; otherwise, as it is now.
+
+    `is_file_now` says which: a text that was not kept, or a file that is not here, is replaced by the other one.
+    """
     row = api.read(lists.dag, dag_id)
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
     kept = api.read(lists.source, version["version_id"])
-    text = (version_number and kept) or (_file(api, row["file"]) if version is row else None) or kept
+    now = _file(api, row["file"]) if version is row and not (version_number and kept) else None
+    text = kept if now is None else now
     if text is None:
         raise NotFoundError(f"The source of version {number} of DAG {dag_id!r} was not kept, and its file is not here.")
     if accept.startswith("text/plain"):
         return PlainTextResponse(text)
-    return {"content": text, "dag_id": dag_id, "dag_display_name": dag_id, "version_number": number}
+    shown = {"dag_id": dag_id, "dag_display_name": dag_id, "version_number": number}
+    return shown | {"content": text, "is_file_now": now is not None}
 
 
 def _file(api: Call, name: str) -> str | None:

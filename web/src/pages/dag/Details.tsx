@@ -8,6 +8,7 @@ import { Button, Copy, Time, Took } from '../../parts/basic'
 import { attempt } from '../../parts/overlay'
 import { History } from '../../parts/History'
 import { State } from '../../parts/State'
+import { href, to } from '../../shell/router'
 import { t } from '../../strings'
 
 /** Fields of the API that are shown under their own names, most of which are arguments of DAG. */
@@ -57,7 +58,7 @@ export function RunDetails({ run, why, onSaved }: { run: DagRun; why: components
           <dt>{t.run.started}</dt><dd><Time at={run.start_date} exact /></dd>
           <dt>{t.run.ended}</dt><dd><Time at={run.end_date} exact /></dd>
           <dt>{t.run.duration}</dt><dd><Took start={run.start_date} end={run.end_date} /></dd>
-          <dt>{t.run.versions}</dt><dd>{run.dag_versions.map((one) => one.version_number).join(', ')}</dd>
+          <dt>{t.run.versions}</dt><dd>{run.dag_versions.map((one, at) => <>{at > 0 && ', '}<a key={one.version_number} class="link" href={href(`${to('dags', run.dag_id, 'source')}?ran=${one.version_number}`)}>{one.version_number}</a></>)}</dd>
           <dt>{t.run.note}</dt>
           <dd>
             {note === null ? (

@@ -2,8 +2,8 @@
 import { api, ok } from '../../api/client'
 import { relative } from '../../format'
 import { useLive } from '../../live/resource'
-import { Copy, Empty, Skeleton } from '../../parts/basic'
-import { query, setQuery } from '../../shell/router'
+import { Copy, Empty, Note, Skeleton } from '../../parts/basic'
+import { href, query, setQuery, to } from '../../shell/router'
 import { t } from '../../strings'
 import { diff } from './diff'
 import { highlighted, type Piece } from './python'
@@ -11,26 +11,37 @@ import { highlighted, type Piece } from './python'
 export default function Source({ dagId }: { dagId: string }) {
   const versions = useLive(`versions ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagVersions', { params: { path: { dag_id: dagId }, query: { limit: 100, order_by: ['-version_number'] } } })), { on: [`dag:${dagId}`] })
   const all = versions.data.value?.dag_versions ?? []
-  const shown = Number(query.value.get('version')) || all[0]?.version_number
-  const other = Number(query.value.get('compare')) || null
-  const load = (version: number | null | undefined) => ok(api.GET('/api/v2/dagSources/{dag_id}', { params: { path: { dag_id: dagId }, query: version ? { version_number: version } : {} } }))
-  const source = useLive(shown ? `source ${dagId} ${shown}` : null, () => load(shown), { every: 0 })
-  const before = useLive(other ? `source ${dagId} ${other}` : null, () => load(other), { every: 0 })
-  const text = (source.data.value as { content: string | null } | undefined)?.content ?? null
-  const old = (before.data.value as { content: string | null } | undefined)?.content ?? null
+  const shown = Number(query.value.get('version')) || null
+  const other = query.value.get('compare')
+  const ran = Number(query.value.get('ran')) || null
+  const load = (version: number | null) => ok(api.GET('/api/v2/dagSources/{dag_id}', { params: { path: { dag_id: dagId }, query: version ? { version_number: version } : {} } }))
+  // A version keeps its text; the file changes without a version, too.
+  const source = useLive(`source ${dagId} ${shown}`, () => load(shown), { every: shown ? 0 : 10_000 })
+  const before = useLive(other ? `source ${dagId} ${Number(other) || null}` : null, () => load(Number(other) || null), { every: 0 })
+  const found = source.data.value
+  const text = found?.content ?? null
+  const old = before.data.value?.content ?? null
   if (!versions.data.value) return <Skeleton rows={14} />
   const option = (one: (typeof all)[number]) => <option key={one.version_number} value={one.version_number}>{t.dag.version(one.version_number)}, {relative(one.created_at)}</option>
+  const number = found?.version_number ?? 0
+  const said = !found ? null : found.is_file_now ? (shown ? t.dag.fileNotKept(shown) : null) : shown ? t.dag.fileThen(shown) : t.dag.fileGone(number)
   return (
     <>
       <div class="filters">
-        <select class="select" aria-label={t.dag.versions} value={shown} onChange={(event) => setQuery({ version: event.currentTarget.value })}>{all.map(option)}</select>
-        <select class="select" aria-label={t.dag.compare} value={other ?? ''} disabled={all.length < 2} onChange={(event) => setQuery({ compare: event.currentTarget.value })}>
-          <option value="">{all.length < 2 ? t.dag.compareNone : `${t.dag.compare} …`}</option>
+        <select class="select" aria-label={t.dag.versions} value={shown ?? ''} onChange={(event) => setQuery({ version: event.currentTarget.value, ran: null, compare: null })}>
+          <option value="">{t.dag.fileNow}</option>
+          {all.map(option)}
+        </select>
+        <select class="select" aria-label={t.dag.compare} value={other ?? ''} disabled={all.length === 0} onChange={(event) => setQuery({ compare: event.currentTarget.value })}>
+          <option value="">{all.length === 0 ? t.dag.compareNone : `${t.dag.compare} …`}</option>
+          {shown && <option value="now">{t.dag.fileNow}</option>}
           {all.filter((one) => one.version_number !== shown).map(option)}
         </select>
         <span class="grow" />
         {text !== null && <Copy text={text} />}
       </div>
+      {ran && !shown && found?.is_file_now && <div class="source-note"><Note kind="warn">{t.dag.fileRan(ran)} <a class="link" href={href(`${to('dags', dagId, 'source')}?version=${ran}`)}>{t.dag.textThen(ran)}</a></Note></div>}
+      {said && !source.error.value && <div class="source-note"><Note kind={shown && !found?.is_file_now ? '' : 'warn'}>{said}</Note></div>}
       {source.error.value ? (
         <Empty title={t.dag.noSource}><p>{source.error.value}</p></Empty>
       ) : text === null ? (

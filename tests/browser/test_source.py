@@ -1,0 +1,50 @@
+"""The source of a DAG: the file now, the texts of versions, and which of them the page shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.conftest import Installation
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+expect.set_options(timeout=60_000)
+FIRST = """
+from paceline import DAG, task
+
+with DAG("edited", schedule=None) as edited:
+    @task
+    def one():
+        print("first text")
+    one()
+"""
+
+
+def test_the_source_is_the_file_now_and_says_so_beside_a_version(page: Page, installation: Installation) -> None:
+    file = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "edited.py"
+    file.write_text(FIRST)
+    page.goto("/dags/edited/source")
+    expect(page.get_by_label("Versions")).to_have_value("")
+    expect(page.locator(".source")).to_contain_text("first text")
+    run = json.loads(installation.cli("dags", "trigger", "edited", "--wait", "--timeout", "120", "--json"))
+
+    # The same tasks: the change makes no new version, but the next run executes it.
+    file.write_text(FIRST.replace("first text", "second text"))
+    page.reload()
+    expect(page.locator(".source")).to_contain_text("second text")
+    page.goto(f"/dags/edited/runs/{run['run_id']}/details")
+    page.locator("dd a", has_text="1").click()
+    expect(page.get_by_text("The file now; the run executed version 1.")).to_be_visible()
+    expect(page.locator(".source")).to_contain_text("second text")
+    page.get_by_role("link", name="Text when version 1 was stored").click()
+    expect(page.get_by_text("The text when version 1 was stored.")).to_be_visible()
+    expect(page.locator(".source")).to_contain_text("first text")
+    page.get_by_label("Compare with").select_option("now")
+    expect(page.locator(".source .added")).to_contain_text("first text")
+    expect(page.locator(".source .removed")).to_contain_text("second text")
+
+    file.unlink()
+    page.goto("/dags/edited/source")
+    expect(page.get_by_text("The file is not in the DAGs folder of this web process.")).to_be_visible()
+    expect(page.locator(".source")).to_contain_text("first text")
