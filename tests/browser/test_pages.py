@@ -241,7 +241,7 @@ def test_a_person_gets_to_a_log_without_a_mouse(page: Page, installation: Instal
     expect(page.get_by_role("log")).to_contain_text("line 4999")
     page.keyboard.press("Control+k")
     page.keyboard.type("Pools")
-    expect(page.get_by_role("option")).to_have_count(1)
+    expect(page.get_by_role("dialog").get_by_role("option")).to_have_count(1)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Pools")).to_be_visible()
     page.keyboard.press("?")

@@ -21,7 +21,7 @@ with DAG("edited", schedule=None) as edited:
 """
 
 
-def test_the_source_is_the_file_now_and_says_so_beside_a_version(page: Page, installation: Installation) -> None:
+def test_the_source_is_the_file_now_and_a_version_tells_what_its_text_is(page: Page, installation: Installation) -> None:
     file = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "edited.py"
     file.write_text(FIRST)
     page.goto("/dags/edited/source")

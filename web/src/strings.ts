@@ -92,6 +92,7 @@ export const t = {
     grid: 'Grid', graph: 'Graph', gantt: 'Gantt', durations: 'Durations', calendar: 'Calendar', runs: 'Runs', source: 'Source', details: 'Details', backfill: 'Backfill',
     delete: 'Delete the DAG', deleteText: 'This deletes its runs, task instances and versions. If its file still exists, the DAG appears again without them.',
     reparse: 'Parse the file again', reparsed: 'The file will be parsed soon', version: (number: number) => `version ${number}`, noRuns: 'This DAG has no runs',
+    runBefore: 'The run before (left arrow)', runAfter: 'The run after (right arrow)', openTask: 'Open as a page', panelOf: (task: string) => `Details of ${task}`,
     noRunsText: 'Trigger one, or unpause the DAG so that its schedule starts them.', task: 'Task', run: 'Run', filterTasks: 'Filter tasks', runsShown: 'Runs', expand: 'Unfold all', fold: 'Fold all',
     more: 'Older runs', newest: 'Newest runs', median: 'median', duration: 'Duration', queuedFor: 'Waiting and queued', total: 'Total', noSource: 'The source is not available',
     fileNow: 'The file now', fileThen: (number: number) => `The text when version ${number} was stored. A later change that leaves the tasks and settings of the DAG as they are makes no new version, but the next task runs it.`,

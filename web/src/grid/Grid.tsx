@@ -25,9 +25,12 @@ interface Props {
   onFold: (group: string) => void
   height: number
   labelWidth: number
+  /** The cell whose details are beside the grid. */
+  selected: { runId: string; taskId: string } | null
+  onOpen: (runId: string, taskId: string) => void
 }
 
-export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
+export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, onOpen }: Props) {
   const box = useRef<HTMLDivElement>(null)
   const canvas = useRef<HTMLCanvasElement>(null)
   const labels = useRef<HTMLDivElement>(null)
@@ -42,11 +45,12 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
     if (!found) lines.set(row, (found = runs.map((run) => stateAt(run, rows[row]!, data.codes))))
     return found
   }
-  const state = useRef({ data, rows, runs, line, sprites: null as Sprites | null, frame: 0 })
-  Object.assign(state.current, { data, rows, runs, line })
+  const chosen = selected && { row: rows.findIndex((row) => row.id === selected.taskId), run: runs.findIndex((run) => run.dag_run_id === selected.runId) }
+  const state = useRef({ data, rows, runs, line, chosen, sprites: null as Sprites | null, frame: 0 })
+  Object.assign(state.current, { data, rows, runs, line, chosen })
 
   const draw = () => {
-    const { rows, runs, line } = state.current
+    const { rows, runs, line, chosen } = state.current
     const view = box.current
     const image = canvas.current
     if (!view || !image) return
@@ -100,10 +104,11 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
         }
       }
     }
-    if (hover && hover.row >= 0 && !hover.mouse) {
+    for (const framed of [chosen, hover && !hover.mouse ? hover : null]) {
+      if (!framed || framed.row < 0 || framed.run < 0) continue
       ctx.strokeStyle = art.accent
       ctx.lineWidth = 2
-      ctx.strokeRect(hover.run * COLUMN - left + 1, HEAD + hover.row * ROW - top + 4, COLUMN - 2, ROW - 8)
+      ctx.strokeRect(framed.run * COLUMN - left + 1, HEAD + framed.row * ROW - top + 4, COLUMN - 2, ROW - 8)
     }
     ctx.restore()
     drawRuns(ctx, art, runs.slice(from, until), from * COLUMN - left, width, hover ? hover.run - from : -1)
@@ -124,7 +129,13 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
       cancelAnimationFrame(state.current.frame)
     }
   }, [])
-  useEffect(draw, [data, rows, height, labelWidth])
+  useEffect(draw, [data, rows, height, labelWidth, chosen?.row, chosen?.run])
+  // The panel takes a part of the width: the cell that it is about stays in view.
+  useEffect(() => {
+    if (!chosen || chosen.run < 0) return
+    const frame = requestAnimationFrame(() => reveal(chosen.row, chosen.run))
+    return () => cancelAnimationFrame(frame)
+  }, [chosen?.row, chosen?.run])
   useSignalEffect(() => {
     void palette.value
     state.current.sprites = null
@@ -150,18 +161,20 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth }: Props) {
     if (!of) return
     if (!shown) go(to('dags', dagId, 'runs', of.dag_run_id))
     else if (shown.task < 0) onFold(shown.id)
-    else if (stateAt(of, shown, data.codes)) go(to('dags', dagId, 'runs', of.dag_run_id, 'tasks', shown.id))
+    else if (stateAt(of, shown, data.codes)) onOpen(of.dag_run_id, shown.id)
   }
   const press = (event: KeyboardEvent) => {
     if (!plainKey(event)) return
     const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key]
-    const before = at.value ?? { row: -1, run: runs.length - 1 }
+    const before = chosen && chosen.run >= 0 ? chosen : (at.value ?? { row: -1, run: runs.length - 1 })
     if (move) {
       event.preventDefault()
       const row = Math.max(-1, Math.min(rows.length - 1, before.row + move[0]!))
       const run = Math.max(0, Math.min(runs.length - 1, before.run + move[1]!))
       reveal(row, run)
       at.value = { row, run, x: 0, y: 0, mouse: false }
+      // Details beside the grid follow the cursor.
+      if (chosen && rows[row] && rows[row].task >= 0) open(row, run)
     } else if (event.key === 'Enter' && at.value) {
       event.preventDefault()
       open(at.value.row, at.value.run)

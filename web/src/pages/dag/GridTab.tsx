@@ -5,12 +5,15 @@ import { Grid } from '../../grid/Grid'
 import { initiallyFolded, rows, type GridData } from '../../grid/model'
 import { useLive } from '../../live/resource'
 import { Button, Empty, Note, Search, Skeleton } from '../../parts/basic'
+import { Lazy } from '../../parts/Lazy'
 import { Mark } from '../../parts/State'
-import { query, setQuery } from '../../shell/router'
+import { go, query, setQuery, to } from '../../shell/router'
 import { RUN_STATES, STATES, label } from '../../states'
 import { t } from '../../strings'
 import { useHeight } from './useHeight'
 
+/** A narrow window has no room for details beside the grid: a click leads to their page. */
+const narrow = () => innerWidth < 1000
 const COUNTS = ['25', '50', '100', '365']
 
 export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() => void) | null }) {
@@ -41,6 +44,11 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
       </Empty>
     )
   }
+  const selected = narrow() || !query.value.get('run') || !query.value.get('task') ? null : { runId: query.value.get('run')!, taskId: query.value.get('task')! }
+  const open = (runId: string, taskId: string) => {
+    if (narrow()) go(to('dags', dagId, 'runs', runId, 'tasks', taskId))
+    else setQuery({ run: runId, task: taskId, try: null }, selected !== null)
+  }
   const groups = data.groups.map((group) => group.group_id)
   return (
     <div>
@@ -59,8 +67,9 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
         <Button icon="left" label={t.dag.more} disabled={offset + data.runs.length >= data.total_entries} onClick={() => setQuery({ offset: String(offset + limit) }, false)} />
         <Button icon="right" label={t.dag.newest} disabled={offset === 0} onClick={() => setQuery({ offset: offset > limit ? String(offset - limit) : null }, false)} />
       </div>
-      <div ref={box}>
-        <Grid dagId={dagId} data={data} rows={shown} onFold={fold} height={height} labelWidth={innerWidth < 560 ? 140 : 240} />
+      <div ref={box} class="grid-and-panel">
+        <div class="grow"><Grid dagId={dagId} data={data} rows={shown} onFold={fold} height={height} labelWidth={innerWidth < 560 ? 140 : selected ? 190 : 240} selected={selected} onOpen={open} /></div>
+        {selected && <Lazy key={dagId} load={() => import('./TaskPanel')} props={{ dagId, ...selected, runs: data.runs.map((run) => run.dag_run_id) }} />}
       </div>
       <div class="legend">
         {[...STATES].reverse().map((one) => <span key={one} class="row" style={{ gap: '5px' }}><Mark state={one} size={12} />{label(one)}</span>)}

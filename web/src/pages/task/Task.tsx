@@ -1,4 +1,5 @@
 /** The page of a task instance: log, why, XComs, events, details, with its tries and what can be done. */
+import type { ComponentChildren } from 'preact'
 import { useRef, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { LogLines, TaskInstanceView } from '../../api/types'
@@ -20,11 +21,42 @@ import { Events } from './Events'
 import { TaskDetails } from './TaskDetails'
 import { XComs } from './XComs'
 
-type Tab = 'log' | 'callbacks' | 'why' | 'xcoms' | 'events' | 'details' | 'mapped'
+const TABS = ['log', 'callbacks', 'why', 'xcoms', 'events', 'details'] as const
+type Tab = (typeof TABS)[number]
+
+interface Props {
+  dagId: string
+  runId: string
+  taskId: string
+  index: number
+  tab: string | null
+  /** The address of a tab. */
+  tabHref: (tab: Tab) => string
+  /** The head of the view with its actions: that of a page, or that of a panel beside the grid. */
+  head: (parts: { name: string; state: string | null | undefined; actions: ComponentChildren }) => ComponentChildren
+}
 
 export default function Task({ params }: { params: Record<string, string> }) {
   const [dagId, runId, taskId] = [params['dag']!, params['run']!, params['task']!]
   const index = params['map'] !== undefined && params['map'] !== '-' ? Number(params['map']) : -1
+  const base = to('dags', dagId, 'runs', runId, 'tasks', taskId, index >= 0 ? String(index) : '-')
+  const crumbs = [
+    { text: t.dags.title, href: href('/dags') },
+    { text: dagId, href: href(to('dags', dagId)) },
+    { text: runId, href: href(to('dags', dagId, 'runs', runId)) },
+    ...(index >= 0 ? [{ text: taskId, href: href(to('dags', dagId, 'runs', runId, 'tasks', taskId)) }] : []),
+  ]
+  return (
+    <TaskView
+      {...{ dagId, runId, taskId, index }}
+      tab={params['tab'] ?? null}
+      tabHref={(tab) => `${base}/${tab}${location.search}`}
+      head={({ name, state, actions }) => <Head title={name} crumbs={crumbs} before={state !== undefined && <Mark state={state} size={18} />}>{actions}</Head>}
+    />
+  )
+}
+
+export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, head }: Props) {
   const path = { dag_id: dagId, dag_run_id: runId, task_id: taskId }
   const key = `${dagId} ${runId} ${taskId} ${index}`
   const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { fresh: 10_000 })
@@ -44,40 +76,27 @@ export default function Task({ params }: { params: Record<string, string> }) {
     },
     { on: [`dag:${dagId}`] },
   )
-  const crumbs = [
-    { text: t.dags.title, href: href('/dags') },
-    { text: dagId, href: href(to('dags', dagId)) },
-    { text: runId, href: href(to('dags', dagId, 'runs', runId)) },
-    ...(index >= 0 ? [{ text: taskId, href: href(to('dags', dagId, 'runs', runId, 'tasks', taskId)) }] : []),
-  ]
   const name = index >= 0 ? `${taskId} [${live.data.value?.task_instance?.rendered_map_index ?? index}]` : taskId
   const data = live.data.value
-  if (!data) return <><Head title={name} crumbs={crumbs} />{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
+  if (!data) return <>{head({ name, state: undefined, actions: null })}{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
   const operator = may('operator', dag.data.value?.tags.map((tag) => tag.name) ?? [])
   const { task_instance: ti, tries } = data
   if (!ti) {
     return (
       <>
-        <Head title={name} crumbs={crumbs}>{operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={null} onDone={() => void live.refresh()} />}</Head>
+        {head({ name, state: undefined, actions: operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={null} onDone={() => void live.refresh()} /> })}
         <p class="dag-facts soft small">{t.dag.instances(data.mapped_instances)}</p>
         <TasksTab dagId={dagId} runId={runId} taskId={taskId} operator={operator} />
       </>
     )
   }
-  const tab = (params['tab'] ?? (ti.try_number > 0 || ti.state === 'running' ? 'log' : 'why')) as Tab
-  const open = (next: Tab) => {
-    const number = index >= 0 ? String(index) : '-'
-    go(`${to('dags', dagId, 'runs', runId, 'tasks', taskId, number, next)}${location.search}`, { replace: true, keepScroll: true })
-  }
+  const tab = (given ?? (ti.try_number > 0 || ti.state === 'running' ? 'log' : 'why')) as Tab
   const chosen = Number(query.value.get('try')) || ti.try_number
   const numbers = [...new Set([...tries.map((one) => one.try_number), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
   const shown = tries.findLast((one) => one.try_number === chosen)
-  const base = to('dags', dagId, 'runs', runId, 'tasks', taskId, index >= 0 ? String(index) : '-')
   return (
     <>
-      <Head title={name} crumbs={crumbs} before={<Mark state={ti.state} size={18} />}>
-        {operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} />}
-      </Head>
+      {head({ name, state: ti.state, actions: operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} /> })}
       <p class="dag-facts soft small">
         <State state={ti.state} />
         {ti.start_date && <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />}
@@ -90,8 +109,8 @@ export default function Task({ params }: { params: Record<string, string> }) {
       {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
         <nav class="tabs grow" ref={currentInView} aria-label={name}>
-          {(['log', 'callbacks', 'why', 'xcoms', 'events', 'details'] as Tab[]).map((one) => (
-            <a key={one} href={href(`${base}/${one}${location.search}`)} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); open(one) }}>{t.task[one]}</a>
+          {TABS.map((one) => (
+            <a key={one} href={href(tabHref(one))} aria-current={tab === one ? 'page' : undefined} onClick={(event) => { event.preventDefault(); go(tabHref(one), { replace: true, keepScroll: true }) }}>{t.task[one]}</a>
           ))}
         </nav>
         {numbers.length > 1 && (
