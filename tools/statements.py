@@ -17,8 +17,6 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "a constant": ("connections.py: ', '.join(COLUMNS)",),
     "the name of a file": ("cipher.py: os.getpid()",),
     "one of two texts in the function": ("connections.py: conflict", "roles.py: kind", "selection.py: which",),
-    "one of two texts": ("database.py: '' if settings.core.record_events else ' -c paceline.events=off'",),
-    "a number": ("database.py: timeout_ms",),
     "advice to a person, which begins with `set`": ("cipher.py: path",),
     "each of a tuple of names in the function": ("files.py: table", "files.py: path", "delete.py: table", "fit.py: table",),
     "one of two texts of the module": ("files.py: which", "home.py: join", "edits.py: column", "edits.py: table",),

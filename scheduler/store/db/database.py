@@ -3,8 +3,9 @@
 import functools
 import getpass
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import psycopg2
@@ -18,7 +19,7 @@ from tenacity import stop_after_attempt, stop_after_delay
 from paceline.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
 from scheduler.process import fault_points, retries
 from scheduler.settings import Settings
-from scheduler.store.db import sqlstates
+from scheduler.store.db import pooler, sqlstates
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,14 +27,16 @@ R = TypeVar("R")
 MAX_ATTEMPTS = 5
 #: Seconds between two attempts of a transaction while the server takes no writes.
 PAUSE_S = 0.2
-#: The options of every connection: short limits on waiting for a lock and on an idle transaction. With database.statement_timeout
-#: (`_options`), no statement of a process blocks others for longer. If a process stops inside a transaction, its pools and runs
-#: stay locked until the server ends its session.
-OPTIONS = "-c timezone=UTC -c lock_timeout=30s -c idle_in_transaction_session_timeout=10s"
-#: More options for schedulers. Each of their statements has an index, but after a table was analyzed while it was small, a
+#: The settings of every session: short limits on waiting for a lock and on an idle transaction. With database.statement_timeout
+#: (`begin_session`), no statement of a process blocks others for longer. If a process stops inside a transaction, its pools and
+#: runs stay locked until the server ends its session.
+SESSION = {"timezone": "UTC", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "10s"}
+#: More settings for schedulers. Each of their statements has an index, but after a table was analyzed while it was small, a
 #: sequential scan looks as cheap: 256 decisions on a run of 10,000 would then scan it 256 times. Compilation never pays off.
-BY_INDEX = "-c enable_seqscan=off -c jit=off"
+BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
+SET_ALL = "select set_config(name, value, false) from unnest(%s, %s) as session (name, value)"
 ACTOR, PATIENCE = "paceline_actor", "paceline_patience"
+NO_MORE: Mapping[str, str] = MappingProxyType({})
 #: With several servers in a URL, standbys and demoted servers are skipped; a single server is waited for.
 WRITABLE = "read-write"
 UNSENDABLE = "A string with a NUL character or half of a surrogate pair cannot be stored or looked up: remove that character."
@@ -68,11 +71,13 @@ def create(
     if not url.startswith(("postgresql://", "postgres://")):
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
     pool: dict[str, Any] = {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
-    engine = create_engine(
-        "postgresql+psycopg2://",
-        creator=lambda: accept(connect(settings, application, BY_INDEX if by_index else "")),
-        **({"poolclass": NullPool} if pool_size == 0 else pool),
-    )
+
+    def creator() -> extensions.connection:
+        return accept(connect(settings, application, BY_INDEX if by_index else {}))
+
+    engine = create_engine("postgresql+psycopg2://", creator=creator, **({"poolclass": NullPool} if pool_size == 0 else pool))
+    # Before SQLAlchemy's own first statements: a pooler of statements refuses them.
+    event.listen(engine, "first_connect", lambda connection, _: pooler.check(connection, creator), insert=True)
     act_as(engine, actor or f"cli:{user()}")
     engine.update_execution_options(**{PATIENCE: patience_s})
     event.listen(engine, "checkout", functools.partial(_set_actor, engine))
@@ -80,26 +85,50 @@ def create(
     return engine
 
 
-def connect(
-    settings: Settings, application: str, more_options: str = "", *, connect_timeout_s: int | None = None
-) -> psycopg2.extensions.connection:
-    """A separate connection to the server that accepts writes, with the limits of every connection."""
+def connect(settings: Settings, application: str, session: Mapping[str, str] = NO_MORE, *, then: str = "") -> extensions.connection:
+    """A separate connection to the server that accepts writes, in a session with SESSION and `session`.
+
+    `then` are more statements, sent together with the settings.
+    """
+    return begin_session(reach(settings, application), settings, session, then=then)
+
+
+def reach(settings: Settings, application: str, *, timeout_s: int | None = None) -> extensions.connection:
+    """A connection to the server that accepts writes. It needs `begin_session`."""
     dsn = settings.database_url.replace("postgres://", "postgresql://", 1)
-    connection: psycopg2.extensions.connection = psycopg2.connect(
+    connection: extensions.connection = psycopg2.connect(
         dsn,
         application_name=application,
-        options=f"{_options(settings)} {more_options}",
-        target_session_attrs=psycopg2.extensions.parse_dsn(dsn).get("target_session_attrs", WRITABLE),
-        connect_timeout=connect_timeout_s or settings.database.connect_timeout,
+        # The settings follow in a statement: a pooler would refuse them here, or drop them silently.
+        options="",
+        target_session_attrs=extensions.parse_dsn(dsn).get("target_session_attrs", WRITABLE),
+        connect_timeout=timeout_s or settings.database.connect_timeout,
         **TCP,
     )
     return connection
 
 
-def _options(settings: Settings) -> str:
-    """The options of every connection, see OPTIONS, with the statement timeout and whether changes of state become events."""
-    timeout_ms = int(settings.database.statement_timeout * 1000)
-    return f"{OPTIONS} -c statement_timeout={timeout_ms}{'' if settings.core.record_events else ' -c paceline.events=off'}"
+def begin_session(
+    connection: extensions.connection, settings: Settings, session: Mapping[str, str] = NO_MORE, *, then: str = ""
+) -> extensions.connection:
+    """Set SESSION, the statement timeout, whether changes of state become events, and `session`. Run `then` in the same message.
+
+    Returns the connection, or closes it and raises the error.
+    """
+    chosen = {"statement_timeout": str(int(settings.database.statement_timeout * 1000))}
+    if not settings.core.record_events:
+        chosen["paceline.events"] = "off"
+    every = SESSION | chosen | dict(session)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            set_all = cursor.mogrify(SET_ALL, (list(every), list(every.values()))).decode()
+            cursor.execute(f"{set_all};{then}")
+        connection.autocommit = False
+    except psycopg2.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _classify(context: ExceptionContext) -> None:
@@ -126,9 +155,11 @@ def _set_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
     if record.info.get(ACTOR) == actor:
         return
     try:
+        # One message, where a transaction would take three.
+        connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute("select set_config('paceline.actor', %s, false)", (actor,))
-        connection.commit()
+        connection.autocommit = False
     except psycopg2.Error as error:
         raise DisconnectionError(str(error)) from error
     record.info[ACTOR] = actor

@@ -19,7 +19,7 @@ from psycopg2.extensions import cursor as Cursor
 from scheduler.process import fault_points
 from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
-from scheduler.store.db.database import connect
+from scheduler.store.db.database import begin_session, reach
 
 log = logging.getLogger("paceline.heartbeat")
 
@@ -99,7 +99,7 @@ class HeartbeatConnection:
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[Cursor]:
         try:
-            connection = self._connection = self._connection or self._connect()
+            connection = self._connection or self._connect()
             with self._cut_off_late(connection), connection.cursor() as cursor:
                 yield cursor
         except psycopg2.Error:
@@ -107,7 +107,9 @@ class HeartbeatConnection:
             raise
 
     def _connect(self) -> Connection:
-        connection = connect(self._settings, self._application, "-c synchronous_commit=off", connect_timeout_s=CONNECT_TIMEOUT_S)
+        connection = self._connection = reach(self._settings, self._application, timeout_s=CONNECT_TIMEOUT_S)
+        with self._cut_off_late(connection):
+            begin_session(connection, self._settings, {"synchronous_commit": "off"})
         connection.autocommit = True
         return connection
 

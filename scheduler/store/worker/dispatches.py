@@ -58,7 +58,7 @@ class ProgressWriter:
     def write(self, progress: Mapping[str, Any]) -> None:
         """Replace the stored progress. psycopg2.Error if the database does not answer; then the next call connects again."""
         if self._connection is None:
-            self._connection = connect(self._settings, "paceline progress", "-c synchronous_commit=off")
+            self._connection = connect(self._settings, "paceline progress", {"synchronous_commit": "off"})
             self._connection.autocommit = True
         try:
             with self._connection.cursor() as cursor:

@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 #: Makes commits durable even if synchronous_commit is off on the server; a stricter setting stays.
 DURABLE = "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
-OPTIONS = (
+SESSION = {
     # The locks of a stopped pool process must be released before its worker is declared lost.
-    "-c idle_in_transaction_session_timeout=5s"
+    "idle_in_transaction_session_timeout": "5s",
     # Every statement has an index in its order, and statistics of a new or emptied table are useless: always use indexes and
     # nested loops, and never plan again.
-    " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_sort=off"
-    " -c plan_cache_mode=force_generic_plan -c jit=off"
-)
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_sort", "jit"), "off"),
+    "plan_cache_mode": "force_generic_plan",
+}
 #: Seconds without a statement after which a connection closes for which others wait.
 BRIEFLY_S = 0.2
 #: The longest wait for the end of a connection on the server, in seconds.
@@ -203,14 +203,14 @@ class WorkerConnection:
         if self._cursor is None:
             hold_s = min(self.settings.worker.idle_connection_seconds, BRIEFLY_S if self.is_contended else math.inf)
             self.is_contended = True  # until it is open
+            session = {**SESSION, "paceline.actor": self.worker_id}
             with _environment(self._environment):
-                connection = self._connection = connect(self.settings, "paceline task", OPTIONS)
+                connection = connect(self.settings, "paceline task", session, then=f"{DURABLE};{crashes.NOTE};{sql.STATEMENTS}")
+            self._connection, self._acts_as = connection, session["paceline.actor"]
             connection.autocommit = True
             # Only XComs and states have columns of type json; others are jsonb.
             register_default_json(connection, loads=xcom.decode)
-            cursor = connection.cursor()
-            cursor.execute(f"{DURABLE};{crashes.NOTE};{sql.STATEMENTS}")
-            self._cursor, self._acts_as, self.is_contended = cursor, None, False
+            self._cursor, self.is_contended = connection.cursor(), False
             if hold_s:
                 self._closed = closed = threading.Event()
                 # Without a thread it stays open, as with idle_connection_seconds = 0.
