@@ -1,8 +1,11 @@
 """A PgBouncer before a test's PostgreSQL."""
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
@@ -28,9 +31,21 @@ default_pool_size = {size}
 """
 
 
+@dataclass(frozen=True)
+class PgBouncer:
+    """A running PgBouncer, with its socket in `folder`."""
+
+    folder: Path
+    supervisor: Supervisor
+
+    def kill(self) -> None:
+        """End it with all its connections. It starts again after a second."""
+        os.kill(self.supervisor.pid("pgbouncer"), signal.SIGKILL)
+
+
 @contextmanager
-def running_pgbouncer(postgres: PostgresServer, folder: Path, mode: str, *, size: int = 100) -> Iterator[Path]:
-    """The socket folder of a PgBouncer with this pool_mode and at most `size` connections to each database of the server."""
+def running_pgbouncer(postgres: PostgresServer, folder: Path, mode: str, *, size: int = 100) -> Iterator[PgBouncer]:
+    """A PgBouncer with this pool_mode and at most `size` connections to each database of the server."""
     if PROGRAM is None:
         pytest.skip("PgBouncer is not installed: apt-get install pgbouncer")
     identity = homes.server_identity(postgres.embedded.data)
@@ -43,7 +58,7 @@ def running_pgbouncer(postgres: PostgresServer, folder: Path, mode: str, *, size
     with Supervisor(folder.with_name(f"{folder.name}-logs")) as supervisor:
         supervisor.start(Command(name="pgbouncer", argv=(PROGRAM, str(config)), user=identity))
         eventually(lambda: answers(folder), message=lambda: supervisor.log_tail("pgbouncer", 5))
-        yield folder
+        yield PgBouncer(folder, supervisor)
 
 
 def answers(folder: Path) -> bool:
