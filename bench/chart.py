@@ -33,12 +33,13 @@ def main() -> None:
     options.readme.write_text(replaced(text, figures), encoding="utf-8")
 
 
-def replaced(text: str, figures: str) -> str:
-    """The text with these figures between its markers."""
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert end, f"{BEGIN} and {END} are missing"
-    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+def replaced(text: str, figures: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
+    """The text with these figures between two marks."""
+    begin, end = marks
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    assert found, f"{begin} and {end} are missing"
+    return f"{before}{begin}\n{figures}\n{end}{after}"
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:

@@ -11,6 +11,8 @@ MET, MISSED = "met", "MISSED"
 #: The least and the aim of a shape: the share of plain Celery's tasks/s, and the hop as a multiple of a plain hop.
 SHARES = {"wide": (0.9, 1.2), "tree": (0.9, 1.2), "many": (0.75, 1.0), "many_runs": (0.75, 1.0), "map": (0.75, 1.0)}
 HOPS = {"chain": (0.6, 0.4)}
+#: The most and the aim of Paceline's time over that of another engine, by engine and shape. Measured by `bench peers --engines`.
+ENGINES = {("absurd", "chain"): (1.0, 0.8), ("absurd", "many"): (1.0, 0.7), ("restate", "many"): (1.5, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ GOALS = (
     *(Goal(f"`{name}`: share of plain Celery's tasks/s", _at("shapes", name, "of_raw_celery"), least, at_most=False)
       for name, (least, _) in SHARES.items()),
     *(Goal(f"`{name}`: hop, over plain Celery's", _at("shapes", name, "hop_over_raw"), most) for name, (most, _) in HOPS.items()),
+    *(Goal(f"`{shape}`: time, over that of {engine}", _at("engines", engine, "shapes", shape, "time_over"), most)
+      for (engine, shape), (most, _) in ENGINES.items()),
     Goal("`fib`: time per task, over plain Celery's hop", _at("shapes", "fib", "makespan_over_raw_hops"), 1.6),
     Goal("`wide`: CPU of a task, over plain Celery's", _at("shapes", "wide", "cpu_over_raw"), 1.3),
     Goal("`creation`: start of a run that is due, over an insert of its rows", _at("creation", "over_insert", "plain"), 4),

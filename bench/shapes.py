@@ -59,9 +59,9 @@ class Shape:
     tasks: int
 
 
-def chain(count: int = 100) -> Shape:
+def chain(count: int = 100, name: str = "chain") -> Shape:
     """A chain of no-op tasks."""
-    return _one("chain", f"{count} no-op tasks in a row", NOOP, _row("noop", count), tasks=count)
+    return _one(name, f"{count:,} no-op tasks in a row", NOOP, _row("noop", count), tasks=count)
 
 
 def wide(count: int = 2000) -> Shape:

@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psutil
 import psycopg2
-from psycopg2 import sql
 from psycopg2.extensions import connection as Connection
-from redis import Redis
 
-from bench.peers import profiles
+from bench.peers import profiles, servers
 from bench.peers.profiles import Profile
 from bench.stack import Stack, StackError, logs_in_memory
 from scheduler.embedded.stack import free_port
@@ -62,15 +58,7 @@ class Airflow:
 
     def cpu_seconds(self) -> float:
         """CPU seconds of all its processes since their start, including ended children but not the servers."""
-        used = 0.0
-        for name in self.processes.names():
-            # The guardian of each process reaps orphans.
-            guardian = psutil.Process(self.processes.pid(name)).parent()
-            for process in [guardian, *guardian.children(recursive=True)] if guardian else []:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    times = process.cpu_times()
-                    used += times.user + times.system + times.children_user + times.children_system
-        return used
+        return servers.cpu_seconds(self.processes)
 
 
 @contextlib.contextmanager
@@ -82,8 +70,8 @@ def running(stack: Stack, profile: Profile, *, programs: Path, files: Mapping[st
         logs_in_memory(home, undo)
         for name, text in files.items():
             (home / "dags" / name).write_text(text, encoding="utf-8")
-        url = undo.enter_context(_database(stack))
-        broker = undo.enter_context(_broker(stack))
+        url = undo.enter_context(servers.database(stack, DATABASE))
+        broker = undo.enter_context(servers.redis_number(stack, REDIS_NUMBER))
         port = free_port("127.0.0.1", 0)
         environment = profiles.environment(profile, home=home, database_url=url, broker_url=broker, port=port)
         _migrate(programs, environment)
@@ -135,30 +123,6 @@ def _migrate(programs: Path, environment: Mapping[str, str]) -> None:
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=START_S, check=False)
     if done.returncode:
         raise StackError(f"airflow db migrate failed: {done.stderr}")
-
-
-@contextlib.contextmanager
-def _database(stack: Stack) -> Iterator[str]:
-    """The URL of a new database of the stack's PostgreSQL."""
-    name = sql.Identifier(DATABASE)
-    with stack.connection.cursor() as cursor:
-        cursor.execute(sql.SQL("create database {}").format(name))
-        try:
-            yield profiles.other_database(stack.settings.database_url, DATABASE)
-        finally:
-            cursor.execute(sql.SQL("drop database {} with (force)").format(name))
-
-
-@contextlib.contextmanager
-def _broker(stack: Stack) -> Iterator[str]:
-    """The URL of a numbered database of the stack's Redis, which is flushed afterwards."""
-    url = profiles.other_number(stack.settings.broker_url, REDIS_NUMBER)
-    with contextlib.closing(Redis(unix_socket_path=urlsplit(url).path, db=REDIS_NUMBER)) as client:
-        client.flushdb()
-        try:
-            yield url
-        finally:
-            client.flushdb()
 
 
 def _ask(url: str, body: object = None, headers: Mapping[str, str] | None = None) -> Any:

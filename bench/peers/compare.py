@@ -60,7 +60,7 @@ def compare(
     pairs = []
     files = shapes.files_of(found.values())
     for block in blocks:
-        with _locked(lock), Stack(files, schedulers=0, workers=0) as stack:
+        with locked(lock), Stack(files, schedulers=0, workers=0) as stack:
             wanted = [Pair(block.profile, found[name], os.getloadavg()[0]) for name in block.shapes]
             _paceline(stack, wanted, say)
             _airflow(stack, block, wanted, programs, say)
@@ -103,7 +103,8 @@ def _times(shape: Shape, runs: Sequence[Run]) -> str:
 
 
 @contextlib.contextmanager
-def _locked(lock: Path | None) -> Iterator[None]:
+def locked(lock: Path | None) -> Iterator[None]:
+    """Hold a lock on the file, if there is one, during the block."""
     with contextlib.ExitStack() as undo:
         if lock is not None:
             fcntl.flock(undo.enter_context(lock.open("a")), fcntl.LOCK_EX)

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +78,3 @@ def variable(key: str) -> str:
     """The environment variable of a `section.key`."""
     section, name = key.upper().split(".")
     return f"AIRFLOW__{section}__{name}"
-
-
-def other_database(url: str, name: str) -> str:
-    """The URL of another database of the same PostgreSQL."""
-    return urlsplit(url)._replace(path=f"/{name}").geturl()
-
-
-def other_number(url: str, number: int) -> str:
-    """The URL of another numbered database of the same Redis."""
-    if url.startswith("redis+socket:"):
-        return f"{url.partition('?')[0]}?virtual_host={number}"
-    return urlsplit(url)._replace(path=f"/{number}").geturl()

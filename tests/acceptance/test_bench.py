@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from bench import parts, shapes
+from bench.peers.engines import alternation
+from bench.peers.engines.catalog import ENGINES, Engine
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 
@@ -24,7 +26,12 @@ PARTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand
 
 def bench(*arguments: str) -> dict[str, Any]:
     """The result of a small bench."""
-    command = [sys.executable, "-m", "bench", "--small", "--iterations", "1", *arguments]
+    return run("--small", "--iterations", "1", *arguments)
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    """The JSON object that a bench ends with."""
+    command = [sys.executable, "-m", "bench", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -81,10 +88,20 @@ def test_the_engine_with_open_pages_in_small() -> None:
     assert all(result[shape]["makespan"]["ratio"] > 0 and result[shape]["engine_cpu"]["ratio"] > 0 for shape in ("chain", "many"))
 
 
+@pytest.mark.on_demand
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_every_installed_engine_runs_each_shape_to_its_end(engine: Engine) -> None:
+    if not engine.is_installed():
+        pytest.skip(f"{engine.name} is not installed; `python -m bench peers --engines {engine.name}` installs it")
+    sizes = {name: task for name, task in alternation.tasks(small=True).items() if name not in engine.without}
+
+    result = run("peers", "--small", "--engines", engine.name, "--iterations", "1", *(f"--shape={name}" for name in sizes))
+
+    shown = result["engines"][engine.name]["shapes"]
+    assert {name: one["tasks"] for name, one in shown.items()} == {name: task.paceline.tasks for name, task in sizes.items()}
+    assert all(min(one["ms_per_task"].values()) > 0 and one["time_over"] > 0 for one in shown.values())
+
+
 def web(*parts: str) -> dict[str, Any]:
     """The result of a small `bench web`."""
-    command = [sys.executable, "-m", "bench", "web", "--small", *parts]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return run("web", "--small", *parts)

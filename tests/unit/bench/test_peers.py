@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import shapes
-from bench.peers import profiles, report
+from bench.peers import profiles, report, servers
 from bench.peers.compare import BLOCKS, Pair, sizes
 from bench.peers.imports import for_airflow
 from bench.peers.run import Run
@@ -42,14 +42,14 @@ def test_airflow_gets_a_database_and_a_redis_number_of_its_own() -> None:
     environment = profiles.environment(
         profiles.BEST_WIDE,
         home=Path("/h"),
-        database_url=profiles.other_database("postgresql://postgres@/paceline?host=/run/p", "airflow"),
-        broker_url=profiles.other_number("redis+socket:///run/r/redis.sock?virtual_host=0", 3),
+        database_url=servers.other_database("postgresql://postgres@/paceline?host=/run/p", "airflow"),
+        broker_url=servers.other_number("redis+socket:///run/r/redis.sock?virtual_host=0", 3),
         port=8080,
     )
     assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "postgresql+psycopg2://postgres@/airflow?host=/run/p"
     assert environment["AIRFLOW__CELERY__BROKER_URL"] == "redis+socket:///run/r/redis.sock?virtual_host=3"
     assert environment["AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME"] == "0.1"
-    assert profiles.other_number("redis://h:6379/0", 3) == "redis://h:6379/3"
+    assert servers.other_number("redis://h:6379/0", 3) == "redis://h:6379/3"
 
 
 def test_the_defaults_are_airflows() -> None:
