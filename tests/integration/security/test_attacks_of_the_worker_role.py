@@ -1,5 +1,6 @@
 """Attacks of an author with the worker's database role: act as the owner of the tables, forge and suppress events."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,11 +103,123 @@ def test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alon
     )
     # Each runs with the owner's rights for every session that changes a row. Read a new one as an attacker would.
     assert {row[0] for row in rows} == {
-        "log_task()", "log_run()", "note_task()", "note_run()", "forget_events()", "analyze_task_instance()"
+        "task_instance_changed()", "log_run()", "note_run()", "forget_events()", "analyze_task_instance()"
     }  # fmt: skip
     for name, config, callable_by_role in rows:
-        assert config == ["search_path=pg_catalog, public, pg_temp"], name
+        fixed = None if name in QUALIFIED else ["search_path=pg_catalog, public, pg_temp"]
+        assert config == fixed, name
         assert not callable_by_role, f"{name} could be made a trigger of a table of the role's own"
+
+
+#: The functions that run as the owner with the search_path of the session, because a fixed one costs each call.
+QUALIFIED = ("event_actor()", "refuse_incomplete(task_instance)", "task_instance_changed()")
+#: What their source may have beside qualified names: keywords that look up nothing, variables, and aliases of tables.
+WORDS = """
+all and any array as begin case coalesce constraint declare else elsif end exists false foreach from if in_array insert into is loop
+message not null operator or perform raise return schema select session_user table tg_op then true using values when where
+check_violation insufficient_privilege missing named new one p s w what
+"""
+
+
+@pytest.mark.parametrize("function", QUALIFIED)
+def test_a_function_without_a_search_path_of_its_own_looks_up_no_name(scenario: Scenario, function: str) -> None:
+    source = scenario.rows("select prosrc from pg_proc where oid = %s::regprocedure", (function,))[0][0]
+
+    assert _looked_up(source) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("operator(pg_catalog.=)", "=", {"="}),
+        ("pg_catalog.concat(", "concat(", {"concat"}),
+        ("named pg_catalog.text", "named text", {"text"}),
+        ("public.event", "event", {"event"}),
+        ("new.worker is not null and", "new.worker in ('a') and", {"in"}),
+        ("new.worker is not null and", "new.worker is distinct from old.worker and", {"distinct"}),
+        ("case when new.resume", "case new.state when 'running' then null when new.resume", {"case"}),
+    ],
+)
+def test_a_name_that_is_looked_up_would_be_found(scenario: Scenario, before: str, after: str, found: set[str]) -> None:
+    source = scenario.rows("select prosrc from pg_proc where proname = 'task_instance_changed'")[0][0]
+    assert before in source
+
+    assert _looked_up(source.replace(before, after, 1)) == found
+
+
+def _looked_up(source: str) -> set[str]:
+    """The words and signs in the source of a function for which PostgreSQL reads the search_path."""
+    text = re.sub(r"--[^\n]*", " ", source)
+    text = re.sub(
+        r"'([^']*)'(::)?", lambda quoted: f"{quoted[1]} " if quoted[2] else " ", text
+    )  # 'event'::regclass is looked up as well
+    # "case x when" compares with the operator "=" that it finds.
+    hidden = {"case"} if re.search(r"\bcase\b(?!\s+when\b)", text) else set()
+    text = re.sub(r"\boperator\(pg_catalog\.[^)]+\)|\b(?:pg_catalog|public|new|old|one|p|s|w)\.\w+", " ", text)
+    text = re.sub(r"(insert into\s+)\([^)]*\)", r"\1", text)  # the columns
+    text = re.sub(r"\b(constraint|table|schema|message) =", r"\1", text)  # of "raise using"
+    text = text.replace("in array", "in_array").replace(":=", " ").replace("::", " ")
+    return hidden | set(re.findall(r"[a-z_]+|[^\w\s()\[\],;]+", text)) - set(WORDS.split())
+
+
+#: Everything that a careless name in these functions could mean, in a schema of an attacker. Each fails when it is used.
+TRAPS = """
+create schema hostile;
+create function hostile.trap() returns boolean language plpgsql as $$ begin raise exception 'trapped as %%', current_user; end $$;
+do $$
+declare
+    one record;
+begin
+    for one in select oprname, oprleft::regtype as l, oprright::regtype as r from pg_operator
+                where oprname = any (array['=', '<>', '<', '>', '<=', '>=']) and oprnamespace = 'pg_catalog'::regnamespace
+                  and array[oprleft::regtype, oprright::regtype] <@ array['text', 'name', 'int4', 'int8', 'bool', 'uuid']::regtype[]
+    loop
+        execute format('create or replace function hostile.compare(%%s, %%s) returns boolean language sql as %%L',
+                       one.l, one.r, 'select hostile.trap()');
+        execute format('create operator hostile.%%s (leftarg = %%s, rightarg = %%s, function = hostile.compare)',
+                       one.oprname, one.l, one.r);
+    end loop;
+    for one in select * from (values
+        ('concat(variadic pg_catalog.text[]) returns pg_catalog.text'), ('left(pg_catalog.text, int) returns pg_catalog.text'),
+        ('current_setting(pg_catalog.text, boolean) returns pg_catalog.text'),
+        ('has_table_privilege(name, oid, pg_catalog.text) returns boolean')) f (head)
+    loop
+        execute format('create function hostile.%%s language plpgsql as $f$ begin return hostile.trap(); end $f$', one.head);
+    end loop;
+    for one in select unnest(array['event', 'notice', 'process', 'web_role', 'paceline_schema']) as name loop
+        execute format('create table hostile.%%1$I (like public.%%1$I, check (hostile.trap()))', one.name);
+    end loop;
+end $$;
+create domain hostile.text as pg_catalog.text check (hostile.trap());
+grant usage on schema hostile to public;
+grant all on all tables in schema hostile to public;
+"""
+
+
+def test_names_in_a_schema_of_the_session_are_not_used(scenario: Scenario, attacker: Any) -> None:
+    ti = queued(scenario)
+    own = worker_of(attacker)
+    scenario.sql("update task_instance set notify = array['on_success', 'asset']")
+    scenario.sql(TRAPS)
+    attacker.execute("select set_config('paceline.actor', %s, false)", (own,))
+    attacker.execute("set search_path = hostile, pg_catalog, public")
+    change = "update public.task_instance set {} where id operator(pg_catalog.=) %s"
+    with pytest.raises(errors.RaiseException, match="trapped"):
+        attacker.execute("select 'a'::pg_catalog.text = 'b'::pg_catalog.text")
+
+    attacker.execute(change.format("state = 'running', started_at = pg_catalog.now(), worker = %s"), (own, ti))
+    with pytest.raises(errors.InsufficientPrivilege, match="is no process of the role"):
+        attacker.execute(change.format("queued_by = 'cli:root'"), (ti,))
+    with pytest.raises(errors.CheckViolation, match="cannot be running: no worker"):
+        attacker.execute(change.format("worker = null"), (ti,))
+    attacker.execute(change.format("state = 'success', ended_at = pg_catalog.now()"), (ti,))
+    attacker.execute("select pg_catalog.set_config('paceline.actor', 'api:root', false)")
+    attacker.execute(change.format("state = 'failed'"), (ti,))
+
+    assert events(scenario, "from_state, to_state, actor")[-2:] == [
+        ("running", "success", own), ("success", "failed", f"sql:{ROLE}")
+    ]  # fmt: skip
+    assert scenario.rows("select kind from notice order by id") == [("on_success",), ("asset",)]
 
 
 def test_its_application_name_does_not_put_the_name_of_another_process_into_events(scenario: Scenario, attacker: Any) -> None:
@@ -186,7 +299,7 @@ def test_it_cannot_make_our_functions_triggers_of_its_own(scenario: Scenario, ro
     scenario.sql(f"grant temporary on database {scenario.rows('select current_database()')[0][0]} to public")
     with as_role(role) as connection, connection.cursor() as cursor:
         cursor.execute("create temp table mine (id bigint, state text)")
-        for timing, function in (("update", "log_task"), ("update", "log_run"), ("update", "note_task"), ("update", "note_run")):
+        for timing, function in (("update", "task_instance_changed"), ("update", "log_run"), ("update", "note_run")):
             with pytest.raises(errors.InsufficientPrivilege):
                 cursor.execute(f"create trigger t after {timing} on mine for each row execute function public.{function}()")
         with pytest.raises(errors.InsufficientPrivilege):

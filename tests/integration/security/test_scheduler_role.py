@@ -32,9 +32,9 @@ with DAG("d", schedule=None):
     double.expand(n=numbers())
 """
 FORBIDDEN = [
-    "truncate dag_run cascade", "alter table dag_run add column x int", "drop table xcom", "drop function log_task cascade",
+    "truncate dag_run cascade", "alter table dag_run add column x int", "drop table xcom", "drop function log_run cascade",
     "create table mine (x int)", "create schema mine", "create function public.mine() returns int language sql as 'select 1'",
-    "alter table task_instance disable trigger all", "alter function log_task() security invoker",
+    "alter table task_instance disable trigger all", "alter function log_run() security invoker",
     f"grant {SCHEDULER} to pg_monitor", "alter table xcom owner to current_user", "create trigger t after insert on xcom"
     " for each row execute function note_task()", "create index on xcom (key)", "alter default privileges for role postgres grant"
     " all on tables to public",

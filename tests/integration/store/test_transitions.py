@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from support.scenario import Scenario, chain, dag
 
 from paceline.states import ACTIVE, DUE, HOLDS_SLOTS, IDLE, OPEN, RUN_UNFINISHED, STARTED, TRANSITIONS, Actor, Decision, TaskState
+from scheduler import store
 from scheduler.deciding.following import Plan
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
@@ -40,7 +42,7 @@ FILLED = {
     "requested_state": "failed",
     "resume": "{}",
 }
-#: Columns of task_instance that must not be NULL in a state (the function task_instance_complete checks them).
+#: Columns of task_instance that must not be NULL in a state (the function refuse_incomplete checks them).
 REQUIRES: dict[TaskState, tuple[str, ...]] = {
     S.SCHEDULED: ("scheduled_at",),
     S.QUEUED: ("queued_at", "dispatch_id", "queued_by"),
@@ -220,8 +222,44 @@ def test_a_state_without_its_required_columns_is_refused_by_the_database(scenari
     scenario.add(chain("d", 1))
     _put(scenario, scenario.trigger("d"), state)
 
-    with pytest.raises(IntegrityError, match="task_instance_complete"):
-        scenario.sql(f"update task_instance set {column} = null")
+    # A frequent state without requested_state is checked first, by an expression of its own.
+    for columns in ({column}, {column, "requested_state"}):
+        change = ", ".join(f"{name} = null" for name in sorted(columns))
+        with pytest.raises(IntegrityError, match=rf"cannot be {state}: no {column} \(task_instance_complete\)") as refused:
+            scenario.sql(f"update task_instance set {change}")
+        assert refused.value.orig is not None
+        assert refused.value.orig.diag.constraint_name == "task_instance_complete"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ("'running', 'none', 1", "cannot be running: no started_at"),
+        ("null, 'unknown', 1", "cannot be without a state: requested_state is unknown"),
+        ("null, null, 0", "cannot be without a state: pool_slots is 0"),
+    ],
+)
+def test_a_new_task_instance_is_checked_as_well(scenario: Scenario, values: str, missing: str) -> None:
+    run = scenario.triggered(chain("d", 1))
+
+    with pytest.raises(IntegrityError, match=missing):
+        scenario.sql(
+            "insert into task_instance (dag_run_id, task_no, task_id, queue, pool, state, requested_state, pool_slots)"
+            f" values (%s, 9, 'x', 'q', 'p', {values})",
+            run,
+        )
+    assert scenario.states() == {"t000": "none"}
+
+
+def test_the_trigger_runs_for_every_column_that_it_checks(scenario: Scenario) -> None:
+    source = scenario.rows("select prosrc from pg_proc where proname = 'refuse_incomplete'")[0][0]
+    columns = scenario.rows(
+        "select a.attname from pg_trigger t join pg_attribute a on a.attrelid = t.tgrelid and a.attnum = any(t.tgattr)"
+        " where t.tgname = 'task_instance_changed'"
+    )
+
+    checks = source[: source.index("raise check_violation")]
+    assert {column for (column,) in columns} == set(re.findall(r"one\.(\w+)", checks))
 
 
 def test_no_requirement_is_missing_from_the_table(scenario: Scenario) -> None:
@@ -231,10 +269,12 @@ def test_no_requirement_is_missing_from_the_table(scenario: Scenario) -> None:
 
 
 def _required_by_the_database(scenario: Scenario) -> dict[S, set[str]]:
-    """By state, the columns that task_instance_complete requires."""
-    source = scenario.rows("select prosrc from pg_proc where proname = 'task_instance_complete'")[0][0]
-    branches = re.findall(r"when state operator\(pg_catalog.=\) '(\w+)' then(.*?)(?=when|else)", source, re.DOTALL)
-    return {S(state): set(re.findall(r"(\w+) is not null", required)) for state, required in branches}
+    """By state, the columns that the function refuse_incomplete requires."""
+    source = scenario.rows("select prosrc from pg_proc where proname = 'refuse_incomplete'")[0][0]
+    checks = source[: source.index("raise check_violation")]
+    state = r"when one\.state operator\(pg_catalog\.=\) '(\w+)' then"
+    branches = re.findall(rf"{state}(.*?)(?={state}|\n        else)", checks, re.DOTALL)
+    return {S(name): set(re.findall(r"one\.(\w+) is null", required)) for name, required, _ in branches}
 
 
 def _put(scenario: Scenario, run: int, state: S) -> Claim:
@@ -283,19 +323,39 @@ def test_index_predicates_are_sets_of_states(scenario: Scenario) -> None:
     assert {name: set(states) for name, states in listed.items()} == {name: set(states) for name, states in LISTED.items()}
 
 
-@pytest.mark.parametrize(
-    ("index", "table", "condition"),
-    [
-        ("task_instance_unfinished", "task_instance", f"dag_run_id = 1 and task_no = 1 and (state is null or state in {OPEN.sql})"),
-        ("task_instance_unfinished", "task_instance", f"dag_run_id = 1 and task_no = 1 and (state is null or state in {IDLE.sql})"),
-        ("task_instance_holding", "task_instance", f"pool = 'a' and queue = 'b' and state in {HOLDS_SLOTS.sql}"),
-        ("task_instance_holding", "task_instance", f"pool = 'a' and queue = 'b' and state in {STARTED.sql}"),
-        ("task_instance_due", "task_instance", f"due_at < now() and state in {DUE.sql}"),
-        ("task_instance_limited", "task_instance", f"task_id = 'a' and {LIMITED} and state in {ACTIVE.sql}"),
-        ("dag_run_unfinished", "dag_run", f"dag_id = 'a' and state in {RUN_UNFINISHED.sql}"),
-        ("dag_run_backfill", "dag_run", f"backfill_id = 1 and state in {RUN_UNFINISHED.sql}"),
-    ],
-)
+def test_each_partial_index_of_task_instance_names_the_statement_that_needs_it(scenario: Scenario) -> None:
+    named = dict(
+        scenario.rows(
+            "select indexrelid::regclass::text, obj_description(indexrelid) from pg_index"
+            " where indrelid = 'task_instance'::regclass and indpred is not null"
+        )
+    )
+
+    assert set(named) == {index for index, table, _ in FOUND if table == "task_instance"}
+    for index, comment in named.items():
+        files = re.findall(r"store/[\w/]+\.(?:py|sql)", comment)
+        assert files, index
+        assert [file for file in files if not (Path(store.__file__).parents[1] / file).is_file()] == [], index
+
+
+#: For each partial index, conditions of statements that find it.
+FOUND = [
+    ("task_instance_unfinished", "task_instance", f"dag_run_id = 1 and task_no = 1 and (state is null or state in {OPEN.sql})"),
+    ("task_instance_unfinished", "task_instance", f"dag_run_id = 1 and task_no = 1 and (state is null or state in {IDLE.sql})"),
+    ("task_instance_holding", "task_instance", f"pool = 'a' and queue = 'b' and state in {HOLDS_SLOTS.sql}"),
+    ("task_instance_holding", "task_instance", f"pool = 'a' and queue = 'b' and state in {STARTED.sql}"),
+    ("task_instance_due", "task_instance", f"due_at < now() and state in {DUE.sql}"),
+    ("task_instance_limited", "task_instance", f"task_id = 'a' and {LIMITED} and state in {ACTIVE.sql}"),
+    ("dag_run_unfinished", "dag_run", f"dag_id = 'a' and state in {RUN_UNFINISHED.sql}"),
+    ("dag_run_backfill", "dag_run", f"backfill_id = 1 and state in {RUN_UNFINISHED.sql}"),
+    ("task_instance_waiting", "task_instance", "pool = 'a' and state = 'scheduled' order by rank desc, id limit 1"),
+    ("task_instance_deferred", "task_instance", "pool = 'a' and state = 'deferred'"),
+    ("task_instance_ended", "task_instance", "ended_at > now() - interval '1 minute'"),
+    ("task_instance_failed", "task_instance", "state = any(array['failed']) order by ended_at desc limit 50"),
+]
+
+
+@pytest.mark.parametrize(("index", "table", "condition"), FOUND)
 def test_a_list_of_states_finds_its_index(scenario: Scenario, index: str, table: str, condition: str) -> None:
     with scenario.engine.begin() as connection:
         connection.exec_driver_sql("set local enable_seqscan = off")

@@ -2,10 +2,11 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 from support.future_releases import NO_WAY_BACK, FutureRelease
@@ -222,3 +223,32 @@ def test_every_database_has_the_mark_of_the_baseline(scenario: Scenario) -> None
     scenario.sql("alter table paceline_schema drop column baseline")
     with pytest.raises(SchemaError, match=f"schema {migrate.head()} of a Paceline before 0.2.0, which cannot be upgraded: back up"):
         migrate.check(scenario.engine)
+
+
+#: What a migration may change beside tables and columns, each with the comment on it.
+DEFINED = """
+select 'function', p.oid::regprocedure::text, concat_ws(' ', pg_get_functiondef(p.oid), p.proacl)
+  from pg_proc p where p.pronamespace = 'public'::regnamespace
+union all
+select 'trigger', t.tgname, pg_get_triggerdef(t.oid) from pg_trigger t where not t.tgisinternal
+union all
+select 'constraint', concat(c.conrelid::regclass, '.', c.conname), replace(pg_get_constraintdef(c.oid), ' NOT VALID', '')
+  from pg_constraint c where c.connamespace = 'public'::regnamespace
+union all
+select 'index', i.indexrelid::regclass::text, concat_ws(' ', pg_get_indexdef(i.indexrelid), obj_description(i.indexrelid))
+  from pg_index i join pg_class c on c.oid = i.indexrelid where c.relnamespace = 'public'::regnamespace
+"""
+
+
+def test_each_step_back_gives_the_definitions_of_the_schema_before(empty: Engine) -> None:
+    def at(revision: str, step: Callable[..., None]) -> set[tuple[str, str, str]]:
+        with empty.begin() as connection:
+            step(migrate._config(connection), revision)
+            return {tuple(row) for row in connection.exec_driver_sql(DEFINED)}
+
+    first, *later = reversed(migrate.known())
+    before = {first: at(first, command.upgrade)} | {revision: at(revision, command.upgrade) for revision in later}
+    for revision in reversed(list(before)[:-1]):
+        assert at(revision, command.downgrade) == before[revision]
+    for revision in later:
+        assert at(revision, command.upgrade) == before[revision]
