@@ -118,3 +118,11 @@ def page(context: "BrowserContext") -> Iterator["Page"]:
     new_page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     yield new_page
     assert problems == []
+
+
+@pytest.fixture
+def away(context: "BrowserContext") -> Iterator["Page"]:
+    """A page of the administrator whose requests may fail: the browser writes each of them to the console."""
+    new_page = context.new_page()
+    yield new_page
+    new_page.close()

@@ -6,6 +6,7 @@ from playwright.sync_api import Page, expect
 from browser.conftest import Installation
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+expect.set_options(timeout=60_000)
 
 
 def test_a_task_in_a_queue_without_a_worker_waits_in_red(page: Page, installation: Installation) -> None:

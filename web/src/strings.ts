@@ -31,6 +31,7 @@ export const t = {
   noAnswer: 'The server does not respond.',
   status: (status: number) => `The server answered with status ${status}.`,
   where: 'Where this page is',
+  lostPart: 'A part of this page could not be loaded.',
   offline: 'The server does not respond. This page shows what it last received and tries again.',
   notFound: 'There is no such page',
   notFoundText: 'No page has this address. It may name something that was deleted.',
@@ -86,9 +87,10 @@ export const t = {
   trigger: {
     title: (dag: string) => `Trigger ${dag}`, params: 'Parameters', conf: 'Configuration as JSON', id: 'Run ID', idHint: 'Generated if empty', date: 'Logical date',
     dateHint: 'Now if empty', note: 'Note', submit: 'Trigger', recent: 'Use the configuration of a recent run', started: (run: string) => `Run ${run} is queued`, open: 'Open',
-    paused: 'The DAG is paused: the run waits until it is unpaused.', unpause: 'Unpause the DAG', json: 'This is not a JSON object', whole: 'Enter a whole number.', number: 'Enter a number.', notJson: 'This is not JSON: put text in double quotes.', required: 'Required.', advanced: 'More options', asForm: 'Form', asJson: 'JSON',
+    paused: 'The DAG is paused: the run waits until it is unpaused.', unpause: 'Unpause the DAG', json: 'This is not a JSON object', whole: 'Enter a whole number.', number: 'Enter a number.', least: (least: number) => `Enter at least ${least}.`, most: (most: number) => `Enter at most ${most}.`, fix: (count: number) => `${many(count, 'field')} ${count === 1 ? 'needs' : 'need'} another value.`, marked: 'Fields with * are required.', notJson: 'This is not JSON: put text in double quotes.', required: 'Required.', advanced: 'More options', asForm: 'Form', asJson: 'JSON',
   },
   dag: {
+    docs: 'Docs', docsNone: 'No documentation yet', docsNoneText: 'The text of doc_md of the DAG and of its tasks appears here, as Markdown.',
     grid: 'Grid', graph: 'Graph', gantt: 'Gantt', durations: 'Durations', calendar: 'Calendar', runs: 'Runs', source: 'Source', details: 'Details', backfill: 'Backfill',
     delete: 'Delete the DAG', deleteText: 'This deletes its runs, task instances and versions. If its file still exists, the DAG appears again without them.',
     reparse: 'Parse the file again', reparsed: 'The file will be parsed soon', version: (number: number) => `version ${number}`, noRuns: 'This DAG has no runs',

@@ -3,11 +3,10 @@ import createClient, { type Middleware } from 'openapi-fetch'
 import { signal } from '@preact/signals'
 import { t } from '../strings'
 import type { paths } from './schema'
+import { answered, fetched } from './waits'
 
 /** The path prefix under which the pages are served, without a slash at the end. */
 export const base = new URL(document.baseURI).pathname.replace(/\/$/, '')
-/** Whether the server answered the newest request. */
-export const reachable = signal(true)
 /** Whether the browser has a valid session. */
 export const loggedIn = signal(true)
 
@@ -20,7 +19,7 @@ export class ApiError extends Error {
   }
 }
 
-export const api = createClient<paths>({ baseUrl: location.origin + base, headers: { Accept: 'application/json' } })
+export const api = createClient<paths>({ baseUrl: location.origin + base, headers: { Accept: 'application/json' }, fetch: fetched })
 
 /** A cookie that pages may read. */
 function cookie(name: string): string {
@@ -43,8 +42,11 @@ const guard: Middleware = {
 }
 api.use(guard)
 
+/** Whether this is the status of a server that works on nothing: its database, or a process behind a proxy, is away. */
+export const isAway = (status: number) => [0, 502, 503, 504].includes(status)
+
 function note(status: number): void {
-  reachable.value = status !== 502 && status !== 503 && status !== 504
+  answered.value = !isAway(status)
   if (status === 401) loggedIn.value = false
 }
 
@@ -55,7 +57,7 @@ export async function ok<T>(call: Promise<{ data?: T; error?: unknown; response:
     answer = await call
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error
-    reachable.value = false
+    answered.value = false
     throw new ApiError(0, t.noAnswer)
   }
   if (!answer.response.ok) throw new ApiError(answer.response.status, detail(answer.error, answer.response.status))
@@ -88,7 +90,7 @@ export async function request<T>(path: string, init: RequestInit = {}): Promise<
   if (init.body) headers.set('Content-Type', 'application/json')
   if (init.method && init.method !== 'GET') headers.set('X-CSRF-Token', cookie('paceline_csrf'))
   return ok(
-    fetch(base + path, { ...init, headers }).then(async (response) => {
+    fetched(base + path, { ...init, headers }).then(async (response) => {
       note(response.status)
       const text = await response.text()
       const json = (response.headers.get('content-type') ?? '').includes('json') && text ? (JSON.parse(text) as unknown) : text

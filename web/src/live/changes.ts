@@ -1,5 +1,6 @@
 /** What changed on the server: one event stream for the page, closed while it is hidden; a timer stands in for it while it is down. */
-import { base, loggedIn, reachable } from '../api/client'
+import { base, loggedIn } from '../api/client'
+import { answered } from '../api/waits'
 
 /** "runs": runs and tasks of any DAG, and the DAGs themselves. "dag:<id>": those of one DAG. */
 export type Topic = 'runs' | `dag:${string}`
@@ -53,7 +54,7 @@ function connect(): void {
   source = opened
   opened.addEventListener('ready', () => {
     streaming = true
-    reachable.value = true
+    answered.value = true
     // What changed while there was no stream is unknown.
     changed('all')
   })
@@ -63,10 +64,10 @@ function connect(): void {
     else changed(new Set<Topic>(['runs', ...data.runs.map((run): Topic => `dag:${run.dag_id}`)]))
   })
   opened.addEventListener('reset', () => {
-    reachable.value = true
+    answered.value = true
     changed('all')
   })
-  opened.addEventListener('away', () => (reachable.value = false))
+  opened.addEventListener('away', () => (answered.value = false))
   opened.addEventListener('error', () => {
     streaming = false
     // After an answer that is no stream, such as 401 or 503, the browser does not try again.

@@ -1,7 +1,7 @@
 /** Data from the server that stays current: loaded by key, shown from memory first, loaded again on changes and on a timer. */
 import { computed, signal, type ReadonlySignal, type Signal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
-import { message } from '../api/client'
+import { ApiError, isAway, message } from '../api/client'
 import { onChange, type Topic } from './changes'
 
 export interface Live<T> {
@@ -70,7 +70,9 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
         at.at = performance.now()
         at.error.value = null
       } catch (error) {
-        if (!(error instanceof DOMException && error.name === 'AbortError')) at.error.value = message(error)
+        // What was received last stays as it is while the server is away, which the banner of all pages says.
+        const stays = at.data.value !== undefined && error instanceof ApiError && isAway(error.status)
+        if (!stays && !(error instanceof DOMException && error.name === 'AbortError')) at.error.value = message(error)
       } finally {
         running = null
         at.loading.value = false

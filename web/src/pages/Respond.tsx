@@ -22,6 +22,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
   const [texts, setTexts] = useState<Record<string, string>>(() => Object.fromEntries(all.map((field) => [field.name, shown(field, field.name in given ? given[field.name] : params[field.name]?.value)])))
   const [chosen, choose] = useState<readonly string[]>(asked.chosen_options ?? asked.defaults ?? (asked.options.length === 1 ? asked.options : []))
   const [wrong, setWrong] = useState<string | null>(null)
+  const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
   const users = asked.assigned_users ?? []
   const names = users.map((user) => user.name)
@@ -34,7 +35,10 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
   const pick = (option: string, on: boolean) => choose(asked.multiple ? asked.options.filter((one) => (one === option ? on : chosen.includes(one))) : [option])
   const submit = async () => {
     if (!chosen.length) return setWrong(a.choose)
-    if (Object.keys(made.wrong).length || !(await confirm(a.sure, a.sureText(chosen.join(', ')), a.send))) return
+    setTried(true)
+    if (Object.keys(made.wrong).length) return setWrong(t.trigger.fix(Object.keys(made.wrong).length))
+    setWrong(null)
+    if (!(await confirm(a.sure, a.sureText(chosen.join(', ')), a.send))) return
     setBusy(true)
     try {
       const path = { dag_id: ti.dag_id, dag_run_id: ti.dag_run_id, task_id: ti.task_id, map_index: ti.map_index }
@@ -51,6 +55,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
   return (
     <Dialog
       title={asked.subject}
+      wrong={wrong}
       onClose={onClose}
       onSubmit={() => void submit()}
       footer={<><Button onClick={onClose}>{isOpen ? t.cancel : t.close}</Button>{isOpen && <Button kind="first" type="submit" disabled={busy}>{a.respond}</Button>}</>}
@@ -67,11 +72,10 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
       {all.length > 0 && (
         <fieldset class="scope one" disabled={!isOpen}>
           <legend class="small dim">{a.given}</legend>
-          {all.map((field) => <ParamInput key={field.name} field={field} text={texts[field.name] ?? ''} wrong={made.wrong[field.name] ?? null} onInput={(text) => setTexts((old) => ({ ...old, [field.name]: text }))} />)}
+          {all.map((field) => <ParamInput key={field.name} field={field} text={texts[field.name] ?? ''} wrong={made.wrong[field.name] ?? null} tried={tried} onInput={(text) => setTexts((old) => ({ ...old, [field.name]: text }))} />)}
         </fieldset>
       )}
       {asked.response_received && <p class="small soft">{a.by} {asked.responded_by_user?.name ?? '–'}, {moment(asked.responded_at)}</p>}
-      {wrong && <Note kind="bad">{wrong}</Note>}
     </Dialog>
   )
 }

@@ -67,6 +67,7 @@ export function ByFilter({ wanted, onClose, onDone }: { wanted: Wanted; onClose:
   return (
     <Dialog
       title={wanted.title}
+      wrong={wrong}
       onClose={onClose}
       onSubmit={() => void act()}
       footer={
@@ -97,7 +98,6 @@ export function ByFilter({ wanted, onClose, onDone }: { wanted: Wanted; onClose:
           {(preview.errors ?? []).map((error) => <Note key={error} kind="warn">{error}</Note>)}
         </>
       )}
-      {wrong && <Note kind="bad">{wrong}</Note>}
     </Dialog>
   )
 }

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks'
 import { message } from '../api/client'
 import { t } from '../strings'
-import { Button, Check, Field, Note } from './basic'
+import { Button, Check, Field } from './basic'
 import { Dialog } from './overlay'
 
 export interface Input {
@@ -34,6 +34,7 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
   return (
     <Dialog
       title={title}
+      wrong={wrong}
       onClose={onClose}
       onSubmit={() => void submit()}
       footer={
@@ -47,7 +48,7 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
         input.kind === 'check' ? (
           <Check key={input.name} on={now[input.name] === 'true'} onChange={(on) => set(input.name, String(on))}>{input.label}</Check>
         ) : (
-          <Field key={input.name} label={input.label} {...(input.hint ? { hint: input.hint } : {})}>
+          <Field key={input.name} label={input.label} required={input.required ?? false} {...(input.hint ? { hint: input.hint } : {})}>
             {input.kind === 'area' ? (
               <textarea class="area" rows={5} spellcheck={false} value={now[input.name] ?? ''} onInput={(event) => set(input.name, event.currentTarget.value)} />
             ) : (
@@ -64,7 +65,6 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
           </Field>
         ),
       )}
-      {wrong && <Note kind="bad">{wrong}</Note>}
     </Dialog>
   )
 }

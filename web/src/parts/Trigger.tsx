@@ -9,7 +9,7 @@ import { label } from '../states'
 import { t } from '../strings'
 import { Button, Check, Field, Note, Segments, Skeleton } from './basic'
 import { Dialog, toast } from './overlay'
-import { conf as confOf, fields, shown, type FieldOf, type ParamSpec } from './params'
+import { conf as confOf, fields, named, shown, type FieldOf, type ParamSpec } from './params'
 
 export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; onClose: () => void; onDone?: (runId: string) => void; initial?: Record<string, unknown> | undefined }) {
   const path = { path: { dag_id: dagId } }
@@ -26,6 +26,8 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
   const [note, setNote] = useState('')
   const [unpause, setUnpause] = useState(false)
   const [wrong, setWrong] = useState<string | null>(null)
+  const [tried, setTried] = useState(false)
+  const [refused, refuse] = useState<Record<string, string>>({})
   const [busy, setBusy] = useState(false)
 
   const fill = (values: Record<string, unknown>) => {
@@ -50,7 +52,11 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
         setWrong(t.trigger.json)
         return
       }
-    } else if (Object.keys(made.wrong).length) return
+    } else if (Object.keys(made.wrong).length) {
+      setTried(true)
+      setWrong(t.trigger.fix(Object.keys(made.wrong).length))
+      return
+    }
     setBusy(true)
     setWrong(null)
     try {
@@ -66,9 +72,16 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
       onClose()
       onDone?.(run.dag_run_id)
     } catch (error) {
-      setWrong(message(error))
+      const field = useJson ? null : named(all, message(error))
+      refuse(field ? { [field]: message(error) } : {})
+      setWrong(field ? t.trigger.fix(1) : message(error))
       setBusy(false)
     }
+  }
+  const input = (name: string, text: string) => {
+    setTexts((old) => ({ ...old, [name]: text }))
+    refuse({})
+    setWrong(null)
   }
   // A second click, or a repeated request, makes no second run.
   const key = useMemo(() => crypto.getRandomValues(new Uint32Array(4)).join('-'), [])
@@ -77,6 +90,7 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
   return (
     <Dialog
       title={t.trigger.title(dagId)}
+      wrong={wrong}
       onClose={onClose}
       onSubmit={() => void submit()}
       footer={
@@ -119,12 +133,13 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
               )}
             </div>
           )}
+          {!useJson && all.some((field) => field.required) && <p class="small dim">{t.trigger.marked}</p>}
           {useJson ? (
-            <Field label={t.trigger.conf}>
-              <textarea class="area" rows={7} spellcheck={false} placeholder="{}" value={json} onInput={(event) => setJson(event.currentTarget.value)} />
+            <Field label={t.trigger.conf} wrong={wrong === t.trigger.json ? wrong : null}>
+              <textarea class="area" rows={7} spellcheck={false} placeholder="{}" aria-invalid={wrong === t.trigger.json} value={json} onInput={(event) => { setJson(event.currentTarget.value); setWrong(null) }} />
             </Field>
           ) : (
-            all.map((field) => <ParamInput key={field.name} field={field} text={texts[field.name] ?? ''} wrong={made.wrong[field.name] ?? null} onInput={(text) => setTexts((old) => ({ ...old, [field.name]: text }))} />)
+            all.map((field) => <ParamInput key={field.name} field={field} text={texts[field.name] ?? ''} wrong={refused[field.name] ?? made.wrong[field.name] ?? null} tried={tried || field.name in refused} onInput={(text) => input(field.name, text)} />)
           )}
           {more && (
             <>
@@ -133,16 +148,17 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
               <Field label={t.trigger.note}><input class="input" maxLength={1000} value={note} onInput={(event) => setNote(event.currentTarget.value)} /></Field>
             </>
           )}
-          {wrong && <Note kind="bad">{wrong}</Note>}
         </>
       )}
     </Dialog>
   )
 }
 
-/** The control for one param. */
-export function ParamInput({ field, text, wrong, onInput }: { field: FieldOf; text: string; wrong: string | null; onInput: (text: string) => void }) {
-  const common = { 'aria-invalid': Boolean(wrong), value: text, onInput: (event: { currentTarget: { value: string } }) => onInput(event.currentTarget.value) }
+/** The control for one param. What is wrong is said once the field was left, or once the form was `tried`. */
+export function ParamInput({ field, text, wrong: found, tried, onInput }: { field: FieldOf; text: string; wrong: string | null; tried: boolean; onInput: (text: string) => void }) {
+  const [left, leave] = useState(false)
+  const wrong = left || tried ? found : null
+  const common = { 'aria-invalid': Boolean(wrong), 'aria-required': field.required, onBlur: () => leave(true), value: text, onInput: (event: { currentTarget: { value: string } }) => onInput(event.currentTarget.value) }
   const type = field.kind === 'number' ? 'number' : field.kind === 'date' ? 'date' : field.kind === 'datetime' ? 'datetime-local' : 'text'
   if (field.kind === 'boolean') {
     return (
@@ -153,9 +169,9 @@ export function ParamInput({ field, text, wrong, onInput }: { field: FieldOf; te
     )
   }
   return (
-    <Field label={`${field.title}${field.required ? ' *' : ''}`} hint={field.hint} wrong={wrong}>
+    <Field label={field.title} required={field.required} hint={field.hint} wrong={wrong}>
       {field.kind === 'choice' ? (
-        <select class="select" value={text} onChange={(event) => onInput(event.currentTarget.value)}>
+        <select class="select" aria-invalid={Boolean(wrong)} aria-required={field.required} value={text} onBlur={() => leave(true)} onChange={(event) => onInput(event.currentTarget.value)}>
           {(field.required || field.nullable) && <option value="">–</option>}
           {field.choices.map((choice) => <option key={JSON.stringify(choice)} value={JSON.stringify(choice)}>{String(choice)}</option>)}
         </select>

@@ -149,10 +149,10 @@ export function Segments<V extends string>({ value, options, onChange, label }: 
   )
 }
 
-export function Field({ label, hint, wrong, children }: { label: string; hint?: string; wrong?: string | null; children: ComponentChildren }) {
+export function Field({ label, hint, wrong, required = false, children }: { label: string; required?: boolean; hint?: string; wrong?: string | null; children: ComponentChildren }) {
   return (
     <label class="field">
-      <span>{label}</span>
+      <span>{label}{required && <b class="wrong" aria-hidden="true"> *</b>}</span>
       {children}
       {wrong ? <span class="wrong" role="alert">{wrong}</span> : hint ? <span class="hint">{hint}</span> : null}
     </label>

@@ -4,10 +4,10 @@ import { signal } from '@preact/signals'
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { message } from '../api/client'
 import { t } from '../strings'
-import { Button } from './basic'
+import { Button, Note } from './basic'
 import { Icon, type IconName } from './icons'
 
-export function Dialog({ title, onClose, children, footer, wide = false, onSubmit }: { title: string; onClose: () => void; children: ComponentChildren; footer?: ComponentChildren; wide?: boolean; onSubmit?: () => void }) {
+export function Dialog({ title, onClose, children, footer, wide = false, onSubmit, wrong = null }: { title: string; onClose: () => void; children: ComponentChildren; footer?: ComponentChildren; wide?: boolean; onSubmit?: () => void; wrong?: string | null }) {
   const ref = useRef<HTMLDialogElement>(null)
   // Before the next key is pressed, so that fast typing does not go to the page.
   useLayoutEffect(() => {
@@ -17,6 +17,11 @@ export function Dialog({ title, onClose, children, footer, wide = false, onSubmi
     ref.current?.querySelector<HTMLElement>('.body input:not([type=checkbox]), .body select, .body textarea, footer [type=submit]')?.focus()
     return () => before?.focus?.()
   }, [])
+  // The first field whose value is wrong may be out of view.
+  const focusWrong = () => ref.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus()
+  useEffect(() => {
+    if (wrong) focusWrong()
+  }, [wrong])
   const content = (
     <>
       <header>
@@ -24,6 +29,7 @@ export function Dialog({ title, onClose, children, footer, wide = false, onSubmi
         <Button kind="plain" icon="close" label={t.close} onClick={onClose} />
       </header>
       <div class="body">{children}</div>
+      {wrong && <div class="dialog-wrong"><Note kind="bad">{wrong}</Note></div>}
       {footer && <footer>{footer}</footer>}
     </>
   )
@@ -44,6 +50,7 @@ export function Dialog({ title, onClose, children, footer, wide = false, onSubmi
           onSubmit={(event) => {
             event.preventDefault()
             onSubmit()
+            requestAnimationFrame(focusWrong)
           }}
         >
           {content}

@@ -16,6 +16,9 @@ export interface FieldOf {
   nullable: boolean
   choices: unknown[]
   integer: boolean
+  /** Bounds of a number. */
+  least: number | null
+  most: number | null
 }
 
 /** The types of a schema, without null. */
@@ -38,6 +41,8 @@ export function fields(params: Record<string, ParamSpec>): FieldOf[] {
       nullable: Array.isArray(schema['type']) && schema['type'].includes('null'),
       choices,
       integer: own[0] === 'integer',
+      least: typeof schema['minimum'] === 'number' ? schema['minimum'] : null,
+      most: typeof schema['maximum'] === 'number' ? schema['maximum'] : null,
     }
   })
 }
@@ -70,11 +75,13 @@ export function shown(field: FieldOf, value: unknown): string {
 
 /** The value of what was typed. Throws an Error with a message for the user. */
 export function parsed(field: FieldOf, text: string): unknown {
-  if (text === '') return field.nullable ? null : field.kind === 'text' || field.kind === 'area' ? '' : undefined
+  if (text === '') return field.nullable ? null : !field.required && (field.kind === 'text' || field.kind === 'area') ? '' : undefined
   switch (field.kind) {
     case 'number': {
       const value = Number(text)
       if (!Number.isFinite(value) || (field.integer && !Number.isInteger(value))) throw new Error(field.integer ? t.trigger.whole : t.trigger.number)
+      if (field.least !== null && value < field.least) throw new Error(t.trigger.least(field.least))
+      if (field.most !== null && value > field.most) throw new Error(t.trigger.most(field.most))
       return value
     }
     case 'boolean':
@@ -109,4 +116,10 @@ export function conf(all: FieldOf[], texts: Record<string, string>, params: Reco
     }
   }
   return { conf: found, wrong }
+}
+
+/** The param that an error of the server names, if the form has it. */
+export function named(all: readonly FieldOf[], error: string): string | null {
+  const name = /[Pp]aram '([^']+)'/.exec(error)?.[1]
+  return all.find((field) => field.name === name)?.name ?? null
 }

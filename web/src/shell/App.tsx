@@ -2,7 +2,9 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentType } from 'preact'
 import { useEffect } from 'preact/hooks'
-import { loggedIn, message, reachable } from '../api/client'
+import { loggedIn, message } from '../api/client'
+import { part } from '../api/parts'
+import { reachable } from '../api/waits'
 import { compact, zone } from '../format'
 import { useLive } from '../live/resource'
 import { WAITING, waitingCount } from '../pages/requests'
@@ -57,7 +59,7 @@ export function App() {
       .catch(() => undefined)
       .finally(() => (begun.value = true))
   }, [])
-  if (!begun.value) return null
+  if (!begun.value) return <Offline />
   if (!loggedIn.value) return <><Login /><Toasts /></>
   return <Shell />
 }
@@ -79,7 +81,7 @@ function Shell() {
         {open.value && <button class="veil" aria-label={t.close} onClick={() => (open.value = false)} />}
         <Side open={open.value} />
         <main class="main" id="main" tabIndex={-1}>
-          {!reachable.value && <div class="offline" role="status"><Icon name="imports" />{t.offline}</div>}
+          <Offline />
           <Routed />
         </main>
       </div>
@@ -89,6 +91,11 @@ function Shell() {
       <Toasts />
     </>
   )
+}
+
+/** What pages show while the server does not answer. */
+function Offline() {
+  return <div role="status" class="offline-place">{!reachable.value && <div class="offline"><Icon name="imports" />{t.offline}</div>}</div>
 }
 
 function Side({ open }: { open: boolean }) {
@@ -159,7 +166,7 @@ function Routed() {
     if (!loader || loaded.has(loader)) return
     let current = true
     failed.value = null
-    loader()
+    part(loader)
       .then((module) => {
         loaded.set(loader, module.default)
         if (current) page.value = { loader, view: module.default }

@@ -24,7 +24,7 @@ import { RunsTab } from './RunsTab'
 import { Lazy } from '../../parts/Lazy'
 import { TasksTab } from './TasksTab'
 
-const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'details'] as const
+const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'docs', 'details'] as const
 const RUN_TABS = ['gantt', 'graph', 'tasks', 'callbacks', 'details'] as const
 
 export default function Dag({ params }: { params: Record<string, string> }) {
@@ -82,6 +82,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
       {tab === 'durations' && <Lazy key={`d${dagId}`} load={() => import('./Durations')} props={{ dagId }} />}
       {tab === 'calendar' && <Lazy key={`c${dagId}`} load={() => import('./Calendar')} props={{ dagId }} />}
       {tab === 'source' && <Lazy key={`s${dagId}`} load={() => import('./Source')} props={{ dagId }} />}
+      {tab === 'docs' && <Lazy key={`o${dagId}`} load={() => import('./Docs')} props={{ dagId, text: dag.doc_md ?? null }} />}
       {tab === 'details' && <DetailsTab dag={dag} />}
       {dialog}
     </>

@@ -4,7 +4,7 @@ import { api, message, ok } from '../../api/client'
 import type { components } from '../../api/schema'
 import { count } from '../../format'
 import { nudge } from '../../live/changes'
-import { Button, Check, Note, Skeleton } from '../../parts/basic'
+import { Button, Check, Skeleton } from '../../parts/basic'
 import { Dialog, Menu, toast } from '../../parts/overlay'
 import { Mark } from '../../parts/State'
 import { t } from '../../strings'
@@ -87,6 +87,7 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
   return (
     <Dialog
       title={`${title}: ${taskId}${mapIndex === null ? '' : ` [${mapIndex}]`}`}
+      wrong={wrong}
       onClose={onClose}
       onSubmit={() => void act()}
       footer={
@@ -105,7 +106,6 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
         {kind === 'clear' && box('failed', t.task.onlyFailed)}
         {kind === 'clear' && box('latest', t.task.latest)}
       </fieldset>
-      {wrong && <Note kind="bad">{wrong}</Note>}
       {found === null ? (
         <Skeleton rows={4} height={26} />
       ) : (

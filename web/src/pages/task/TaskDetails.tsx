@@ -4,6 +4,7 @@ import type { TaskInstance, TaskTry } from '../../api/types'
 import { bytes, count } from '../../format'
 import { useLive } from '../../live/resource'
 import { Time, Took } from '../../parts/basic'
+import { Lazy } from '../../parts/Lazy'
 import { State } from '../../parts/State'
 import { href, to } from '../../shell/router'
 import { t } from '../../strings'
@@ -61,6 +62,12 @@ export function TaskDetails({ ti, of, path, index }: Props) {
             <dt>{t.task.rule}</dt><dd class="mono">{about.trigger_rule}</dd>
             <dt>{t.task.retries}</dt><dd>{about.retries}</dd>
           </dl>
+        </div>
+      )}
+      {about?.doc_md?.trim() && (
+        <div class="card">
+          <header><h3>{t.dag.docs}</h3></header>
+          <div class="pad"><Lazy load={() => import('../../parts/Markdown')} props={{ text: about.doc_md }} /></div>
         </div>
       )}
       {Object.keys(ti.rendered_fields ?? {}).length > 0 && (
