@@ -89,3 +89,24 @@ export function bytes(value: number): string {
   }
   return `${at && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[at]}`
 }
+
+const MONTHS = new Intl.DateTimeFormat(t.locale, { month: 'short', timeZone: 'UTC' })
+/** "Nov 27, 03:00", with the year if it is not this one. */
+export function shortMoment(at: string | number | Date, seconds = false): string {
+  const [y, m, d] = parts(new Date(at))
+  return `${MONTHS.format(Date.UTC(2000, m - 1))} ${d}${y === parts(new Date())[0] ? '' : ` ${y}`}, ${clock(at, seconds)}`
+}
+
+/** A run as people speak of it: "Nov 27, 03:00 · scheduled". A run whose ID a person chose is called by its ID. */
+export function runName(runId: string): string {
+  const found = /^(scheduled|manual|backfill|asset_triggered)__(\d{4}-\d\d-\d\dT\d\d:\d\d:(\d\d)\S*)$/.exec(runId)
+  return found && !Number.isNaN(Date.parse(found[2]!)) ? `${shortMoment(found[2]!, found[3] !== '00')} · ${t.run.types[found[1]!]}` : runId
+}
+
+/** The start of a day in the zone of the pages, `later` days after it; null if the text is no day. */
+export function midnight(day: string, later = 0): string | null {
+  const [, y, m, d] = /^(\d{4})-(\d\d)-(\d\d)$/.exec(day) ?? []
+  if (!y) return null
+  const at = zone.value === 'utc' ? new Date(Date.UTC(Number(y), Number(m) - 1, Number(d) + later)) : new Date(Number(y), Number(m) - 1, Number(d) + later)
+  return Number.isNaN(at.getTime()) ? null : at.toISOString()
+}

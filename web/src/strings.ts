@@ -106,6 +106,7 @@ export const t = {
     layout: 'Calculating the layout', asset: 'asset', byMonth: 'Runs per day', noneThatDay: 'no runs',
   },
   run: {
+    failure: 'Why it failed', failedFirst: 'failed first', failedAll: (count: number) => `${many(count, 'task')} failed`, openLog: 'Open log',
     title: 'Run', state: 'State', type: 'Type', conf: 'Configuration', logical: 'Logical date', interval: 'Data interval', started: 'Started', ended: 'Ended', queued: 'Queued', by: 'Triggered by',
     note: 'Note', duration: 'Duration', clear: 'Clear', clearFailed: 'Clear failed', markSuccess: 'Mark success', markFailed: 'Mark failed', delete: 'Delete', rerun: 'Run again with this configuration',
     deleteText: 'This deletes the run with its task instances and XComs.', waits: 'Why it waits', versions: 'DAG version', tasks: 'Tasks', after: 'Due at',
@@ -124,7 +125,7 @@ export const t = {
     search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,
     none: 'no match', loading: 'Loading the log', waiting: 'The log appears here as soon as the task starts.', empty: 'The log is empty.', live: 'live', ended: 'end of log', searching: 'searching', previous: 'Previous match', next: 'Next match', cut: 'This line is longer than 10,000 characters; download the log for all of it.',
   },
-  runsList: { title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run matches these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },
+  runsList: { from: 'From', until: 'To', failedTask: 'Failed task', marked: (count: number) => `${many(count, 'run')} marked`, markText: (count: number, state: string) => `${many(count, 'run')} will be marked ${state}. ${state === 'failed' ? 'Running tasks are stopped.' : 'Their failed tasks and those that have not ended are marked success, too.'}`, title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run matches these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },
   queues: {
     title: 'Queues and workers', queues: 'Queues', workers: 'Workers', queue: 'Queue', waiting: 'Waiting', inRedis: 'In Redis', running: 'Running', oldest: 'Oldest', workersOf: 'Workers', slots: 'Slots', worker: 'Worker', host: 'Host', since: 'Since',
     heartbeat: 'Heartbeat', drain: 'Drain', draining: 'draining', silent: 'silent', active: 'active', free: 'free', noWorkers: 'No worker runs', noWorkersText: 'Start one with paceline worker. Queued tasks wait until then.',

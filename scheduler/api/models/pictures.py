@@ -135,6 +135,34 @@ class Bar(Model):
     instances: int
 
 
+class Failure(Model):
+    """The task instance of a run that failed first."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    end_date: datetime | None = from_row("ended_at")
+    reason: str | None
+    #: Task instances of the run that failed.
+    failed: int
+    #: The end of its log; null if this machine has none.
+    log: LogLines | None
+
+
+class ListedRun(DagRun):
+    """A run with its first failed task instance, if it failed."""
+
+    failed_task_id: str | None
+    failed_map_index: int | None
+    failed_reason: str | None
+
+
+class RunList(Page):
+    """Runs for a list on a page."""
+
+    dag_runs: list[ListedRun]
+
+
 class Timeline(Model):
     """The timeline of a run."""
 
@@ -150,6 +178,8 @@ class Timeline(Model):
     bars: list[Bar]
     #: The tasks that decided how long the run took, the first one first.
     critical_path: list[str]
+    #: Of a run that has not succeeded.
+    failure: Failure | None
 
 
 class TaskInstanceView(Model):

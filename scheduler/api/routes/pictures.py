@@ -5,11 +5,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from paceline.exceptions import NotFoundError, UnreadableVersionError
+from paceline.states import RunState
 from scheduler.api import params
 from scheduler.api.access import RUN, TI, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import pictures as models
 from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
+from scheduler.api.routes.dag_runs import get_dag_runs
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
@@ -21,6 +23,8 @@ router = new_router(tags=["Paceline"])
 
 #: The most runs in one response of get_recent_runs, and DAGs.
 MOST_RECENT, MOST_DAGS = 2000, 200
+#: The last lines of the log of a failure.
+LINES_OF_FAILURE = 14
 #: The most runs in one grid.
 WIDEST = 365
 VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
@@ -36,6 +40,17 @@ def get_recent_runs(
     """The newest runs of each of these DAGs, in one request: of at most 200 DAGs, and fewer runs of each if there are many DAGs."""
     chosen = sorted(api.read(dags.visible, dag_ids, api.tags()))[:MOST_DAGS]
     return {"dags": api.read(grid.recent, chosen, min(limit, max(1, MOST_RECENT // max(1, len(chosen)))))}
+
+
+@router.get("/dags/{dag_id}/runList", VIEWER_OF_DAG, response_model=models.RunList)
+def get_run_list(api: Api, found: Annotated[dict[str, Any], Depends(get_dag_runs)]) -> dict[str, Any]:
+    """List runs of a DAG, or of all DAGs with ~, as get_dag_runs does, each with its first failed task."""
+    failed = api.read(runs.first_failures, [run["id"] for run in found["dag_runs"] if run["state"] == RunState.FAILED])
+    return found | {"dag_runs": [run | _failed_first(failed.get(run["id"], {})) for run in found["dag_runs"]]}
+
+
+def _failed_first(row: dict[str, Any]) -> dict[str, Any]:
+    return {f"failed_{name}": row.get(name) for name in ("task_id", "map_index", "reason")}
 
 
 @router.get("/dags/{dag_id}/grid", VIEWER_OF_DAG, response_model=models.Grid)
@@ -93,14 +108,15 @@ def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> di
 
 @router.get(f"{RUN}/timeline", VIEWER_OF_DAG, response_model=models.Timeline)
 def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
-    """When each task of a run waited, was queued and ran, with the critical path."""
+    """When each task of a run waited, was queued and ran, with the critical path and the first failure."""
     run = api.read(runs.run, dag_id, dag_run_id)
     bars = api.read(timeline.bars, run["id"])
     try:
         path = timeline.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
     except UnreadableVersionError:
         path = []
-    return run | {"run": run, "now": api.read(clock.now), "bars": bars, "critical_path": path}
+    failure = None if run["state"] == RunState.SUCCESS else _failure(api, run["id"])
+    return run | {"failure": failure, "run": run, "now": api.read(clock.now), "bars": bars, "critical_path": path}
 
 
 @router.get(f"{TI}/view", VIEWER_OF_DAG, response_model=models.TaskInstanceView)
@@ -133,6 +149,17 @@ def get_progress(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Stages and rows of a running Spark task, and its applications with links to their pages."""
     ti = api.read(instances.instance, *place)
     return ti | api.read(applications.of_instance, ti["id"])
+
+
+def _failure(api: Call, run_key: int) -> dict[str, Any] | None:
+    """The first failure of a run with the end of its log."""
+    failure = api.read(timeline.first_failure, run_key)
+    if failure is None:
+        return None
+    try:
+        return failure | {"log": end_of_log(api, failure, failure["try_number"], LINES_OF_FAILURE)}
+    except NotFoundError:
+        return failure | {"log": None}
 
 
 def _version(api: Call, dag_id: str, number: int | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Lists of DAG runs, and one run, as the REST API shows them."""
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
@@ -53,6 +55,19 @@ def run(connection: Connection, dag_id: str, run_id: str) -> Row:
     """One run. NotFoundError."""
     chosen = RUNS.filters().equals("dag_id", dag_id).equals("run_id", run_id)
     return RUNS.one(connection, chosen, f"DAG {dag_id!r} has no run {run_id!r}.")
+
+
+def first_failures(connection: Connection, runs: Collection[int]) -> dict[int, Row]:
+    """The task instance that failed first in each of these runs."""
+    found = connection.exec_driver_sql(
+        """
+        select r.id, f.task_id, f.map_index, f.reason from unnest(%s::bigint[]) r (id)
+         cross join lateral (select t.task_id, t.map_index, t.reason from task_instance t
+                              where t.dag_run_id = r.id and t.state = 'failed' order by t.ended_at, t.id limit 1) f
+        """,
+        (list(runs),),
+    )
+    return {row["id"]: row for row in rows.dicts(found)}
 
 
 def names(connection: Connection, filters: Filters) -> list[Row]:

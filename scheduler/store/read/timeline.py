@@ -40,6 +40,19 @@ def bars(connection: Connection, dag_run_id: int) -> list[Row]:
     return rows.dicts(connection.exec_driver_sql(BARS, {"run": dag_run_id, "most": MOST_BARS, "tries": MOST_TRIES}))
 
 
+def first_failure(connection: Connection, dag_run_id: int) -> Row | None:
+    """The task instance of a run that failed first, with the number of all that failed; None if none did."""
+    found = connection.exec_driver_sql(
+        """
+        select r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.ended_at, t.reason, count(*) over () as failed
+          from task_instance t join dag_run r on r.id = t.dag_run_id
+         where t.dag_run_id = %s and t.state = 'failed' order by t.ended_at, t.id limit 1
+        """,
+        (dag_run_id,),
+    )
+    return next(iter(rows.dicts(found)), None)
+
+
 def critical_path(dag: SerializedDag, bars: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tasks that decided how long the run took, the first one first: each is the upstream task that ended last."""
     ended: dict[str, datetime] = {}

@@ -1,26 +1,34 @@
 /** A list of runs: of one DAG or of all, with filters in the address and changes to one, some, or all that match. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
-import type { DagRun } from '../api/types'
-import { moment } from '../format'
+import type { ListedRun } from '../api/types'
+import { elapsed, midnight, moment, runName } from '../format'
 import { nudge } from '../live/changes'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search, Took, Time } from '../parts/basic'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { ByFilter, type Wanted } from '../parts/ByFilter'
 import { chosenRuns } from '../parts/chosen'
-import { attempt } from '../parts/overlay'
+import { attempt, confirm, toast } from '../parts/overlay'
 import { State } from '../parts/State'
 import { href, query, setQuery, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
-import { RUN_STATES, label } from '../states'
+import { RUN_STATES, color, label } from '../states'
 import { t } from '../strings'
 
 const SIZE = 50
 const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered']
 /** Runs that one change can have. */
 const MOST_RUNS = 10_000
+/** Runs that one request marks. */
+const AT_ONCE = 100
 
+/** Runs that were due from the start of one day to the end of another, which the address names: as days, or as moments. */
+function bounds(from: string | null, until: string | null): { run_after_gte?: string; run_after_lt?: string } {
+  const first = from ? midnight(from) : null
+  const end = until ? midnight(until, 1) : null
+  return { ...(first ? { run_after_gte: first } : {}), ...(end ? { run_after_lt: end } : {}) }
+}
 
 export function RunList({ dagId }: { dagId: string | null }) {
   const [selection, select] = useState<Selection>(NOTHING)
@@ -28,18 +36,19 @@ export function RunList({ dagId }: { dagId: string | null }) {
   const q = query.value
   const order = q.get('order_by') ?? '-run_after'
   const offset = Number(q.get('offset') ?? 0) || 0
-  const [name, state, type] = [q.get('q'), q.get('state'), q.get('type')]
+  const [name, state, type, from, until] = [q.get('q'), q.get('state'), q.get('type'), q.get('from'), q.get('until')]
   const given = {
     ...(name ? (dagId ? { run_id_pattern: `%${name}%` } : { dag_id_pattern: `%${name}%` }) : {}),
     ...(state ? { state: [state] } : {}),
     ...(type ? { run_type: [type] } : {}),
+    ...bounds(from, until),
   }
   const live = useLive(
     `runs ${dagId} ${JSON.stringify([given, order, offset])}`,
-    () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: [order], limit: SIZE, offset } } })),
+    () => ok(api.GET('/api/v2/dags/{dag_id}/runList', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: [order], limit: SIZE, offset } } })),
     { on: dagId ? [`dag:${dagId}`] : ['runs'], keep: true },
   )
-  const key = (run: DagRun) => JSON.stringify([run.dag_id, run.dag_run_id])
+  const key = (run: ListedRun) => JSON.stringify([run.dag_id, run.dag_run_id])
   const page = live.data.value
   /** The selected runs, each as its DAG and its ID. */
   const pairs = async (): Promise<[string, string][]> => {
@@ -58,13 +67,32 @@ export function RunList({ dagId }: { dagId: string | null }) {
       want(kind === 'delete' ? { kind, title, filters: runs } : { kind, title, filters: runs.map((one) => ({ ...one, ...(states ? { state: states } : {}) })) })
     })
 
-  const columns: Column<DagRun>[] = [
+  const mark = (state: 'success' | 'failed', title: string) =>
+    attempt(async () => {
+      const chosen = (await pairs()).map(([dag_id, dag_run_id]) => ({ dag_id, dag_run_id, state }))
+      if (!(await confirm(title, t.runsList.markText(chosen.length, state), title))) return
+      const errors: string[] = []
+      for (let at = 0; at < chosen.length; at += AT_ONCE) {
+        const done = await ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: '~' } }, body: { actions: [{ action: 'update', entities: chosen.slice(at, at + AT_ONCE), action_on_non_existence: 'skip' }] } }))
+        errors.push(...(done.update?.errors ?? []).map((one) => String((one as { error?: unknown }).error)))
+      }
+      toast(t.runsList.marked(chosen.length - errors.length))
+      select(NOTHING)
+      nudge('runs')
+      await live.refresh()
+      if (errors.length) throw new Error(errors[0])
+    })
+
+  const longest = Math.max(1, ...(page?.dag_runs ?? []).map((run) => (run.start_date ? elapsed(run.start_date, run.end_date) ?? 0 : 0)))
+  const columns: Column<ListedRun>[] = [
     { key: 'state', head: t.runsList.state, order: 'state', cell: (run) => <State state={run.state} /> },
-    ...(dagId ? [] : [{ key: 'dag', head: t.runsList.dag, order: 'dag_id', class: 'wide', cell: (run: DagRun) => <a href={href(to('dags', run.dag_id))}>{run.dag_id}</a> }]),
-    { key: 'run', head: t.runsList.run, order: 'run_id', class: 'wide', cell: (run) => <a class="mono" href={href(to('dags', run.dag_id, 'runs', run.dag_run_id))}>{run.dag_run_id}</a> },
+    ...(dagId ? [] : [{ key: 'dag', head: t.runsList.dag, order: 'dag_id', class: 'wide', cell: (run: ListedRun) => <a href={href(to('dags', run.dag_id))}>{run.dag_id}</a> }]),
+    { key: 'run', head: t.runsList.run, order: 'run_id', class: 'wide', cell: (run) => <><a href={href(to('dags', run.dag_id, 'runs', run.dag_run_id))} title={run.dag_run_id}>{runName(run.dag_run_id)}</a>{run.note && <span class="run-note small soft" title={run.note}>{run.note}</span>}</> },
+    { key: 'failed', head: t.runsList.failedTask, class: 'wide', cell: (run) => run.failed_task_id && <a class="wrong" href={href(to('dags', run.dag_id, 'runs', run.dag_run_id, 'tasks', run.failed_task_id, ...((run.failed_map_index ?? -1) >= 0 ? [run.failed_map_index!] : [])))} title={run.failed_reason ?? ''}>{run.failed_task_id}{(run.failed_map_index ?? -1) >= 0 ? ` [${run.failed_map_index}]` : ''}</a> },
     { key: 'type', head: t.runsList.type, class: 'hide-m', cell: (run) => <span class="soft">{t.run.types[run.run_type] ?? run.run_type}</span> },
     { key: 'started', head: t.runsList.started, order: 'start_date', cell: (run) => <Time at={run.start_date} /> },
-    { key: 'length', head: t.runsList.length, order: 'duration', right: true, cell: (run) => <Took start={run.start_date} end={run.end_date} /> },
+    { key: 'length', head: t.runsList.length, order: 'duration', right: true, cell: (run) => <span class="row took"><span class="meter hide-s"><i style={{ width: `${run.start_date ? ((elapsed(run.start_date, run.end_date) ?? 0) / longest) * 100 : 0}%`, background: color(run.state) }} /></span><Took start={run.start_date} end={run.end_date} /></span> },
+    { key: 'version', head: t.run.versions, right: true, class: 'hide-m', cell: (run) => <span class="soft num">{run.dag_versions.at(-1)?.version_number}</span> },
     { key: 'after', head: t.run.logical, order: 'logical_date', class: 'hide-m', cell: (run) => <span class="soft num nowrap">{moment(run.logical_date, false)}</span> },
   ]
   return (
@@ -79,12 +107,16 @@ export function RunList({ dagId }: { dagId: string | null }) {
           <option value="">{t.runsList.type}: {t.any}</option>
           {TYPES.map((one) => <option key={one} value={one}>{t.runsList.type}: {t.run.types[one]}</option>)}
         </select>
+        <label class="row small"><span class="dim">{t.runsList.from}</span><input class="input" {...{ type: 'date' as 'text' }} value={from ?? ''} onChange={(event) => setQuery({ from: event.currentTarget.value, offset: null })} /></label>
+        <label class="row small"><span class="dim">{t.runsList.until}</span><input class="input" {...{ type: 'date' as 'text' }} value={until ?? ''} onChange={(event) => setQuery({ until: event.currentTarget.value, offset: null })} /></label>
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {mayAnywhere('operator') && (
         <Bulk selection={selection} total={page?.total_entries} onSelect={select}>
           <Button icon="clear" onClick={() => void ask('clear', t.run.clearFailed, ['failed', 'upstream_failed'])}>{t.run.clearFailed}</Button>
           <Button icon="clear" onClick={() => void ask('clear', t.run.clear)}>{t.run.clear}</Button>
+          <Button icon="check" onClick={() => void mark('success', t.run.markSuccess)}>{t.run.markSuccess}</Button>
+          <Button icon="close" onClick={() => void mark('failed', t.run.markFailed)}>{t.run.markFailed}</Button>
           <Button icon="trash" onClick={() => void ask('delete', t.run.delete)}>{t.run.delete}</Button>
         </Bulk>
       )}

@@ -5,7 +5,7 @@ import { useEffect } from 'preact/hooks'
 import { loggedIn, message } from '../api/client'
 import { part } from '../api/parts'
 import { reachable } from '../api/waits'
-import { compact, zone } from '../format'
+import { compact, runName, zone } from '../format'
 import { useLive } from '../live/resource'
 import { WAITING, waitingCount } from '../pages/requests'
 import { Button, Empty, Note, Segments } from '../parts/basic'
@@ -175,7 +175,7 @@ function Routed() {
     return () => void (current = false)
   }, [loader])
   useEffect(() => {
-    document.title = [...path.value.split('/').filter(Boolean).map(decoded).reverse().slice(0, 2), t.app].join(' · ')
+    document.title = [...path.value.split('/').filter(Boolean).map((one) => runName(decoded(one))).reverse().slice(0, 2), t.app].join(' · ')
   }, [path.value])
   if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p></Empty>
   // The signal is read so that the frame is drawn again when the page is loaded.

@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import { timeline, type Timeline } from '../../api/pictures'
 import type { DagDetails, DagRun } from '../../api/types'
-import { relative } from '../../format'
+import { relative, runName } from '../../format'
 import { Callbacks } from '../../log/Callbacks'
 import { nudge } from '../../live/changes'
 import { seed, useLive } from '../../live/resource'
@@ -16,6 +16,7 @@ import { go, href, to } from '../../shell/router'
 import { may } from '../../shell/session'
 import { t } from '../../strings'
 import { ClearRun } from './ClearRun'
+import { Failure } from './Failure'
 import { DetailsTab, RunDetails } from './Details'
 import { GanttTab } from './Gantt'
 import { GraphTab } from './GraphTab'
@@ -121,7 +122,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   const why = useLive(explained ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
   const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
   const crumbs = [{ text: t.dags.title, href: href('/dags') }, { text: dagId, href: href(to('dags', dagId)) }]
-  if (!run) return <><Head title={runId} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
+  if (!run) return <><Head title={runName(runId)} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
   const operator = may('operator', dag.tags.map((tag) => tag.name))
   const mark = (state: 'success' | 'failed') =>
     attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { ...params, body: { state } }))).finally(() => {
@@ -134,7 +135,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   }
   return (
     <>
-      <Head title={<span class="run-title">{runId}<Copy text={runId} /></span>} crumbs={crumbs} before={<Mark state={run.state} size={18} />}>
+      <Head title={runName(runId)} crumbs={crumbs} before={<Mark state={run.state} size={18} />}>
         {operator && (
           <>
             <Button icon="clear" onClick={() => setClearing({ onlyFailed: run.state === 'failed' })}>{t.run.clear}</Button>
@@ -160,6 +161,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
           </a>
         ))}
       </nav>
+      {isGantt && picture.data.value?.failure && <Failure dagId={dagId} runId={runId} failure={picture.data.value.failure} onClear={operator ? () => setClearing({ onlyFailed: true }) : null} />}
       {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} live={picture} />}
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
@@ -182,11 +184,12 @@ function RunFacts({ run }: { run: DagRun }) {
     <p class="dag-facts soft small">
       <State state={run.state} />
       <Took start={run.start_date} end={run.end_date} />
-      <span>{t.run.types[run.run_type] ?? run.run_type}</span>
+      {runName(run.dag_run_id) === run.dag_run_id && <span>{t.run.types[run.run_type] ?? run.run_type}</span>}
       <span><Time at={run.start_date ?? run.queued_at} /></span>
       {run.logical_date && <span>{t.run.logical} <Time at={run.logical_date} exact /></span>}
       {run.dag_versions[0] && <span>{t.dag.version(run.dag_versions[0].version_number)}</span>}
       {run.triggering_user_name && <span>{t.run.by} {run.triggering_user_name}</span>}
+      <span class="run-id mono" title={t.trigger.id}>{run.dag_run_id}<Copy text={run.dag_run_id} /></span>
       {run.note && <span class="dag-about">{run.note}</span>}
     </p>
   )

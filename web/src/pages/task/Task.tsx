@@ -3,6 +3,7 @@ import type { ComponentChildren } from 'preact'
 import { useRef, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { LogLines, TaskInstanceView } from '../../api/types'
+import { runName } from '../../format'
 import { seed, useLive } from '../../live/resource'
 import { Button, currentInView, Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
@@ -43,7 +44,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
   const crumbs = [
     { text: t.dags.title, href: href('/dags') },
     { text: dagId, href: href(to('dags', dagId)) },
-    { text: runId, href: href(to('dags', dagId, 'runs', runId)) },
+    { text: runName(runId), href: href(to('dags', dagId, 'runs', runId)) },
     ...(index >= 0 ? [{ text: taskId, href: href(to('dags', dagId, 'runs', runId, 'tasks', taskId)) }] : []),
   ]
   return (
