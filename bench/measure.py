@@ -18,6 +18,8 @@ RUNS = """
     select r.id, r.version_id, extract(epoch from r.ended_at)::float8 from dag_run r where r.id = any(%s)
 """
 
+WAL = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8"
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -28,7 +30,7 @@ class Measured:
 
     `hops_ms`, sorted, has for each task with something above it the time from the stored start of its last upstream task to its
     own; where more tasks are ready than can run, most of that is waiting for a free place. CPU is by role: `client` is this
-    process, which makes the runs, and `total` all together.
+    process, which makes the runs, and `total` all together. `wal_bytes` are those that PostgreSQL has written to its log.
     """
 
     tasks: int
@@ -37,6 +39,7 @@ class Measured:
     hops_ms: list[float]
     cpu_s_per_task: dict[str, float]
     calibration_ms: float
+    wal_bytes: float
 
     @property
     def tasks_per_s(self) -> float:
@@ -46,11 +49,11 @@ class Measured:
 def run(stack: Stack, shape: Shape, timeout_s: float = 300.0) -> Measured:
     """Trigger the shape, and wait until it has ended."""
     calibration_ms = calibrate()
-    before = _cpu_seconds(stack)
+    before, ((wal_before,),) = _cpu_seconds(stack), stack.rows(WAL)
     start = time.time()
     run_ids = stack.trigger(shape.dag_ids)
     stack.wait_closed(run_ids, timeout_s)
-    after = _cpu_seconds(stack)
+    after, ((wal_after,),) = _cpu_seconds(stack), stack.rows(WAL)
     instances = stack.rows(INSTANCES, (run_ids,))
     closed = stack.rows(RUNS, (run_ids,))
     return Measured(
@@ -60,6 +63,7 @@ def run(stack: Stack, shape: Shape, timeout_s: float = 300.0) -> Measured:
         hops_ms=sorted(hops(stack, closed, instances)),
         cpu_s_per_task={role: (after[role] - before[role]) / len(instances) for role in before},
         calibration_ms=calibration_ms,
+        wal_bytes=wal_after - wal_before,
     )
 
 

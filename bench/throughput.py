@@ -69,6 +69,7 @@ def _summary(pairs: Sequence[Pair]) -> dict[str, Any]:
         "cpu_s_per_task": {
             role: round(median(measured.cpu_s_per_task[role] for measured in runs), 6) for role in runs[0].cpu_s_per_task
         },
+        "wal_bytes_per_task": round(median(measured.wal_bytes / measured.tasks for measured in runs)),
         "spread": {
             "makespan_s": _ends([measured.makespan_s for measured in runs]),
             **{name: _ends(values) for name, values in ratios.items()},

@@ -1,4 +1,4 @@
-"""`python -m bench.scale RESULT`: fits the model to two shapes of a bench result, checks it with the others, and scales it up."""
+"""`python -m bench.scale RESULT`: fits the model to the chains of a bench result, checks it with the other shapes, scales it up."""
 
 import argparse
 import json
@@ -8,11 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench import parts
 from bench.measure import quantile
 from bench.open_runs import BATCH
+from bench.options import Options
+from bench.report import machine, say
 from bench.scale import graphs
 from bench.scale.graphs import Graph
-from bench.scale.model import PASS_S, Costs, Deployment, Line, Model, Parameters, Step, Work
+from bench.scale.model import NO_COSTS, PASS_S, Costs, Deployment, Line, Model, Parameters, Step, Work
 
 ROLES = {"scheduler": "scheduler", "worker": "worker", "worker_children": "child", "postgres": "postgres", "redis": "redis"}
 #: CPU seconds of both sides of a one-row commit. The rest of a commit is the wait for the disk.
@@ -28,14 +31,24 @@ SHAPES: Mapping[str, Callable[[Mapping[str, float]], tuple[Graph, int]]] = {
     "grid": lambda _: (graphs.grid(20, 20), 1),
     "many": lambda _: (graphs.row(10), 100),
     "many_runs": lambda _: (graphs.row(5), 1000),
+    "map": lambda _: (graphs.spread(10_000), 1),
     "fib": lambda _: (graphs.row(40), 1),
     "fib_long": lambda work: (graphs.row(10, work["fib_long"]), 1),
 }
+#: What the model is fitted to and checked with.
+MEASURED = (*SHAPES, "raw", "by_message", "standing", "open_runs")
+#: The most that the fitted waits can be, in seconds.
+WAITS = {"start_s": 0.5, "wake_s": 0.02}
+#: The largest error of a shape that was not fitted.
+MOST_ERROR = 0.25
 #: The same with in-place follow off, as in the part `by_message`.
 BY_MESSAGE = replace(BENCH, in_place_s=0.0)
 #: The simulated load: seconds of a task, tasks of a run, seconds of the model's time. The cost of a task for schedulers and
-#: servers does not depend on its duration, and short tasks keep the model small.
-TASK_S, LENGTH, SECONDS = 1.0, 10, 12.0
+#: servers does not depend on its duration, and short tasks keep the model small. Half of the time is longer than a run.
+TASK_S, LENGTH, SECONDS = 1.0, 10, 30.0
+#: An installation keeps up if, of the task instances that are triggered, this share ends in the same time (runs are random),
+#: and if 99 of 100 start within these seconds.
+KEPT, WAITED_S = 0.9, 1.0
 #: The load of the busiest hour over that of an average hour, and the share of children that are busy then.
 PEAK, USED = 3.0, 0.6
 #: default_pool_task_slot_count, which is below core.parallelism.
@@ -78,8 +91,9 @@ def conditions(shape: Mapping[str, Any]) -> Conditions:
 def fit(result: Mapping[str, Any]) -> Parameters:
     """The parameters of the machine while it ran the chain by message.
 
-    Costs are the CPU of that chain, of the chain in place and of single steps. `wake_s` is chosen so that the model's chain by
-    message takes as long as the measured one.
+    Costs are the CPU of that chain, of the chain in place and of single steps. Two waits are chosen so that the model's chains
+    take as long as the measured ones: `wake_s` of each message by the chain by message, and `start_s` of each run by the chain in
+    place.
     """
     by_message, standing, open_runs = result["by_message"]["chain"], result["standing"], result["open_runs"]
     then, in_place = conditions(by_message), result["shapes"]["chain"]
@@ -87,6 +101,7 @@ def fit(result: Mapping[str, Any]) -> Parameters:
     parameters = Parameters(
         followed=_costs(by_message, (make, start, close)),
         in_place=_costs(in_place, (make, start, close), then.cpu_s / conditions(in_place).cpu_s),
+        mapped=_mapped(result["shapes"], then),
         make=make,
         start=start,
         close=close,
@@ -97,12 +112,26 @@ def fit(result: Mapping[str, Any]) -> Parameters:
         pass_postgres_s=_line(standing["pass_postgres_ms"]),
         beat_postgres_s=_line(standing["beat_postgres_ms"]),
     )
-    low, high = 0.0, 0.02
+    # Each depends on the other a little.
+    for _ in range(3):
+        parameters = _fitted(parameters, "start_s", in_place, then)
+        parameters = _fitted(parameters, "wake_s", by_message, then)
+    return parameters
+
+
+def _fitted(parameters: Parameters, name: str, chain: Mapping[str, Any], then: Conditions) -> Parameters:
+    """The parameters with the wait of this name with which the model's chain takes as long as this one."""
+    deployment, now = BENCH if name == "start_s" else BY_MESSAGE, conditions(chain)
+    low, high = 0.0, WAITS[name]
     for _ in range(20):
         middle = (low + high) / 2
-        took = makespan(_under(replace(parameters, wake_s=middle), then, then), "chain", {}, BY_MESSAGE)
-        low, high = (middle, high) if took < by_message["makespan_s"] else (low, middle)
-    return replace(parameters, wake_s=low)
+        took = makespan(_under(_waiting(parameters, name, middle), then, now), "chain", {}, deployment)
+        low, high = (middle, high) if took < chain["makespan_s"] else (low, middle)
+    return _waiting(parameters, name, low)
+
+
+def _waiting(parameters: Parameters, name: str, seconds: float) -> Parameters:
+    return replace(parameters, start_s=seconds) if name == "start_s" else replace(parameters, wake_s=seconds)
 
 
 def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Parameters:
@@ -113,6 +142,7 @@ def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Paramet
         parameters,
         followed=_scaled(parameters.followed, cpu),
         in_place=_scaled(parameters.in_place, cpu),
+        mapped=_scaled(parameters.mapped, cpu),
         queue=_times(parameters.queue, cpu),
         make=_times(parameters.make, cpu),
         start=_times(parameters.start, cpu),
@@ -120,6 +150,7 @@ def _under(parameters: Parameters, then: Conditions, now: Conditions) -> Paramet
         sweep=_times(parameters.sweep, cpu),
         flush_s=parameters.flush_s * wake,
         wake_s=parameters.wake_s * wake,
+        start_s=parameters.start_s * wake,
         pass_s=parameters.pass_s * cpu,
         pass_postgres_s=(parameters.pass_postgres_s[0] * cpu, parameters.pass_postgres_s[1] * cpu),
     )
@@ -163,6 +194,14 @@ def _costs(shape: Mapping[str, Any], of_run: Sequence[Work], by: float = 1.0) ->
     return Costs(**seconds | {"postgres": max(0.0, seconds["postgres"] - run_s / tasks)})
 
 
+def _mapped(shapes: Mapping[str, Any], then: Conditions) -> Costs:
+    """The CPU of a mapped task instance beyond that of one of a fan-out, if both were measured."""
+    if not {"map", "wide"} <= shapes.keys():
+        return NO_COSTS
+    mapped, plain = (_costs(shapes[name], (), then.cpu_s / conditions(shapes[name]).cpu_s) for name in ("map", "wide"))
+    return replace(NO_COSTS, child=max(0.0, mapped.child - plain.child), postgres=max(0.0, mapped.postgres - plain.postgres))
+
+
 def makespan(parameters: Parameters, name: str, work: Mapping[str, float], deployment: Deployment) -> float:
     """Seconds that a shape takes on the machine of the bench."""
     graph, runs = SHAPES[name](work)
@@ -184,7 +223,7 @@ def check(parameters: Parameters, result: Mapping[str, Any]) -> list[dict[str, A
             # Its tasks run one at a time, and each has a core to itself.
             work = {"fib_long": _fib_s(shapes)} if name == "fib_long" else {}
             modeled_s = makespan(_under(parameters, then, now), name, work, deployment)
-            fitted = kind == "by_message" and name == "chain"
+            fitted = name == "chain"
             rows.append({
                 "shape": name, "in_place": deployment is BENCH, "fitted": fitted, "measured_s": measured,
                 "model_s": round(modeled_s, 4), "error": round(modeled_s / measured - 1, 3), "cores": round(now.cores, 2),
@@ -209,14 +248,16 @@ def load(
     model.env.run(seconds / 2)
     before, at = _busy(model), model.env.now
     model.hops.clear()
-    done = model.done
+    done, triggered = model.done, model.triggered
     model.env.run(seconds)
     span = model.env.now - at
     after = _busy(model)
     hops = sorted(model.hops)
+    ended = (model.done - done) / max(1, model.triggered - triggered)
     return {
         "per_s": round(per_s),
         "done_per_s": round((model.done - done) / span),
+        "keeps_up": ended >= KEPT and bool(hops) and quantile(hops, 0.99) <= WAITED_S,
         "busy": {name: round((after[name] - before[name]) / span, 3) for name in after},
         "hop_ms": {f"p{share}": round(quantile(hops, share / 100) * 1e3, 2) for share in (50, 99)} if hops else {},
         "waiting": sum(map(len, model.waiting)),
@@ -249,8 +290,8 @@ def _busy(model: Model) -> dict[str, float]:
     }
 
 
-def large(parameters: Parameters) -> list[dict[str, Any]]:
-    """The load of each of SIZES."""
+def large(parameters: Parameters, wal_bytes: float | None = None) -> list[dict[str, Any]]:
+    """The load of each of SIZES. `wal_bytes` are those of a task instance in PostgreSQL's log, if they were measured."""
     found = []
     for name, a_day, deployment in SIZES:
         per_s = a_day / 86400 * PEAK
@@ -259,6 +300,8 @@ def large(parameters: Parameters) -> list[dict[str, Any]]:
         row = load(parameters, replace(deployment, standing=max(0, int(running - per_s * task_s))), per_s, task_s=task_s)
         row |= {"what": name, "a_day": a_day, "workers": deployment.workers, "connections": _connections(deployment),
                 "running": running, "seconds_of_a_task": round(running / per_s, 2)}  # fmt: skip
+        if wal_bytes is not None:
+            row |= {"wal_mb_per_s": round(per_s * wal_bytes / 1e6, 2), "wal_gb_a_day": round(a_day * wal_bytes / 1e9, 1)}
         found.append(row)
     return found
 
@@ -271,16 +314,24 @@ def _connections(deployment: Deployment) -> int:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("result", type=Path, help="what `make bench` ended with; the last line is read")
+    parser.add_argument(
+        "--measure", action="store_true", help="first measure what the model needs, into this file; half an hour on a quiet machine"
+    )
     parser.add_argument("--large", action="store_true", help="also the sizes of docs/explanation/scale.md; some minutes")
     options = parser.parse_args(arguments)
+    if options.measure:
+        measured = {"machine": machine()} | parts.measure(list(MEASURED), Options(say=say))
+        options.result.write_text(json.dumps(measured) + "\n", encoding="utf-8")
     result = json.loads(options.result.read_text(encoding="utf-8").splitlines()[-1])
     parameters = fit(result)
     rows = check(parameters, result)
     for row in rows:
-        print(row, file=sys.stderr)
-    found = large(parameters) if options.large else []
+        say(str(row))
+    wrong = [row["shape"] for row in rows if not row["fitted"] and abs(row["error"]) > MOST_ERROR]
+    say(f"The error of {', '.join(wrong)} is over {MOST_ERROR:.0%}." if wrong else f"All errors are within {MOST_ERROR:.0%}.")
+    found = large(parameters, result["shapes"].get("many", {}).get("wal_bytes_per_task")) if options.large else []
     for row in found:
-        print(row, file=sys.stderr)
+        say(str(row))
     print(json.dumps({"parameters": asdict(parameters), "check": rows, "large": found}))
     return 0
 

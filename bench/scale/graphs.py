@@ -1,14 +1,14 @@
 """The DAGs of the model: their tasks by number, as in bench/shapes.py."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A DAG by task number: the downstream tasks of each, the number of its upstream tasks, and its rank, which counts all below.
 
-    A task uses the CPU for `seconds`, or waits for them if not `busy`.
+    A task uses the CPU for `seconds`, or waits for them if not `busy`. All but the first are `mapped` over what it returned.
     """
 
     below: Sequence[Sequence[int]]
@@ -16,6 +16,7 @@ class Graph:
     weights: Sequence[int]
     seconds: float = 0.0
     busy: bool = True
+    mapped: bool = False
 
 
 def row(count: int, seconds: float = 0.0) -> Graph:
@@ -27,6 +28,11 @@ def fan(count: int) -> Graph:
     """One, then many, then one."""
     edges = [(0, number) for number in range(1, count + 1)] + [(number, count + 1) for number in range(1, count + 1)]
     return _graph(count + 2, edges)
+
+
+def spread(count: int) -> Graph:
+    """One task, then many that are mapped over what it returned."""
+    return replace(_graph(count + 1, ((0, number) for number in range(1, count + 1))), mapped=True)
 
 
 def tree(count: int) -> Graph:

@@ -50,16 +50,23 @@ class Costs:
     redis: float
 
 
+NO_COSTS = Costs(scheduler=0, worker=0, child=0, postgres=0, redis=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
     """The measurements. `followed` is a task instance that a worker queued, `in_place` one with which its process continued."""
 
     followed: Costs
     in_place: Costs
+    #: What a mapped task instance takes in addition: it reads its value.
+    mapped: Costs = NO_COSTS
     #: Seconds of a flush to the disk. All commits that wait when it begins share it.
     flush_s: float
     #: Seconds from the arrival of a message or an answer until its receiver runs, which is no process's CPU.
     wake_s: float
+    #: Seconds from the stored start of a run until its first tasks can be queued, which is no process's CPU.
+    start_s: float = 0.0
     #: The share of the CPU of workers, children and PostgreSQL that does not delay the step itself, only work on the same core:
     #: acknowledgments, logs, cleanup, the writers of PostgreSQL.
     beside: float = 0.3
@@ -197,6 +204,8 @@ class Model:
         self.active = [0] * deployment.pools
         self.hops: list[float] = []
         self.closed: list[Run] = []
+        #: Task instances of the runs that were triggered, and those that have ended.
+        self.triggered = 0
         self.done = 0
         #: Runs that promote has to start and to close, the number of open runs, and the times at which tasks ended.
         self._made: list[Run] = []
@@ -218,6 +227,7 @@ class Model:
 
     def _make(self, graph: Graph, count: int, cpu: Cpu) -> Step:
         for _ in range(count):
+            self.triggered += len(graph.above)
             yield from self._do(cpu, self.parameters.make, len(graph.above))
             yield from self.log.flush()
             self._made.append(Run(next(self._numbers), graph, next(self._pool_of_run), list(graph.above), len(graph.above)))
@@ -265,9 +275,21 @@ class Model:
                     then(run)
 
     def _start(self, run: Run) -> None:
+        if self.parameters.start_s:
+            self.env.process(self._start_later(run))
+        else:
+            self._ready(run, self.env.now)
+
+    def _start_later(self, run: Run) -> Step:
+        since = self.env.now
+        yield self.env.timeout(self.parameters.start_s)
+        self._ready(run, since)
+        self.wake()
+
+    def _ready(self, run: Run, since: float) -> None:
         for number, above in enumerate(run.graph.above):
             if not above:
-                heapq.heappush(self.waiting[run.pool], Task(run, number, self.env.now))
+                heapq.heappush(self.waiting[run.pool], Task(run, number, since))
 
     def _close(self, run: Run) -> None:
         self.open -= 1
@@ -347,6 +369,9 @@ class Model:
         yield from self._work(cpu, cost.child * CHILD_WORK)
         while True:
             self.hops.append(started - task.since)
+            if task.run.graph.mapped and task.number:
+                yield from self._work(cpu, self.parameters.mapped.child)
+                yield from self._work(self.postgres, self.parameters.mapped.postgres)
             yield from self._user_code(cpu, task.run.graph)
             in_place = self.env.now < until
             yield from self._work(cpu, report[0])

@@ -47,6 +47,7 @@ def test_every_shape_runs_to_its_end_beside_bare_celery() -> None:
     }
     for one in result["shapes"].values():
         assert all(one[ratio] > 0 and one[f"{ratio}_no_ack"] > 0 for ratio in ("of_raw_celery", "hop_over_raw", "cpu_over_raw"))
+        assert one["wal_bytes_per_task"] > 0
         assert 0 < one["hop_ms"]["p50"] <= one["hop_ms"]["p95"] <= one["hop_ms"]["p99"] < 1000 * one["makespan_s"]
         assert set(one["cpu_s_per_task"]) >= {"scheduler", "worker", "worker_children", "postgres", "redis", "total"}
 

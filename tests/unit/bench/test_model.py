@@ -46,7 +46,7 @@ def finished(graph: Graph, parameters: Parameters = FREE, runs: int = 1, **deplo
     return one
 
 
-@pytest.mark.parametrize("graph", [graphs.row(7), graphs.fan(20), graphs.tree(31), graphs.grid(4, 5)])
+@pytest.mark.parametrize("graph", [graphs.row(7), graphs.fan(20), graphs.spread(20), graphs.tree(31), graphs.grid(4, 5)])
 def test_every_task_ends_once_and_after_all_above_it(graph: Graph) -> None:
     one = finished(replace(graph, seconds=1.0, busy=False), workers=2)
     ended = one.closed[0].ended
@@ -73,6 +73,28 @@ def test_a_hop_in_place_is_a_report() -> None:
     parameters = replace(FREE, in_place=COST, flush_s=0.003)
     one = finished(graphs.row(4), parameters, in_place_s=60.0)
     assert one.hops[2:] == pytest.approx([0.01 + 0.002 + 0.003] * 2)
+
+
+def test_only_mapped_task_instances_read_their_values() -> None:
+    parameters = replace(FREE, mapped=replace(NOTHING, child=0.01, postgres=0.02))
+    assert finished(graphs.spread(4), parameters, workers=1, children=1).env.now == pytest.approx(4 * 0.03)
+    assert finished(graphs.fan(4), parameters).env.now == 0.0
+
+
+def test_a_mapped_task_instance_costs_what_it_takes_beyond_one_of_a_fan_out() -> None:
+    dear = shape(10_001, 10.0) | {
+        "cpu_s_per_task": CPU | {"worker_children": 0.0013, "total": 0.003},
+        "cpu_over_raw": 0.003 / 0.0016,
+    }
+    measured = RESULT | {"shapes": RESULT["shapes"] | {"map": dear}}
+    assert simulate.fit(RESULT).mapped == NOTHING
+    assert simulate.fit(measured).mapped == replace(NOTHING, child=pytest.approx(0.0003))
+
+
+def test_a_run_waits_before_its_first_task() -> None:
+    one = finished(graphs.row(3), replace(FREE, start_s=0.02), in_place_s=60.0)
+    assert one.env.now == pytest.approx(0.02)
+    assert one.hops[0] == pytest.approx(0.02)
 
 
 def test_a_chain_in_place_takes_a_message_when_its_budget_is_used_up() -> None:
@@ -123,9 +145,9 @@ def test_the_graphs_are_those_of_the_shapes() -> None:
 
 def test_the_fit_makes_the_chain_as_long_as_it_was() -> None:
     rows = simulate.check(simulate.fit(RESULT), RESULT)
-    (fitted,) = [row for row in rows if row["fitted"]]
-    assert (fitted["shape"], fitted["in_place"]) == ("chain", False)
-    assert abs(fitted["error"]) < 0.01
+    fitted = [row for row in rows if row["fitted"]]
+    assert [(row["shape"], row["in_place"]) for row in fitted] == [("chain", True), ("chain", False)]
+    assert all(abs(row["error"]) < 0.01 for row in fitted)
 
 
 def test_rows_with_the_defaults_run_no_more_than_the_defaults_allow() -> None:
@@ -144,6 +166,12 @@ def test_costs_that_grow_with_running_tasks_show_in_the_load_of_postgresql() -> 
         for standing in (0, 10_000)
     )
     assert many > 1.5 * few
+
+
+@pytest.mark.parametrize(("children", "keeps_up"), [(16, True), (1, False)])
+def test_an_installation_keeps_up_if_tasks_end_as_they_come(children: int, keeps_up: bool) -> None:
+    row = simulate.load(FREE, Deployment(workers=1, children=children), 50, task_s=0.05, seconds=20)
+    assert row["keeps_up"] is keeps_up
 
 
 def test_it_reads_the_output_of_the_bench(tmp_path: Path) -> None:
