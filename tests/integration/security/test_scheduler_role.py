@@ -36,7 +36,7 @@ FORBIDDEN = [
     "create table mine (x int)", "create schema mine", "create function public.mine() returns int language sql as 'select 1'",
     "alter table task_instance disable trigger all", "alter function log_run() security invoker",
     f"grant {SCHEDULER} to pg_monitor", "alter table xcom owner to current_user", "create trigger t after insert on xcom"
-    " for each row execute function note_task()", "create index on xcom (key)", "alter default privileges for role postgres grant"
+    " for each row execute function note_run()", "create index on xcom (key)", "alter default privileges for role postgres grant"
     " all on tables to public",
     "update paceline_schema set version_num = '0'", "update paceline_schema set compatible_from = '0'",
     "insert into worker_role (name) values ('x')", "delete from scheduler_role",
