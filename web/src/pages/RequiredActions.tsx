@@ -1,18 +1,26 @@
 /** Tasks that wait for the answer of a person, the answers that were given, and the dialog that answers. */
 import { useState } from 'preact/hooks'
 import { seed, useLive } from '../live/resource'
+import { message } from '../api/client'
+import { runName } from '../format'
+import { nudge } from '../live/changes'
 import { Button, Empty, Note, Segments, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
-import { List, type Column } from '../parts/List'
+import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
+import { confirm, toast } from '../parts/overlay'
 import { Mark } from '../parts/State'
 import { href, query, setQuery, to } from '../shell/router'
+import { mayAnywhere } from '../shell/session'
 import { t } from '../strings'
 import { taskHref } from './dag/TasksTab'
 import { Respond } from './Respond'
-import { requests, WAITING, type Asked, type Kind } from './requests'
+import { answer, answers, requests, WAITING, type Asked, type Kind } from './requests'
 
 const a = t.actions
 const SIZE = 50
+/** Answers that a row has as buttons. */
+const MOST_BUTTONS = 3
+const key = (one: Asked) => `${one.task_instance.id} ${one.created_at}`
 
 export default function RequiredActions() {
   const [opened, open] = useState<Asked | null>(null)
@@ -23,15 +31,32 @@ export default function RequiredActions() {
     if (kind === 'waiting') seed(WAITING, page.total_entries)
     return page
   }, { on: ['runs'], every: 10_000 })
+  const [selection, select] = useState<Selection>(NOTHING)
+  const chosen = live.data.value?.hitl_details.filter((one) => selection.keys.has(key(one))) ?? []
+  const shared = chosen.length ? answers(chosen[0]!).filter((option) => chosen.every((one) => answers(one).includes(option))) : []
+  const give = async (asked: readonly Asked[], option: string) => {
+    const subjects = asked.slice(0, MOST_BUTTONS).map((one) => one.subject).join(' ')
+    const more = asked.length > MOST_BUTTONS ? ` ${t.task.andMore(asked.length - MOST_BUTTONS)}` : ''
+    if (!(await confirm(a.sure, `${subjects}${more} ${a.sureText(option)}`, a.send))) return
+    const errors: string[] = []
+    for (const one of asked) await answer(one, [option], {}).catch((error: unknown) => errors.push(message(error)))
+    if (asked.length > errors.length) toast(asked.length === 1 ? a.sent : a.sentMany(asked.length - errors.length))
+    if (errors.length) toast(errors[0]!, { bad: true })
+    select(NOTHING)
+    nudge('runs')
+    await live.refresh()
+  }
   const columns: Column<Asked>[] = [
-    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => <button type="button" class="as-link" onClick={() => open(one)}>{one.subject}</button> },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => <><button type="button" class="as-link" onClick={() => open(one)}>{one.subject}</button>{one.body && <span class="run-note small soft" title={one.body}>{one.body}</span>}</> },
     { key: 'dag', head: a.dag, cell: (one) => <a href={href(to('dags', one.task_instance.dag_id))}>{one.task_instance.dag_id}</a> },
     { key: 'task', head: a.task, class: 'wide', cell: (one) => <span class="row"><Mark state={one.task_instance.state} /><a href={href(taskHref(one.task_instance))} title={one.task_instance.dag_run_id}>{one.task_instance.task_id}{one.task_instance.map_index >= 0 ? ` [${one.task_instance.map_index}]` : ''}</a></span> },
+    { key: 'run', head: a.run, class: 'wide hide-m', cell: (one) => <a class="soft" href={href(to('dags', one.task_instance.dag_id, 'runs', one.task_instance.dag_run_id))} title={one.task_instance.dag_run_id}>{runName(one.task_instance.dag_run_id)}</a> },
     { key: 'since', head: a.since, class: 'named', cell: (one) => <Time at={one.created_at} /> },
     ...(kind === 'waiting'
       ? [
+          { key: 'default', head: a.default, class: 'hide-m', cell: (one: Asked) => <span class="soft">{one.defaults?.join(', ') ?? ''}</span> },
           { key: 'assigned', head: a.assigned, class: 'hide-m', cell: (one: Asked) => <span class="soft">{(one.assigned_users ?? []).map((user) => user.name).join(', ') || a.anyone}</span> },
-          { key: 'act', head: '', right: true, cell: (one: Asked) => <Button onClick={() => open(one)}>{a.respond}</Button> },
+          { key: 'act', head: '', right: true, cell: (one: Asked) => <span class="answers">{(answers(one).length <= MOST_BUTTONS ? answers(one) : []).map((option) => <Button key={option} label={`${option}: ${one.subject}`} onClick={() => void give([one], option)}>{option}</Button>)}<Button kind="plain" onClick={() => open(one)}>{a.respond}</Button></span> },
         ]
       : [
           { key: 'answer', head: a.answer, class: 'wide named', cell: (one: Asked) => <strong>{one.chosen_options?.join(', ')}</strong> },
@@ -46,7 +71,12 @@ export default function RequiredActions() {
         <Segments label={a.show} value={kind} options={[['waiting', a.waiting], ['answered', a.answered]]} onChange={(value) => setQuery({ show: value === 'waiting' ? null : value, offset: null })} />
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={a.title} columns={columns} rows={page?.hitl_details} failed={live.error.value !== null} rowKey={(one) => `${one.task_instance.id} ${one.created_at}`} rowHref={(one) => taskHref(one.task_instance)} total={page?.total_entries} size={SIZE}
+      {kind === 'waiting' && (
+        <Bulk selection={selection} total={null} onSelect={select}>
+          {shared.length ? shared.map((option) => <Button key={option} onClick={() => void give(chosen, option)}>{`${option} (${chosen.length})`}</Button>) : <span class="small">{a.noShared}</span>}
+        </Bulk>
+      )}
+      <List label={a.title} columns={columns} rows={page?.hitl_details} failed={live.error.value !== null} rowKey={key} {...(kind === 'waiting' && mayAnywhere('operator') ? { selection, onSelect: select } : {})} rowHref={(one) => taskHref(one.task_instance)} total={page?.total_entries} size={SIZE}
         empty={kind === 'waiting' ? <Empty title={a.none}><p>{a.noneText}</p></Empty> : <Empty title={a.noneAnswered} />} />
       {opened && <Respond asked={opened} onClose={() => open(null)} onDone={() => void live.refresh()} />}
     </>

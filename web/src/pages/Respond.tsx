@@ -1,6 +1,6 @@
 /** The dialog that shows what a task asks, and answers it after a confirmation. */
 import { useMemo, useState } from 'preact/hooks'
-import { api, message, ok } from '../api/client'
+import { message } from '../api/client'
 import { moment } from '../format'
 import { nudge } from '../live/changes'
 import { Button, Check, Note } from '../parts/basic'
@@ -8,10 +8,9 @@ import { confirm, Dialog, toast } from '../parts/overlay'
 import { conf, fields, shown, type ParamSpec } from '../parts/params'
 import { ParamInput } from '../parts/Trigger'
 import { href } from '../shell/router'
-import { account, mayAnywhere } from '../shell/session'
 import { t } from '../strings'
 import { taskHref } from './dag/TasksTab'
-import type { Asked } from './requests'
+import { answer, mayAnswer, type Asked } from './requests'
 
 const a = t.actions
 
@@ -24,11 +23,8 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
   const [wrong, setWrong] = useState<string | null>(null)
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
-  const users = asked.assigned_users ?? []
-  const names = users.map((user) => user.name)
-  const own = account.value?.username
-  const isAssigned = !names.length || users.some((user) => user.id === own || user.name === own)
-  const isOpen = !asked.response_received && mayAnywhere('operator') && isAssigned
+  const names = (asked.assigned_users ?? []).map((user) => user.name)
+  const isOpen = !asked.response_received && mayAnswer(asked)
   // All values, also those that are as the task proposed them: the answer shows what the person saw.
   const made = conf(all, texts, {})
   const ti = asked.task_instance
@@ -41,8 +37,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
     if (!(await confirm(a.sure, a.sureText(chosen.join(', ')), a.send))) return
     setBusy(true)
     try {
-      const path = { dag_id: ti.dag_id, dag_run_id: ti.dag_run_id, task_id: ti.task_id, map_index: ti.map_index }
-      await ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/hitlDetails', { params: { path }, body: { chosen_options: [...chosen], params_input: made.conf } }))
+      await answer(asked, chosen, made.conf)
       toast(a.sent)
       nudge('runs', `dag:${ti.dag_id}`)
       onDone()
@@ -62,7 +57,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
     >
       <p class="small soft"><a class="link" href={href(taskHref(ti))} onClick={onClose}>{ti.dag_id} / {ti.task_id}{ti.map_index >= 0 ? ` [${ti.map_index}]` : ''}</a>, {moment(asked.created_at, false)}</p>
       {asked.body && <p class="request-body">{asked.body}</p>}
-      {!isAssigned && <Note kind="warn">{a.onlyFor(names.join(', '))}</Note>}
+      {!asked.response_received && names.length > 0 && !isOpen && <Note kind="warn">{a.onlyFor(names.join(', '))}</Note>}
       <fieldset class="scope" disabled={!isOpen}>
         <legend class="small dim">{asked.multiple ? a.optionsMany : a.options}</legend>
         {asked.options.map((option) => asked.multiple

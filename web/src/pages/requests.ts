@@ -2,6 +2,7 @@
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
 import type { TaskState } from '../api/types'
+import { account, mayAnywhere } from '../shell/session'
 
 export type Asked = components['schemas']['HitlDetail']
 export type AskedPage = components['schemas']['HitlDetailPage']
@@ -18,6 +19,23 @@ export function requests(kind: Kind, limit: number, offset: number): Promise<Ask
 
 export async function waitingCount(): Promise<number> {
   return (await requests('waiting', 1, 0)).total_entries
+}
+
+/** Whether this account is one of those who may answer; the server also asks for the role on the DAG. */
+export function mayAnswer(asked: Asked): boolean {
+  const users = asked.assigned_users ?? []
+  const own = account.value?.username
+  return mayAnywhere('operator') && (!users.length || users.some((user) => user.id === own || user.name === own))
+}
+
+/** The options that are an answer by themselves: one is chosen, and there are no values to give. */
+export function answers(asked: Asked): readonly string[] {
+  return asked.multiple || asked.response_received || Object.keys(asked.params ?? {}).length || !mayAnswer(asked) ? [] : asked.options
+}
+
+export async function answer(asked: Asked, options: readonly string[], values: Record<string, unknown>): Promise<void> {
+  const { dag_id, dag_run_id, task_id, map_index } = asked.task_instance
+  await ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/hitlDetails', { params: { path: { dag_id, dag_run_id, task_id, map_index } }, body: { chosen_options: [...options], params_input: values } }))
 }
 
 /** Whether a task of this operator asks a person. */
