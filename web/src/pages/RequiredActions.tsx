@@ -48,9 +48,8 @@ export default function RequiredActions() {
   }
   const columns: Column<Asked>[] = [
     { key: 'subject', head: a.subject, class: 'wide', cell: (one) => <><button type="button" class="as-link" onClick={() => open(one)}>{one.subject}</button>{one.body && <span class="run-note small soft" title={one.body}>{one.body}</span>}</> },
-    { key: 'dag', head: a.dag, cell: (one) => <a href={href(to('dags', one.task_instance.dag_id))}>{one.task_instance.dag_id}</a> },
+    { key: 'dag', head: a.dag, cell: (one) => <><a href={href(to('dags', one.task_instance.dag_id))}>{one.task_instance.dag_id}</a><a class="run-note small soft" href={href(to('dags', one.task_instance.dag_id, 'runs', one.task_instance.dag_run_id))} title={one.task_instance.dag_run_id}>{runName(one.task_instance.dag_run_id)}</a></> },
     { key: 'task', head: a.task, class: 'wide', cell: (one) => <span class="row"><Mark state={one.task_instance.state} /><a href={href(taskHref(one.task_instance))} title={one.task_instance.dag_run_id}>{one.task_instance.task_id}{one.task_instance.map_index >= 0 ? ` [${one.task_instance.map_index}]` : ''}</a></span> },
-    { key: 'run', head: a.run, class: 'wide hide-m', cell: (one) => <a class="soft" href={href(to('dags', one.task_instance.dag_id, 'runs', one.task_instance.dag_run_id))} title={one.task_instance.dag_run_id}>{runName(one.task_instance.dag_run_id)}</a> },
     { key: 'since', head: a.since, class: 'named', cell: (one) => <Time at={one.created_at} /> },
     ...(kind === 'waiting'
       ? [
