@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
-from paceline.exceptions import PacelineError
+from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
+from scheduler.store.db.pooler import PoolerError
 from scheduler.store.read import overview, reads
 from scheduler.store.secrets import connections, variables
 from scheduler.store.upkeep import settings_drift
@@ -33,6 +35,8 @@ LIBRARIES = ("paceline", "celery", "kombu", "redis", "sqlalchemy", "psycopg2-bin
 OLDEST_POSTGRES = 14
 #: Seconds for the web process to answer.
 WEB_S = 3.0
+#: Seconds to connect with the URLs of other processes.
+OTHER_S = 3
 OLDEST_REDIS = (6, 2)
 #: With less, PostgreSQL soon stops, and logs lose lines.
 LEAST_FREE_MIB = 32
@@ -74,7 +78,7 @@ def servers(settings: Settings, known: Known) -> list[Finding]:
             findings += _guarded("database", lambda: [*server_space(engine, settings), *running(engine, settings)], known)
     finally:
         engine.dispose()
-    return findings
+    return [*findings, *poolers(settings)]
 
 
 def versions() -> dict[str, str]:
@@ -211,6 +215,25 @@ def postgres(engine: Engine) -> Iterator[Finding]:
         yield good("database", f"PostgreSQL {version}")
     migrate.check(engine)
     yield good("schema", migrate.head())
+
+
+def poolers(settings: Settings) -> Iterator[Finding]:
+    """Check the URLs of workers and web processes for poolers. This machine need not reach them otherwise."""
+    quick = settings.model_copy(update={"database": settings.database.model_copy(update={"connect_timeout": OTHER_S})})
+    for key, others in {"worker.database_url": quick.as_worker(), "web.database_url": quick.as_web()}.items():
+        if others.database_url != settings.database_url and (error := _pooler_error(others)) is not None:
+            yield bad("database", f"{key}: {error.problem}", error.fix)
+
+
+def _pooler_error(settings: Settings) -> PoolerError | None:
+    try:
+        engine = database.create(settings, pool_size=0, application="paceline doctor")
+        database.check(engine)
+    except PoolerError as error:
+        return error
+    except (UnreachableError, DBAPIError):
+        return None
+    return None
 
 
 def running(engine: Engine, settings: Settings) -> Iterator[Finding]:

@@ -292,6 +292,10 @@ class Settings(Section):
         """Return a copy with the owner's URL as the database URL."""
         return self._connecting_to(self.owner_database_url)
 
+    def as_worker(self) -> "Settings":
+        """Return a copy with the URL of workers and waiters as the database URL."""
+        return self._connecting_to(self.worker_database_url)
+
     def as_web(self) -> "Settings":
         """Return a copy with the URL of web processes, and as many connections, as the database settings."""
         return self._connecting_to(self.web_database_url)

@@ -54,7 +54,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
     The default name consists of the host name and the process ID.
     """
-    settings = startup.as_worker(settings)
+    settings = settings.as_worker()
     role.prepare(settings.database_url)
     logs.to_stderr(settings.logs.format, role="worker")
     name = name or f"{socket.gethostname()}-{os.getpid()}"

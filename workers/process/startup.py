@@ -12,11 +12,6 @@ from scheduler.store.db import database, migrate
 from workers.process.logs import worker_log
 
 
-def as_worker(settings: Settings) -> Settings:
-    """Return the settings with the database role of workers instead of that of schedulers."""
-    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": settings.worker_database_url})})
-
-
 def ready(settings: Settings, *, application: str, keep: int = 2) -> Engine:
     """Wait until the database and the broker answer. CredentialsError and SchemaError end the wait.
 

@@ -55,7 +55,7 @@ BLOCKED_S = 1.0
 
 def run(settings: Settings, *, name: str | None = None) -> int:
     """Run a waiter until SIGTERM or SIGINT, and return the exit code. CredentialsError and SchemaError if it cannot start."""
-    settings = startup.as_worker(settings)
+    settings = settings.as_worker()
     role.prepare(settings.database_url)
     secrets_backend.take_environment()
     hardening.forget()

@@ -12,28 +12,33 @@ from psycopg2.extensions import connection as Connection
 
 from paceline.exceptions import CredentialsError
 
+PID = "select pg_backend_pid()"
 MARK = "select set_config('paceline.session', %s, false)"
 MARKED = "select current_setting('paceline.session', true)"
 #: How often two connections mark their sessions in turn. If the pooler is idle, the second connection gets the session of the
 #: first one at once; if others use it, the sessions change by chance.
 ROUNDS = 10
-PROBLEM = "database.url leads to a pooler that keeps no sessions (such as PgBouncer with pool_mode=transaction)."
+PROBLEM = "The database URL leads to a pooler that keeps no sessions (such as PgBouncer with pool_mode=transaction)."
 FIX = "Point it straight to PostgreSQL, or set pool_mode=session for it."
 
 
+class PoolerError(CredentialsError):
+    """A pooler between this process and PostgreSQL keeps no sessions."""
+
+
 def check(connection: Connection, connect: Callable[[], Connection]) -> None:
-    """CredentialsError if a pooler between this process and PostgreSQL keeps no sessions.
+    """PoolerError if a pooler between this process and PostgreSQL keeps no sessions.
 
     Without a pooler, this costs one statement. `connect` opens another connection to the same server.
     """
     connection.autocommit = True
     try:
-        if _ask(connection, "select pg_backend_pid()") == connection.info.backend_pid:
+        if _ask(connection, PID) == connection.info.backend_pid:
             return
         with contextlib.closing(connect()) as other:
             other.autocommit = True
             if not _keep_sessions(connection, other):
-                raise CredentialsError(PROBLEM, fix=FIX)
+                raise PoolerError(PROBLEM, fix=FIX)
     finally:
         if not connection.closed:
             connection.autocommit = False

@@ -26,7 +26,7 @@ from scheduler.embedded import checks
 from scheduler.messaging import wakeups
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
-from scheduler.store.db import roles
+from scheduler.store.db import pooler, roles
 from scheduler.store.db.database import transact
 
 from .conftest import Cli
@@ -156,6 +156,12 @@ def test_every_check_fails_in_a_situation(
         with monkeypatch.context() as patch:
             limit(patch)
             fails(check, message)
+    with monkeypatch.context() as patch:
+        # tests/integration/store/db/test_pooler.py has a real one.
+        patch.setattr(pooler, "PID", "select 0")
+        patch.setattr(pooler, "MARKED", "select ''")
+        of_workers = f"{scenario.settings.database_url}&options="
+        fails("database", "worker.database_url: The database URL leads to", PACELINE_WORKER_DATABASE_URL=of_workers)
     with unreadable(folder):
         fails("dags folder", "cannot be read")
     fails("java", "is version 8", PATH=f"{old_java(tmp_path)}:/bin", JAVA_HOME="")

@@ -15,7 +15,6 @@ from scheduler.cli import paceline
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
-from workers.process import startup
 from workers.task import triggered_runs
 
 from .conftest import ROLE, allowed, as_role
@@ -123,7 +122,7 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     _finish(scenario, run)
     scenario.triggered(chain("d", 1), run_id="r")
     again = running(scenario)
-    worker = startup.as_worker(settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}))
+    worker = settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": role})}).as_worker()
 
     def reset(run_id: str = "made") -> str:
         return triggered_runs.trigger(

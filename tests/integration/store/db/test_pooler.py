@@ -14,10 +14,11 @@ from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
 from paceline.exceptions import CredentialsError
+from scheduler.embedded import checks
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
-REFUSED = "database.url leads to a pooler that keeps no sessions"
+REFUSED = "The database URL leads to a pooler that keeps no sessions"
 DAG = """
 from paceline import DAG, task
 
@@ -123,6 +124,16 @@ def test_doctor_and_processes_name_the_pooler(settings: Settings, postgres_serve
         for command in (["scheduler"], ["worker", "-q", "default"], ["waiter"], ["runs", "list"]):
             ended = stack.cli(*command)
             assert (ended.returncode, REFUSED in ended.stderr) == (4, True), ended.stderr
+
+
+def test_doctor_checks_the_url_of_workers(settings: Settings, postgres_server: PostgresServer, short_folder: Path) -> None:
+    with running_pgbouncer(postgres_server, short_folder / "p", "transaction") as pooler:
+        url = through(settings, pooler.folder).database_url
+        of_workers = settings.model_copy(update={"worker": settings.worker.model_copy(update={"database_url": url})})
+        (finding,) = checks.poolers(of_workers)
+    assert finding.message.startswith(f"worker.database_url: {REFUSED}")
+    # The pooler has ended: this machine need not reach it.
+    assert not list(checks.poolers(of_workers))
 
 
 def test_running_tasks_survive_the_end_of_the_pooler(
