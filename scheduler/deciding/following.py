@@ -108,6 +108,8 @@ class Plan:
     below_branch: Collection[int] = frozenset()
     #: The tasks of which the report finds out whether they wait for one that no worker has.
     asked: Ranges = NO_RANGES
+    #: Whether the one move is that of the successor, and nothing else depends on this end, as in most of a pipeline.
+    is_step: bool = False
 
 
 #: Of a report that moves nothing: the scheduler decides every downstream task.
@@ -162,6 +164,7 @@ def plan_of(
         in_place=line_in_place or (successor is not None and settled[successor].task_no in dag.in_place),
         line_in_place=line_in_place,
         below_branch=dag.below_branch,
+        is_step=successor is not None and len(settled) == 1 and not (joins or left or peer_joins),
     )
 
 

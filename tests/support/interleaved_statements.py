@@ -71,6 +71,13 @@ def _reported(one: Interleaving, claim: Claim, ending: Ending, *, in_place: bool
     return report
 
 
+def _report_in_general(one: Interleaving) -> Callable[[], Any]:
+    """A report that does not try to be a step."""
+    report = _report(one, in_place=True)
+    one.hot._without_steps = 1
+    return report
+
+
 def _report_join(one: Interleaving) -> Callable[[], Any]:
     z = one.scenario.claim(one.messages["z"])
     assert z is not None and one.scenario.follower.report(one.claim_a(), Ending(S.SUCCESS)).is_stored
@@ -297,7 +304,8 @@ def _retention(one: Interleaving) -> Callable[[], Any]:
 STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
     "claim": _claim,
     "report": _report,
-    "report in place": lambda one: _report(one, in_place=True),
+    "step": lambda one: _report(one, in_place=True),
+    "report in place": _report_in_general,
     "report of a failure": lambda one: _report(one, Ending(S.UP_FOR_RETRY, delay_s=0)),
     "report below a join": _report_join,
     "suspend": lambda one: _suspend(one, deferred=False),

@@ -45,6 +45,7 @@ COVERED: dict[str, set[str]] = {
 #: The statements that are sent as text, by the same names.
 TEXTS: dict[str, set[str]] = {
     "claim": {"moves/claim.sql hold", "moves/claim.sql claim"},
+    "step": {"moves/report.sql hold_moves", "moves/report.sql step"},
     "report in place": {"moves/report.sql hold_moves", "moves/report.sql report"},
     "report below a join": {"moves/joins.sql lock_joins"},
     "suspend": {"moves/suspend.sql suspend"},

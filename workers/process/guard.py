@@ -13,7 +13,6 @@ import contextvars
 import decimal
 import gc
 import locale
-import logging
 import multiprocessing
 import os
 import random
@@ -32,7 +31,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from paceline.exceptions import FailTask, SkipTask, TaskStopped, TaskTimeout
-from workers.process.logs import worker_log
+from workers.process.logs import LoggerStates, worker_log
 
 #: Seconds in which threads that are just ending may do so.
 ENDING_S = 0.05
@@ -161,7 +160,7 @@ class Guard:
         self._variables = dict(_variables())
         self._handlers: dict[int, Any] = {}
         self._blocked: set[int] = set()
-        self._logging = Logging()
+        self._logging = LoggerStates()
         self._folder = _working_folder()
         #: Why this process must not run another task; None if all changes of the last task were undone.
         self.unfit: str | None = None
@@ -279,32 +278,6 @@ def _with_own_decimals(work: Callable[[], R]) -> R:
     return work()
 
 
-class Logging:
-    """The state of this process's loggers before user code could change it."""
-
-    def __init__(self) -> None:
-        self._disabled = logging.root.manager.disable
-        self._known: dict[logging.Logger, tuple[int, list[logging.Handler], bool, bool]] = {}
-
-    def note_new(self) -> None:
-        """Save the state of loggers that are new since the last call."""
-        # list(): another thread may create a logger in the meantime. Placeholders have no state.
-        for logger in (logging.root, *list(logging.root.manager.loggerDict.values())):
-            if logger not in self._known and isinstance(logger, logging.Logger):
-                self._known[logger] = (logger.level, list(logger.handlers), logger.propagate, logger.disabled)
-
-    def restore(self) -> None:
-        """Restore the saved state of all known loggers."""
-        if logging.root.manager.disable != self._disabled:
-            logging.disable(self._disabled)
-        for logger, (level, handlers, propagate, off) in self._known.items():
-            if logger.level != level:
-                logger.setLevel(level)
-            if logger.handlers != handlers:
-                logger.handlers = list(handlers)
-            logger.propagate, logger.disabled = propagate, off
-
-
 def _working_folder() -> str:
     """Return the working folder of this process, or an invalid path if it was deleted."""
     try:
@@ -371,19 +344,29 @@ def reseed() -> None:
             numpy_random.seed()
 
 
-def _built_in() -> dict[str, Any]:
+# Each part is read twice a task. So these read by functions in C, without a frame of Python for each item.
+
+
+def _built_in() -> list[Any]:
     """Without names that a task added: a module of a library may have added them when it was imported."""
-    return {name: vars(builtins).get(name) for name in _BUILTIN}
+    return list(map(vars(builtins).get, _BUILTIN))
+
+
+def _restore_built_in(values: list[Any]) -> None:
+    vars(builtins).update(zip(_BUILTIN, values, strict=True))
 
 
 def _default_decimals() -> tuple[Any, ...]:
-    context = decimal.DefaultContext
-    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, dict(context.traps))
+    """The arguments of its constructor: its numbers, and the traps that are set."""
+    *values, _flags, traps = decimal.DefaultContext.__reduce__()[1]
+    return (*values, traps)
 
 
 def _restore_decimals(values: tuple[Any, ...]) -> None:
     context = decimal.DefaultContext
-    context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, context.traps = values
+    *numbers, traps = values
+    context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp = numbers
+    context.traps = {signal: signal in traps for signal in context.traps}
 
 
 def _restore_filters(values: tuple[list[Any], Any]) -> None:
@@ -393,7 +376,7 @@ def _restore_filters(values: tuple[list[Any], Any]) -> None:
 
 
 def _limits() -> tuple[tuple[int, int], ...]:
-    return tuple(resource.getrlimit(number) for number in _LIMITS)
+    return tuple(map(resource.getrlimit, _LIMITS))
 
 
 def _restore_limits(values: tuple[tuple[int, int], ...]) -> None:
@@ -426,7 +409,7 @@ _LIMITS = tuple(sorted({number for name, number in vars(resource).items() if nam
 PARTS = (
     Part("os.environ", lambda: id(os.environ), lambda _: setattr(os, "environ", _ENVIRON)),
     Part("sys.path", lambda: list(sys.path), _restore_path),
-    Part("the built-in functions", _built_in, vars(builtins).update),
+    Part("the built-in functions", _built_in, _restore_built_in),
     Part("the default decimal context", _default_decimals, _restore_decimals),
     Part("the filters of warnings", lambda: (list(warnings.filters), warnings.showwarning), _restore_filters),
     Part("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -331,3 +332,39 @@ def trim(trace: TracebackType | None) -> TracebackType | None:
 def stamp() -> str:
     """Return the current time for a line of a log."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class LoggerStates:
+    """The state of this process's loggers before user code could change it."""
+
+    _READ = attrgetter("level", "handlers", "propagate", "disabled")
+
+    def __init__(self) -> None:
+        self._disabled = logging.root.manager.disable
+        self._named: dict[str, logging.Logger | logging.PlaceHolder] = {}
+        self._known: dict[logging.Logger, tuple[int, list[logging.Handler], bool, bool]] = {}
+
+    def note_new(self) -> None:
+        """Save the state of loggers that are new since the last call."""
+        # A copy: another thread may create a logger in the meantime.
+        named = logging.root.manager.loggerDict.copy()
+        if named == self._named:
+            return
+        self._named = named
+        for logger in (logging.root, *named.values()):
+            if logger not in self._known and isinstance(logger, logging.Logger):  # placeholders have no state
+                self._known[logger] = (logger.level, list(logger.handlers), logger.propagate, logger.disabled)
+
+    def restore(self) -> None:
+        """Restore the saved state of all known loggers."""
+        if logging.root.manager.disable != self._disabled:
+            logging.disable(self._disabled)
+        # All at once first: a process has a hundred loggers, and tasks rarely change one.
+        if list(map(self._READ, self._known)) == list(self._known.values()):
+            return
+        for logger, (level, handlers, propagate, off) in self._known.items():
+            if logger.level != level:
+                logger.setLevel(level)
+            if logger.handlers != handlers:
+                logger.handlers = list(handlers)
+            logger.propagate, logger.disabled = propagate, off

@@ -34,6 +34,7 @@ LENGTH_BYTES = 4
 CLAIM_S = 1.0
 #: Attempts to read a slot that is being written.
 READS = 5
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ class SharedSlots:
     def write(self, index: int, part: int, value: object) -> None:
         start = index * SLOT_BYTES + part
         capacity = ENDS[part] - part - LENGTH_BYTES
-        data = b"" if value is None else json.dumps(value, ensure_ascii=False).encode()
+        data = b"" if value is None else _encode(value).encode()
         assert len(data) <= capacity, f"{len(data)} bytes do not fit into a part of a slot"
         self._memory[start : start + LENGTH_BYTES] = bytes(LENGTH_BYTES)
         self._memory[start + LENGTH_BYTES : start + LENGTH_BYTES + len(data)] = data

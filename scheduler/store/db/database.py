@@ -1,9 +1,11 @@
 """Connections to PostgreSQL: the engine of a process, and transactions that are retried when that is safe."""
 
+import contextlib
 import functools
 import getpass
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -129,6 +131,31 @@ def begin_session(
         connection.close()
         raise
     return connection
+
+
+def libpq_variables() -> dict[str, str]:
+    """The variables of this process that libpq reads."""
+    return {name: value for name, value in os.environ.items() if name.startswith("PG") or name == "HOME"}
+
+
+@contextlib.contextmanager
+def libpq_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give libpq these variables."""
+    changed = libpq_variables()
+    if changed == wanted:
+        yield
+        return
+    _replace_variables(changed, wanted)
+    try:
+        yield
+    finally:
+        _replace_variables(wanted, changed)
+
+
+def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    for name in old.keys() - new.keys():
+        del os.environ[name]
+    os.environ.update(new)
 
 
 def _classify(context: ExceptionContext) -> None:

@@ -11,6 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 STATEMENT = re.compile(r"((?:^\\set [^\n]+\n)+)prepare (\w+) as\n(.+?);$", re.MULTILINE | re.DOTALL)
+#: The lines of a report that a step leaves out, and those that only a step has, with their marks.
+REPORT_ONLY = re.compile(r"^--\[\n.*?^--\]\n", re.MULTILINE | re.DOTALL)
+STEP_ONLY = re.compile(r"^--step ", re.MULTILINE)
+MARKS = re.compile(r"^--(\[|\]|step .+)\n", re.MULTILINE)
 PARAMETER = re.compile(r"\\set (\w+) \$\d+::(\S+)")
 
 
@@ -39,13 +43,26 @@ class Prepared:
 def read(name: str) -> list[Prepared]:
     """The statements of a file, in its order."""
     text = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
-    return [Prepared(name, dict(PARAMETER.findall(head)), body) for head, name, body in STATEMENT.findall(text)]
+    found = []
+    for head, statement, body in STATEMENT.findall(text):
+        parameters = dict(PARAMETER.findall(head))
+        found.append(Prepared(statement, parameters, MARKS.sub("", body)))
+        if STEP_ONLY.search(body):
+            found.append(_step(parameters, body))
+    return found
+
+
+def _step(parameters: Mapping[str, str], body: str) -> Prepared:
+    """The report of a step, from the text of the report in general, so that both have the same conditions."""
+    body = STEP_ONLY.sub("", REPORT_ONLY.sub("", body))
+    used = {name for name in parameters if re.search(rf"(?<!:):{name}\b", body)}
+    return Prepared("step", {name: kind for name, kind in parameters.items() if name in used}, body)
 
 
 #: All of them, by name.
 ALL = {one.name: one for name in ("claim", "report", "joins", "suspend") for one in read(name)}
 HOLD, CLAIM = ALL["hold"], ALL["claim"]
-HOLD_MOVES, REPORT = ALL["hold_moves"], ALL["report"]
+HOLD_MOVES, REPORT, STEP = ALL["hold_moves"], ALL["report"], ALL["step"]
 UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS = ALL["unstarted"], ALL["needs_scheduler"], ALL["lock_joins"]
 UPSTREAM_STATES, PEER_STATES = ALL["upstream_states"], ALL["peer_states"]
 SUSPEND = ALL["suspend"]

@@ -20,6 +20,8 @@ select from task_instance
 -- `next_dispatch_id` is the dispatch ID of the task instance that gets them: the successor, or else the first one waiting. With
 -- `in_place_id` it goes straight to running under that ID, in the process that reports, unless it must go by message.
 -- Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
+-- `step` is the report of a task with one successor that goes on in place, as in most of a pipeline. It is this text without the
+-- lines from "--[" to "--]", and with those behind "--step". It stores nothing if the successor cannot go on in place.
 -- -1152921504606846976 is LOWEST_RANK of store/queueing/limits.py, and 8 how many of those first in line may get the slots.
 \set ti_id $1::bigint \set dispatch_id $2::uuid \set dag_run_id $3::bigint \set version_id $4::bigint
 \set worker $5::text \set place $6::int
@@ -30,7 +32,9 @@ select from task_instance
 \set successor $21::bigint \set next_dispatch_id $22::uuid \set in_place_id $23::uuid
 \set line_in_place $24::boolean \set aging $25::boolean
 prepare report as
-with probe as materialized (  -- The tasks with an upstream task that no worker has yet, as `unstarted` of joins.sql.
+with
+--[
+probe as materialized (  -- The tasks with an upstream task that no worker has yet, as `unstarted` of joins.sql.
     select coalesce(array_agg(n.task_no), '{}') as waiting
       from unnest(:tasks, :lows, :highs) n (task_no, low, high)
      cross join lateral (
@@ -38,71 +42,56 @@ with probe as materialized (  -- The tasks with an upstream task that no worker 
             where t.dag_run_id = :dag_run_id and t.task_no between n.low and n.high
               and (t.state is null or t.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
             order by t.task_no desc limit 1) found
-), below as materialized (  -- The undecided task instances that the moves name.
-    select t.*, n.state, n.reason, n.below_branch, n.place
-      from unnest(:task_nos, :map_indexes, :verdicts, :reasons, :below_branch)
-           with ordinality n (task_no, map_index, state, reason, below_branch, place)
-     cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
-           select id, pool, pool_slots, queue, rank, reason as was from task_instance
-            where dag_run_id = :dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) t
-), done as (  -- The end of the try.
-    update task_instance
-       set state = :state, ended_at = clock_timestamp(), reason = :reason, resume = null, decision = :decision,
-           due_at = clock_timestamp() + :due_in_s * interval '1 second'
-     where id = :ti_id and dispatch_id = :dispatch_id and coalesce(state, '') = 'running' and (select waiting @> :joins from probe)
- returning id, dag_run_id, pool, pool_slots, queue
-), stored as (
-    insert into xcom (task_instance_id, key, value) select id, 'return_value', :result from done where :result is not null
-    on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
-), around as (  -- What decides who gets the slots: the run, the first in line for the pool, and whether this process continues.
-    select done.dag_run_id, done.pool, done.pool_slots, done.queue, s.is_paused,
+),
+--]
+around as materialized (  -- The try, unless it has ended or a join may be ready; and what decides who gets its slots.
+    select t.id, t.dag_run_id, t.pool, t.pool_slots, t.queue, s.is_paused,
            r.state = 'running' and r.version_id = :version_id as run_goes_on,
-           next.id as first_id, next.rank as first_rank, next.dag_run_id = done.dag_run_id as first_is_ours,
+           next.id as first_id, next.rank as first_rank, next.dag_run_id = t.dag_run_id as first_is_ours,
+--[
            other.waits is not null as others_wait, p.passes_slots_on,
+--]
            -- As for a claim: work of a worker that was declared lost would never be recovered.
            :in_place_id is not null and coalesce(p.passes_slots_on, false)
            and exists (select from process w where w.id = :worker and w.stopped_at is null) as in_place
-      from done
-      join dag_run r on r.id = done.dag_run_id
+      from task_instance t
+      join dag_run r on r.id = t.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
-      left join pool p on p.name = done.pool
+      left join pool p on p.name = t.pool
       left join lateral (
            select w.id, w.rank, w.dag_run_id from task_instance w
-            where w.pool = done.pool and w.state = 'scheduled'
+            where w.pool = t.pool and w.state = 'scheduled'
             order by w.rank desc, w.id limit 1) next on next.rank > -1152921504606846976
+--[
       left join lateral (  -- from the high end, as in `unstarted`
            select true as waits from task_instance o
-            where o.dag_run_id = done.dag_run_id
+            where o.dag_run_id = t.dag_run_id
               and (o.state is null or o.state in ('scheduled', 'queued', 'up_for_retry', 'up_for_reschedule', 'deferred'))
             order by o.task_no desc limit 1) other on true
-), verdict as (  -- The moves, and which one inherits the slots.
-    select v.*, v.inherits and v.same_queue as in_place from (
-        select b.id, b.state, b.reason, a.in_place and b.queue = a.queue as same_queue,
-               b.place = coalesce(:successor, 0) and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
-               and (a.first_id is null
-                    or (not :aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)
-                                        -- A task of another run waits for the budget of this process at most.
-                                        or (not a.first_is_ours and a.in_place and b.queue = a.queue)))) as inherits
-          from around a cross join below b
-         -- A cleared task below a branch is left to the scheduler, which has the branch's decision.
-         where a.run_goes_on and (b.was is null or not b.below_branch)
-         order by b.id) v
-), moved as (
-    update task_instance t
-       set state = case when v.in_place then 'running' when v.inherits then 'queued' else v.state end,
-           reason = case when not v.in_place then v.reason end,
-           try_number = t.try_number + case when v.state = 'scheduled' then 1 else 0 end,
-           scheduled_at = case when v.state = 'scheduled' then clock_timestamp() end,
-           queued_at = case when v.inherits then clock_timestamp() end,
-           queued_by = case when v.inherits then :worker end,
-           dispatch_id = case when v.in_place then :in_place_id when v.inherits then :next_dispatch_id end,
-           worker = case when v.in_place then :worker else t.worker end,
-           started_at = case when v.in_place then clock_timestamp() else t.started_at end,
-           ended_at = case when v.state in ('upstream_failed', 'skipped') then clock_timestamp() end
-      from verdict v
-     where t.id = v.id and coalesce(t.state, '') = ''
- returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
-           t.pool_slots, t.task_no, t.try_number, t.max_tries, t.started_at, t.rank
+--]
+     where t.id = :ti_id and t.dispatch_id = :dispatch_id and coalesce(t.state, '') = 'running'
+--[
+       and (select waiting @> :joins from probe)
+--]
+), verdict as materialized (  -- The moves, and which one inherits the slots.
+    select b.id, n.state, n.reason, b.pool, b.rank, a.in_place and b.queue = a.queue as same_queue,
+           n.place = coalesce(:successor, 0) and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
+           and (a.first_id is null
+                or (not :aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)
+                                    -- A task of another run waits for the budget of this process at most.
+                                    or (not a.first_is_ours and a.in_place and b.queue = a.queue)))) as inherits
+      from around a
+--[
+     cross join unnest(:task_nos, :map_indexes, :verdicts, :reasons, :below_branch) with ordinality
+--]
+--step cross join (values ((:task_nos)[1], (:map_indexes)[1], (:verdicts)[1], (:reasons)[1], (:below_branch)[1], 1))
+           n (task_no, map_index, state, reason, below_branch, place)
+     cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
+           select id, pool, pool_slots, queue, rank, reason as was from task_instance
+            where dag_run_id = :dag_run_id and task_no = n.task_no and map_index = n.map_index and state is null offset 0) b
+     -- A cleared task below a branch is left to the scheduler, which has the branch's decision.
+     where a.run_goes_on and (b.was is null or not n.below_branch)
+--[
 ), line as (  -- Those first in line for the pool, and whether each may have these slots without any limit being counted again.
     select w.id, w.rank, bool_and(w.fits) over (order by w.rank desc, w.id) as is_next
       from around a
@@ -115,11 +104,10 @@ with probe as materialized (  -- The tasks with an upstream task that no worker 
      where w.rank > -1152921504606846976
        and :next_dispatch_id is not null and not :aging and a.first_is_ours and a.run_goes_on and not a.is_paused
        and a.passes_slots_on
-       -- Reads `moved`, so that this runs after it: a transaction that locks the next in line then waits for no other lock.
-       and not exists (select from moved m
-                        where m.dispatch_id is not null
-                           or (m.state = 'scheduled' and m.pool = a.pool
-                               and (m.rank > a.first_rank or (m.rank = a.first_rank and m.id < a.first_id))))
+       and not exists (select from verdict v
+                        where v.inherits
+                           or (v.state = 'scheduled' and v.pool = a.pool
+                               and (v.rank > a.first_rank or (v.rank = a.first_rank and v.id < a.first_id))))
 ), next as (  -- Rows that another process is taking are skipped.
     -- What resumes an earlier dispatch has an event of its own when it starts, so it goes by message.
     select t.id, a.in_place and :line_in_place and t.resume is null as in_place
@@ -130,26 +118,52 @@ with probe as materialized (  -- The tasks with an upstream task that no worker 
      -- and for that prepares the plans of all these queries again.
      order by line.rank desc, (line.id - a.first_id + :place) % 8, line.id limit 1
        for no key update of t skip locked
-), handed as (  -- The one in line that gets the slots.
+--]
+), change as materialized (  -- `was` is the state before; one that gets slots runs in place or is queued.
+    select a.id, 'running' as was, :state as state, :reason as reason, false as gets_slots, false as in_place
+      from around a
+--step join verdict on inherits and same_queue
+     union all
+    select id, '', state, reason, inherits, inherits and same_queue from verdict
+--step where inherits and same_queue
+--[
+     union all
+    select id, 'scheduled', 'scheduled', null, true, in_place from next
+--]
+), stored as (
+    insert into xcom (task_instance_id, key, value)
+    select id, 'return_value', :result from change where was = 'running' and :result is not null
+    on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
+), changed as (  -- One update for all rows: each further one would prepare the indexes, checks and triggers of the table again.
     update task_instance t
-       set state = case when next.in_place then 'running' else 'queued' end,
-           dispatch_id = case when next.in_place then :in_place_id else :next_dispatch_id end,
-           queued_at = clock_timestamp(), queued_by = :worker, dispatched_at = null,
-           worker = case when next.in_place then :worker else t.worker end,
-           started_at = case when next.in_place then clock_timestamp() else t.started_at end,
-           reason = case when not next.in_place then t.reason end
-      from next
-     where t.id = next.id and coalesce(t.state, '') = 'scheduled'
- returning t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool,
-           t.pool_slots, t.task_no, t.try_number, t.max_tries, t.started_at
+       set state = case when c.in_place then 'running' when c.gets_slots then 'queued' else c.state end,
+           reason = case when not c.in_place then case c.was when 'scheduled' then t.reason else c.reason end end,
+           try_number = t.try_number + case when c.was = '' and c.state = 'scheduled' then 1 else 0 end,
+           scheduled_at = case c.was when '' then case when c.state = 'scheduled' then clock_timestamp() end else t.scheduled_at end,
+           queued_at = case when c.gets_slots then clock_timestamp() when c.was <> '' then t.queued_at end,
+           queued_by = case when c.gets_slots then :worker when c.was <> '' then t.queued_by end,
+           dispatch_id = case when c.in_place then :in_place_id when c.gets_slots then :next_dispatch_id
+                              when c.was <> '' then t.dispatch_id end,
+           dispatched_at = case when c.was <> 'scheduled' then t.dispatched_at end,
+           worker = case when c.in_place then :worker else t.worker end,
+           started_at = case when c.in_place then clock_timestamp() else t.started_at end,
+           ended_at = case when c.was = 'running' or c.state in ('upstream_failed', 'skipped') then clock_timestamp()
+                           when c.was = 'scheduled' then t.ended_at end,
+           resume = case when c.was <> 'running' then t.resume end,
+           decision = case c.was when 'running' then :decision else t.decision end,
+           due_at = case c.was when 'running' then clock_timestamp() + :due_in_s * interval '1 second' else t.due_at end
+      from change c
+     where t.id = c.id and coalesce(t.state, '') = c.was
+ returning c.was, t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool, t.pool_slots,
+           t.task_no, t.try_number, t.max_tries, t.started_at
 )
-select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, a.run_goes_on, :version_id as version_id, m.*
+--step select *, :version_id as version_id from changed where was = ''
+--[
+select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, a.run_goes_on, :version_id as version_id,
+       m.was = 'scheduled' as was_waiting, m.id, m.task_id, m.map_index, m.queue, m.priority_weight, m.dispatch_id, m.state, m.pool,
+       m.pool_slots, m.task_no, m.try_number, m.max_tries, m.started_at
   from probe
   left join around a on true
-  left join (select false as was_waiting, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots,
-                    task_no, try_number, max_tries, started_at
-               from moved
-             union all
-             select true, id, task_id, map_index, queue, priority_weight, dispatch_id, state, pool, pool_slots,
-                    task_no, try_number, max_tries, started_at from handed) m
-    on true;
+  left join changed m on m.was <> 'running'
+--]
+;

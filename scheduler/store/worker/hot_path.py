@@ -15,9 +15,10 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import psycopg2
@@ -32,7 +33,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import versions
 from scheduler.store.db import fencing, rows, sqlstates
-from scheduler.store.db.database import connect
+from scheduler.store.db.database import connect, libpq_environment, libpq_variables
 from scheduler.store.db.fencing import Writer
 from scheduler.store.moves import prepared as sql
 from scheduler.store.worker import crashes
@@ -63,9 +64,15 @@ SESSION = {
 BRIEFLY_S = 0.2
 #: The longest wait for the end of a connection on the server, in seconds.
 ENDS_WITHIN_S = 1.0
+#: How many reports do not begin with a step after one that could not be stored as a step.
+WITHOUT_STEPS = 8
 _ALL: "weakref.WeakSet[WorkerConnection]" = weakref.WeakSet()
 #: Of the thread that forks: `connections` are those that it holds. Other threads may fork at the same time.
 _HELD = threading.local()
+#: What the claim of a task in place takes over from the one before, and from its own row. Read at once, in C.
+OF_ROW = [name for name in Claim.__slots__ if name in {field.name for field in fields(MovedInPlace)}]
+OF_RUN = [name for name in Claim.__slots__ if name not in {*OF_ROW, "resume"}]
+_of_row, _of_run = attrgetter(*OF_ROW), attrgetter(*OF_RUN)
 ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
 #: With the version of its number: the run may have another one since the report.
 #: The pool keeps the search short: its running and queued task instances have an index.
@@ -98,7 +105,7 @@ class WorkerConnection:
         #: Whether others probably wait for a connection too, as after a failed attempt: the next one stays open only BRIEFLY_S.
         self.is_contended = False
         #: The variables that libpq reads, from before user code could change them: `ti` may open a connection in user code.
-        self._environment = _libpq_variables()
+        self._environment = libpq_variables()
         _ALL.add(self)
 
     @property
@@ -204,7 +211,7 @@ class WorkerConnection:
             hold_s = min(self.settings.worker.idle_connection_seconds, BRIEFLY_S if self.is_contended else math.inf)
             self.is_contended = True  # until it is open
             session = {**SESSION, "paceline.actor": self.worker_id}
-            with _environment(self._environment):
+            with libpq_environment(self._environment):
                 connection = connect(self.settings, "paceline task", session, then=f"{DURABLE};{crashes.NOTE};{sql.STATEMENTS}")
             self._connection, self._acts_as = connection, session["paceline.actor"]
             connection.autocommit = True
@@ -240,6 +247,8 @@ class HotPath(WorkerConnection):
     def __init__(self, settings: Settings, worker_id: str, place: int = 0) -> None:
         super().__init__(settings, worker_id)
         self._place = place
+        #: How many reports come before the next step is tried.
+        self._without_steps = 0
 
     def claim(self, ti_id: int, dispatch_id: str, is_repeated: bool = False) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message.
@@ -272,30 +281,36 @@ class HotPath(WorkerConnection):
         if plan.peer_joins:
             return Undecided(self._waiting(claim, plan.asked))
         in_place = plan.in_place and next_in_place is not None and not next_in_place.withdrawn
+        parameters = {
+            **_names(claim, plan.asked),
+            **_end(ending),
+            "result": ending.result,
+            "worker": self.worker_id,
+            "decision": None if ending.skip is None else Json({"skip": list(ending.skip)}),
+            "aging": aging,
+            "task_nos": [decision.task_no for decision in plan.settled],
+            "map_indexes": [decision.map_index for decision in plan.settled],
+            "verdicts": [decision.state.value for decision in plan.settled],
+            "reasons": [decision.reason for decision in plan.settled],
+            "below_branch": [decision.task_no in plan.below_branch for decision in plan.settled],
+            "successor": None if plan.successor is None else plan.successor + 1,
+            "next_dispatch_id": str(uuid.uuid4()) if plan.passes_slots else None,
+            "in_place_id": next_in_place.dispatch_id if next_in_place is not None and in_place else None,
+            "line_in_place": plan.line_in_place,
+            "place": self._place,
+            "joins": plan.joins,
+        }
+        if self._without_steps:
+            self._without_steps -= 1
+        elif in_place and plan.is_step and not is_locked:
+            if step := self.objects(MovedInPlace, f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters):
+                # It says that others wait: the pool and the run are as busy as before.
+                moved = tuple(step)
+                return Reported(pool_has_waiting=True, others_wait=True, moved=moved, continues=_claim_in_place(claim, step[0]))
+            # Nothing is stored: one with a higher rank waits, or the DAG is paused, and that lasts for a while.
+            self._without_steps = WITHOUT_STEPS
         hold = "" if is_locked else f"{(sql.HOLD_MOVES if plan.settled else sql.HOLD).execute}; "
-        answer = self.objects(
-            ReportRow,
-            f"{hold}{sql.REPORT.execute}",
-            {
-                **_names(claim, plan.asked),
-                **_end(ending),
-                "result": ending.result,
-                "worker": self.worker_id,
-                "decision": None if ending.skip is None else Json({"skip": list(ending.skip)}),
-                "aging": aging,
-                "task_nos": [decision.task_no for decision in plan.settled],
-                "map_indexes": [decision.map_index for decision in plan.settled],
-                "verdicts": [decision.state.value for decision in plan.settled],
-                "reasons": [decision.reason for decision in plan.settled],
-                "below_branch": [decision.task_no in plan.below_branch for decision in plan.settled],
-                "successor": None if plan.successor is None else plan.successor + 1,
-                "next_dispatch_id": str(uuid.uuid4()) if plan.passes_slots else None,
-                "in_place_id": next_in_place.dispatch_id if next_in_place is not None and in_place else None,
-                "line_in_place": plan.line_in_place,
-                "place": self._place,
-                "joins": plan.joins,
-            },
-        )
+        answer = self.objects(ReportRow, f"{hold}{sql.REPORT.execute}", parameters)
         first = answer[0]
         waiting = frozenset(first.waiting)
         if not waiting.issuperset(plan.joins):
@@ -394,32 +409,7 @@ def _end(ending: Ending) -> dict[str, object]:
 def _claim_in_place(claim: Claim, row: MovedInPlace) -> Claim:
     """The claim of a task instance of the same run, which the report of `claim` moved to running."""
     assert row.dispatch_id is not None, "a running task instance has a dispatch"
-    own = {name: getattr(row, name) for name in Claim.__slots__ if hasattr(row, name)}
-    return replace(claim, **own, resume=None)
-
-
-def _libpq_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("PG") or name == "HOME"}
-
-
-@contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Give libpq these variables."""
-    changed = _libpq_variables()
-    if changed == wanted:
-        yield
-        return
-    _replace_variables(changed, wanted)
-    try:
-        yield
-    finally:
-        _replace_variables(wanted, changed)
-
-
-def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    for name in old.keys() - new.keys():
-        del os.environ[name]
-    os.environ.update(new)
+    return Claim(**dict(zip(OF_RUN, _of_run(claim), strict=True)), **dict(zip(OF_ROW, _of_row(row), strict=True)), resume=None)
 
 
 def _before_fork() -> None:

@@ -13,7 +13,7 @@ from scheduler.store.moves import prepared
 from scheduler.store.worker import xcoms
 
 #: `make test` tries these; `make test-interleavings` all.
-SAMPLE = {("claim", "version switch"), ("report in place", "pause"), ("lose", "version switch")}
+SAMPLE = {("claim", "version switch"), ("report in place", "pause"), ("step", "pause"), ("lose", "version switch")}
 
 
 def cells() -> list[object]:
@@ -82,6 +82,7 @@ def gone(*texts: str) -> tuple[tuple[str, str], ...]:
 
 QUEUED = "and (coalesce(t.state, '') = 'queued' or (:is_repeated and coalesce(t.state, '') = 'running' and t.worker = :worker))"
 RUNNING = "and coalesce(state, '') = 'running'"
+TRYING = "and coalesce(t.state, '') = 'running'"
 MUTANTS = [
     Mutant("claim_without_lock", "HOLD", gone(LOCK), "claim", "version switch"),
     Mutant(
@@ -98,12 +99,15 @@ MUTANTS = [
     Mutant("report_without_lock", "HOLD_MOVES", gone(LOCK), "report in place", "version switch"),
     Mutant("report_in_a_paused_dag", "REPORT", gone("not a.is_paused and "), "report in place", "pause"),
     Mutant("report_without_lock_in_a_paused_dag", "HOLD_MOVES", gone(LOCK), "report in place", "pause"),
-    Mutant("report_in_any_state", "REPORT", gone(RUNNING), "report", "mark failed"),
+    Mutant("report_in_any_state", "REPORT", gone(TRYING), "report", "mark failed"),
     Mutant("suspend_in_any_state", "SUSPEND", gone(RUNNING), "suspend", "mark"),
     Mutant("write_of_a_stale_try", "PUSH", ((" and coalesce(state, '') in ", " and 'running' in "),), "write of a task", "expire"),
     Mutant("deferral_in_any_state", "SUSPEND", gone(RUNNING), "defer", "mark failed"),
     Mutant("claim_in_any_state_of_the_run", "CLAIM", ((QUEUED, "and :is_repeated is not null"),), "claim", "cancel"),
-    Mutant("report_in_place_in_any_state", "REPORT", gone(RUNNING), "report in place", "mark failed"),
+    Mutant("report_in_place_in_any_state", "REPORT", gone(TRYING), "report in place", "mark failed"),
+    Mutant("step_without_lock", "HOLD_MOVES", gone(LOCK), "step", "version switch"),
+    Mutant("step_in_a_paused_dag", "STEP", gone("not a.is_paused and "), "step", "pause"),
+    Mutant("step_in_any_state", "STEP", gone(TRYING), "step", "mark failed"),
 ]
 
 
@@ -122,6 +126,8 @@ def apply(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
                 patch.setattr(prepared, "CLAIM", changed)
             case "REPORT":
                 patch.setattr(prepared, "REPORT", changed)
+            case "STEP":
+                patch.setattr(prepared, "STEP", changed)
             case "SUSPEND":
                 patch.setattr(prepared, "SUSPEND", changed)
         statements = [changed if one is former else one for one in prepared.ALL.values()]

@@ -15,8 +15,7 @@ from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings import Settings
 from workers.process import progress, trace_properties
-from workers.process.guard import Logging
-from workers.process.logs import stamp, worker_log
+from workers.process.logs import LoggerStates, stamp, worker_log
 from workers.process.progress import Look, Progress
 from workers.spark import causes, conf, frames, java
 from workers.spark.sessions import configuration, jvm_state, python_side, session, session_pool
@@ -53,7 +52,7 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
 
     warm, begun = _begun(take, release, for_session, name=_name(values["ti"]))
     # Including the loggers of PySpark and py4j, which exist only after the first task that imports them.
-    loggers = Logging()
+    loggers = LoggerStates()
     loggers.note_new()
     try:
         with session.until_end(warm, begun) as spark:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from support.scenario import Scenario, dag
+from support.scenario import Scenario, chain, dag
 from support.servers import PostgresServer
 
 from paceline.states import TaskState
@@ -18,7 +18,7 @@ from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.moves import prepared
 from scheduler.store.moves.prepared import Prepared
-from scheduler.store.worker.claims import Ending
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower
 
@@ -235,10 +235,63 @@ def test_a_claim_and_a_report_with_their_locks_are_one_message_each(scenario: Sc
         assert (hot.sent, scenario.states()) == (1, {"a": "success", "b": "queued"})
 
 
+class Named(HotPath):
+    """Lists the reports that it sends: "step" or "report"."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.reports: list[str] = []
+
+    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        self.reports += re.findall(r"execute (step|report)\(", statement)
+        return super().run(statement, parameters)
+
+
+def ride(scenario: Scenario, hot: HotPath, claim: Claim, *, tasks: int) -> Claim:
+    """Report `claim` and its successors in place, each with a result."""
+    follower = Follower(hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+    for _ in range(tasks):
+        reported = follower.report(claim, Ending(TaskState.SUCCESS, result="1"), NextInPlace(str(uuid4())))
+        assert reported.is_stored and reported.continues is not None
+        claim = reported.continues
+    return claim
+
+
+def test_a_chain_in_place_goes_on_step_by_step(scenario: Scenario) -> None:
+    scenario.start(chain("d", 6))
+    scenario.sql("update pool set passes_slots_on = true")
+    with closing(Named(scenario.settings, scenario.worker_id)) as hot:
+        claim = hot.claim(*scenario.messages()[0])
+        assert claim is not None
+        last = ride(scenario, hot, claim, tasks=5)
+
+        assert hot.reports == ["step"] * 5
+        assert (last.task_id, last.task_no, last.try_number) == ("t005", 5, 1)
+        assert scenario.states() == {f"t{at:03}": "success" for at in range(5)} | {"t005": "running"}
+        assert scenario.rows("select count(*) from xcom")[0][0] == 5
+
+
+def test_a_step_that_cannot_go_on_stores_nothing_and_the_next_reports_do_not_try_it(scenario: Scenario) -> None:
+    """A waiting task of the same run outranks the successor: it gets the slots."""
+    scenario.start(dag("d", {"a": [], "b": ["a"], "c": ["b"], "e": []}, options={"e": {"priority_weight": 9}}))
+    scenario.sql("update pool set passes_slots_on = true")
+    by_name = {scenario.rows("select task_id from task_instance where id = %s", one[0])[0][0]: one for one in scenario.messages()}
+    scenario.sql("update task_instance set state = 'scheduled', dispatch_id = null where task_id = 'e'")
+    with closing(Named(scenario.settings, scenario.worker_id)) as hot:
+        claim = hot.claim(*by_name["a"])
+        assert claim is not None
+        following = ride(scenario, hot, claim, tasks=1)
+
+        assert hot.reports == ["step", "report"]
+        assert following.task_id == "e"
+        assert scenario.states() == {"a": "success", "b": "scheduled", "c": "none", "e": "running"}
+        assert scenario.rows("select count(*) from xcom")[0][0] == 1
+
+
 @pytest.mark.skipif(shutil.which("psql") is None, reason="needs the client of PostgreSQL")
 @pytest.mark.parametrize("name", ["claim", "report", "joins", "suspend"])
 def test_psql_takes_a_file_of_statements_as_it_is(scenario: Scenario, name: str) -> None:
-    commands = [f"explain {execution(statement, {})}" for statement in prepared.read(name)]
+    commands = [f"explain {execution(statement, {})}" for statement in prepared.read(name) if statement.name != "step"]
     file = Path(prepared.__file__).with_name(f"{name}.sql")
     psql = ["psql", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-f", str(file), *(part for one in commands for part in ("-c", one))]
 

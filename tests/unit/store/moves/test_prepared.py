@@ -26,8 +26,9 @@ def test_each_statement_of_a_file_is_prepared_with_the_numbers_that_psql_takes(p
     text = path.read_text(encoding="utf-8")
     found = prepared.read(path.stem)
 
-    assert [one.name for one in found] == re.findall(r"^prepare (\w+)", text, re.MULTILINE)
     assert {one.name for one in found} <= prepared.ALL.keys()
+    found = [one for one in found if one.name != "step"]
+    assert [one.name for one in found] == re.findall(r"^prepare (\w+)", text, re.MULTILINE)
     numbers = [int(number) for number in re.findall(r"\\set \w+ \$(\d+)::", text)]
     assert numbers == [number for one in found for number in range(1, len(one.parameters) + 1)]
     for one in found:
@@ -54,3 +55,16 @@ def test_the_check_of_lists_and_ranks_sees_them() -> None:
 
     assert len(re.findall(r"state (?:not )?in \(", text)) == 6
     assert len(re.findall(r"rank > -1\d{18}", text)) == 3
+
+
+def test_a_step_is_the_report_without_the_lines_that_only_a_report_has() -> None:
+    report, step = (prepared.ALL[name].body for name in ("report", "step"))
+
+    assert step.count("--step") == report.count("--[") == step.count("--[") == 0
+    for part in ("join dag_run r on", "s.is_paused", "b.rank > a.first_rank", "update task_instance t", "on conflict"):
+        assert part in report and part in step
+    for part in ("probe", "other.waits", "skip locked", "was_waiting"):
+        assert part in report and part not in step
+    assert (
+        set(re.findall(r"(?<!:):(\w+)", step)) == prepared.ALL["step"].parameters.keys() < prepared.ALL["report"].parameters.keys()
+    )
