@@ -27,8 +27,8 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     ),
     "each of the constants of the modules that call it": ("fencing.py: statement",),
     "made of columns that the package names and of placeholders, see listing.Filters": (
-        "dags.py: chosen.sql", "instances.py: chosen.sql", "dags.py: filters.sql", "instances.py: filters.sql",
-        "assets.py: filters.sql", "xcoms.py: filters.sql", "runs.py: filters.sql",
+        "dags.py: chosen.sql", "instances.py: chosen.sql", "jump.py: chosen.sql", "dags.py: filters.sql",
+        "instances.py: filters.sql", "assets.py: filters.sql", "xcoms.py: filters.sql", "runs.py: filters.sql",
     ),
     "a placeholder": ("dags.py: filters.parameter(account_id)",),
     "made of constants and of filters.conditions, see listing.Filters": ("home.py: where",),

@@ -12,17 +12,53 @@ document.addEventListener('visibilitychange', () => {
 })
 export const minute = computed(() => Math.floor(now.value / 10_000) * 10_000)
 
-/** "local" or "utc". */
-export const zone = signal<'local' | 'utc'>(localStorage.getItem('paceline.zone') === 'utc' ? 'utc' : 'local')
+/** "local", "utc", or the name of a zone such as Europe/Berlin. */
+export const zone = signal(stored())
 zone.subscribe((value) => localStorage.setItem('paceline.zone', value))
 
+function stored(): string {
+  const found = localStorage.getItem('paceline.zone') ?? 'local'
+  return found === 'local' || found === 'utc' || isZone(found) ? found : 'local'
+}
+
+export function isZone(name: string): boolean {
+  try {
+    return Boolean(new Intl.DateTimeFormat('en-US', { timeZone: name }))
+  } catch {
+    return false
+  }
+}
+
+export function setZone(name: string): void {
+  if (name === 'local' || name === 'utc' || isZone(name)) zone.value = name === 'UTC' ? 'utc' : name
+}
+
+/** The zone of the pages by its name. */
+export function zoneName(): string {
+  return zone.value === 'utc' ? 'UTC' : zone.value === 'local' ? Intl.DateTimeFormat().resolvedOptions().timeZone : zone.value
+}
+
 const pad = (value: number, length = 2) => String(value).padStart(length, '0')
+/** Making a formatter takes longer than all else here. */
+const formatters = new Map<string, Intl.DateTimeFormat>()
 
 /** Parts of a moment in the zone of the pages. */
 function parts(at: Date): [number, number, number, number, number, number] {
-  return zone.value === 'utc'
-    ? [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate(), at.getUTCHours(), at.getUTCMinutes(), at.getUTCSeconds()]
-    : [at.getFullYear(), at.getMonth() + 1, at.getDate(), at.getHours(), at.getMinutes(), at.getSeconds()]
+  if (zone.value === 'utc') return [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate(), at.getUTCHours(), at.getUTCMinutes(), at.getUTCSeconds()]
+  if (zone.value === 'local') return [at.getFullYear(), at.getMonth() + 1, at.getDate(), at.getHours(), at.getMinutes(), at.getSeconds()]
+  let formatter = formatters.get(zone.value)
+  if (!formatter) formatters.set(zone.value, (formatter = new Intl.DateTimeFormat('en-US', { timeZone: zone.value, hourCycle: 'h23', year: 'numeric', month: 'numeric', day: 'numeric', hour: 'numeric', minute: 'numeric', second: 'numeric' })))
+  const found = Object.fromEntries(formatter.formatToParts(at).map((part) => [part.type, Number(part.value)]))
+  return [found['year']!, found['month']!, found['day']!, found['hour']!, found['minute']!, found['second']!]
+}
+
+const MOMENT = /\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00| UTC)/g
+
+/** A sentence of the server with its times in the zone of the pages, which it names. */
+export function inZone(text: string): string {
+  const name = zoneName()
+  if (name === 'UTC') return text
+  return text.replace(MOMENT, (found) => `${moment(found.replace(' UTC', 'Z').replace(' ', 'T'))} ${name}`)
 }
 
 export function day(at: string | number | Date): string {

@@ -2,6 +2,10 @@
 const locale = 'en-US'
 const many = (count: number, one: string, more = `${one}s`) => `${count.toLocaleString(locale)} ${count === 1 ? one : more}`
 
+/** "a DAG", "an asset", "15 DAGs". */
+const some = (count: number, one: string) => (count === 1 ? `${/^[aeiou]/i.test(one) ? 'an' : 'a'} ${one}` : many(count, one))
+const times = (count: number) => (count === 1 ? '' : `, ${many(count, 'time')}`)
+
 export const t = {
   app: 'Paceline',
   /** How numbers are written. */
@@ -46,12 +50,21 @@ export const t = {
     hint: 'The first start printed a password for the account admin.', linkUsed: 'This login link was used already, or is too old. Log in with a password.',
   },
   theme: { label: 'Theme', auto: 'Same as the system', light: 'Light', dark: 'Dark' },
-  zone: { label: 'Times', local: 'Local', utc: 'UTC' },
+  zone: { label: 'Times', local: 'Local', utc: 'UTC', pick: 'The zone of all times', search: 'Search a zone, such as Europe/Berlin', switch: (name: string) => `The DAG is scheduled in ${name}: show all times in it` },
   keys: {
-    title: 'Keyboard', help: 'This list', search: 'Filter the list', jump: 'Go to a DAG or page', go: 'Go to', next: 'Next or previous row',
+    title: 'Keyboard', help: 'This list', search: 'Filter the list', jump: 'Go to anything', go: 'Go to', next: 'Next or previous row',
     open: 'Open the row', theme: 'Change the theme', grid: 'Move in the grid', logNext: 'Next or previous match in a log', close: 'Close a dialog',
   },
-  jump: { placeholder: 'Go to a DAG or page', none: 'No matches' },
+  rights: {
+    page: 'Your account may not open this page', needs: (role: string) => `It needs the role ${role} on the whole installation: ask an administrator.`, limited: 'limited',
+    own: (roles: string[]) => (roles.length ? `Your account has: ${roles.join(', ')}.` : 'Your account has no rights yet.'), onTag: (role: string, tag: string) => `${role} on DAGs with the tag ${tag}`,
+    look: 'view only', lookText: 'To trigger, pause, clear or mark, your account needs the role operator on this DAG: ask an administrator.',
+    noDags: 'No DAG that you may see', noDagsText: 'A DAG appears here when it has a tag that your account has rights on. Ask an administrator for other DAGs.',
+  },
+  jump: {
+    placeholder: 'Go to anything', hint: 'A DAG, run, task, asset, connection, setting or page', none: 'No matches', pause: (dag: string) => `Pause ${dag}`, unpause: (dag: string) => `Unpause ${dag}`, clearFailed: 'Clear what failed in this run',
+    kinds: { page: 'page', recent: 'recent', dag: 'DAG', task: 'task', run: 'run', asset: 'asset', connection: 'connection', variable: 'variable', setting: 'setting', action: 'action' },
+  },
   states: {
     success: 'success', failed: 'failed', running: 'running', queued: 'queued', scheduled: 'scheduled', up_for_retry: 'up for retry',
     up_for_reschedule: 'up for reschedule', deferred: 'deferred', upstream_failed: 'upstream failed', skipped: 'skipped', removed: 'removed',
@@ -103,7 +116,12 @@ export const t = {
     versions: 'Versions', compare: 'Compare with', compareNone: 'no other version', sourceSame: 'Both have the same text.', critical: 'critical path',
     waiting: 'waiting for others', scheduledFor: 'waiting for a slot', queuedIn: 'in the queue', runningFor: 'running', criticalText: (text: string) => `The critical path took ${text}`,
     search: 'Find a task', fit: 'Fit', zoomIn: 'Zoom in', zoomOut: 'Zoom out', direction: 'Direction', tasks: (count: number) => many(count, 'task'), instances: (count: number) => many(count, 'instance'),
-    layout: 'Calculating the layout', asset: 'asset', byMonth: 'Runs per day', noneThatDay: 'no runs',
+    layout: 'Calculating the layout', minimap: 'Overview of the graph: click to move there', asset: 'asset', byMonth: 'Runs per day', byHour: 'Runs by the hour of the day', planned: (at: string) => `next run: ${at}`, weekdays: ['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'], noneThatDay: 'no runs',
+  },
+  compare: {
+    title: 'Compare', with: 'Compare with', lastSuccess: 'the last success', run: 'This run', none: 'No run of this DAG has succeeded before', noneText: 'Choose another run to compare with.', same: 'same', only: 'Only differences',
+    tasks: 'Tasks', task: 'Task', state: 'State', before: 'Before', now: 'Now', change: 'Difference', slower: (text: string) => `${text} slower`, faster: (text: string) => `${text} faster`, tries: (count: number) => many(count, 'try', 'tries'), noTasks: 'All tasks have the same state, number of tries and about the same duration.',
+    params: 'Parameters and configuration', xcoms: 'XComs', noXcoms: 'All XComs are equal.', key: 'Key', missing: 'none', code: 'Show the change of the source', differ: 'What differs', nothing: 'Both runs have the same parameters and configuration.', mostXcoms: 'The first 200 that differ.',
   },
   run: {
     failure: 'Why it failed', failedFirst: 'failed first', failedAll: (count: number) => `${many(count, 'task')} failed`, openLog: 'Open log',
@@ -119,7 +137,7 @@ export const t = {
     cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString(locale)} more`,
     whyNow: 'Now', whyHistory: 'How it got here', whyNothing: 'Nothing blocks it.', eventsNone: 'No changes to this task yet', eventsNoneText: 'A request that clears, marks or changes this task or its run appears here.', xcomNone: 'This task instance has no XComs', xcomNoneText: 'A value that the task returns, or pushes, appears here.', operator: 'Operator',
     pool: 'Pool', queue: 'Queue', worker: 'Worker', queuedBy: 'Queued by', priority: 'Priority', slots: (count: number) => many(count, 'slot'), host: 'Host', pid: 'Process', reason: 'Reason', scheduled: 'Waiting since', due: 'Due', rule: 'Trigger rule', retries: 'Retries',
-    upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', note: 'Note', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.',
+    upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', note: 'Note', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.', error: 'Error or reason', allInstances: 'Show all instances', errors: 'Errors', ofIndex: (index: number) => `first in instance ${index}`,
   },
   log: {
     search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,
@@ -134,15 +152,28 @@ export const t = {
   pools: { title: 'Pools', name: 'Pool', slots: 'Slots', use: 'Use', open: 'Open', running: 'Running', queued: 'Queued', scheduled: 'Waiting', deferred: 'Deferred', include: 'Count deferred tasks', holders: (used: number, slots: number) => `Holds slots (${used}${slots < 0 ? '' : ` of ${slots}`})`, line: (count: number) => `Waiting (${count})`, description: 'Description', add: 'Add pool', edit: 'Edit pool', unlimited: 'no limit', unlimitedHint: '-1 means no limit', deleteText: 'Tasks that name this pool wait until it exists again.' },
   variables: { title: 'Variables', key: 'Key', value: 'Value', description: 'Description', add: 'Add variable', edit: 'Edit variable', none: 'No variable yet', noneText: 'Tasks read variables by their key. Values are stored encrypted.', deleteText: 'Tasks that read it fail from now on.' },
   connections: { title: 'Connections', id: 'Connection ID', type: 'Type', host: 'Host', login: 'Login', password: 'Password', schema: 'Schema', port: 'Port', extra: 'Extra, as JSON', add: 'Add connection', edit: 'Edit connection', none: 'No connection yet', noneText: 'Tasks name connections instead of addresses and passwords, which are stored encrypted.', keep: 'Unchanged if empty', deleteText: 'Tasks that use it fail from now on.', description: 'Description' },
-  imports: { title: 'Import errors', none: 'Every DAG file can be read', noneText: 'A file that fails to load appears here with its traceback.', seen: (text: string) => `seen ${text}` },
-  audit: { title: 'Audit log', when: 'When', who: 'Account', event: 'Action', subject: 'What', address: 'Address', status: 'Status', extra: 'Request', none: 'No entry matches these filters', noneText: 'Every change through these pages or the API is recorded here.', user: 'Account', dag: 'DAG' },
+  imports: { title: 'Import errors', none: 'Every DAG file can be read', noneText: 'A file that fails to load appears here with its traceback.', seen: (text: string) => `seen ${text}`, affected: 'Affected DAGs:', again: 'Parse again', line: (number: number) => `line ${number}` },
+  audit: {
+    from: 'From', until: 'until', failed: (done: string) => `was refused: ${done}`,
+    /** What an account did so many times, by the kind of request. */
+    done: {
+      login: (n: number) => `logged in${times(n)}`, 'users.create': (n: number) => `created ${some(n, 'account')}`, pause: (n: number) => `paused ${some(n, 'DAG')}`, unpause: (n: number) => `unpaused ${some(n, 'DAG')}`, delete_dag: (n: number) => `deleted ${some(n, 'DAG')}`, reparse_dag_file: (n: number) => `asked to parse ${some(n, 'file')}`,
+      trigger_dag_run: (n: number) => `triggered ${some(n, 'run')}`, delete_dag_run: (n: number) => `deleted ${some(n, 'run')}`, clear_dag_run: (n: number) => `cleared ${some(n, 'run')}`, mark_success: (n: number) => `marked ${some(n, 'run')} as success`, mark_failed: (n: number) => `marked ${some(n, 'run')} as failed`, patch_dag_run: (n: number) => `changed ${some(n, 'run')}`, bulk_dag_runs: (n: number) => `changed runs in bulk${times(n)}`,
+      post_clear_task_instances: (n: number) => `cleared tasks${times(n)}`, patch_task_instance: (n: number) => `marked ${some(n, 'task')}`, patch_task_instance_by_map_index: (n: number) => `marked ${some(n, 'task')}`, patch_task_group_instances: (n: number) => `marked ${some(n, 'task group')}`, bulk_task_instances: (n: number) => `changed tasks in bulk${times(n)}`, delete_task_instance: (n: number) => `deleted ${some(n, 'task instance')}`,
+      clear_by_filter: (n: number) => `cleared all that a filter matches${times(n)}`, mark_by_filter: (n: number) => `marked all that a filter matches${times(n)}`, delete_by_filter: (n: number) => `deleted all that a filter matches${times(n)}`,
+      create_backfill: (n: number) => `started ${some(n, 'backfill')}`, pause_backfill: (n: number) => `paused ${some(n, 'backfill')}`, unpause_backfill: (n: number) => `resumed ${some(n, 'backfill')}`, cancel_backfill: (n: number) => `canceled ${some(n, 'backfill')}`,
+      post_pool: (n: number) => `added ${some(n, 'pool')}`, patch_pool: (n: number) => `changed ${some(n, 'pool')}`, delete_pool: (n: number) => `deleted ${some(n, 'pool')}`, post_variable: (n: number) => `added ${some(n, 'variable')}`, patch_variable: (n: number) => `changed ${some(n, 'variable')}`, delete_variable: (n: number) => `deleted ${some(n, 'variable')}`,
+      post_connection: (n: number) => `added ${some(n, 'connection')}`, patch_connection: (n: number) => `changed ${some(n, 'connection')}`, delete_connection: (n: number) => `deleted ${some(n, 'connection')}`, drain_worker: (n: number) => `drained ${some(n, 'worker')}`, update_hitl_detail: (n: number) => `answered ${some(n, 'question')}`,
+      create_asset_event: (n: number) => `recorded ${some(n, 'update')} of assets`, materialize_asset: (n: number) => `ran the producer of ${some(n, 'asset')}`, create_xcom_entry: (n: number) => `added ${some(n, 'XCom')}`, update_xcom_entry: (n: number) => `changed ${some(n, 'XCom')}`, delete_xcom_entry: (n: number) => `deleted ${some(n, 'XCom')}`, create_token: (n: number) => `made ${some(n, 'token')}`,
+    } as Record<string, (count: number) => string>,
+    title: 'Audit log', when: 'When', who: 'Account', event: 'Action', subject: 'What', address: 'Address', status: 'Status', extra: 'Request', none: 'No entry matches these filters', noneText: 'Every change through these pages or the API is recorded here.', user: 'Account', dag: 'DAG' },
   actions: {
     default: 'Default', sentMany: (count: number) => `${many(count, 'answer')} stored. The tasks continue within seconds.`, noShared: 'These requests have no answer in common that needs no values: respond to each.',
     title: 'Required actions', show: 'Show', waiting: 'Waiting', answered: 'Answered', subject: 'Request', dag: 'DAG', task: 'Task', since: 'Asked', by: 'Answered by', answer: 'Answer', options: 'Answer', optionsMany: 'Answer, one or more', assigned: 'May be answered by',
     anyone: 'every operator of the DAG', onlyFor: (names: string) => `Only ${names} may answer.`, respond: 'Respond', respondTo: (subject: string) => `Respond: ${subject}`, sure: 'Send this answer?', sureText: (answer: string) => `The task continues with the answer ${answer}. It cannot be changed.`, send: 'Send', sent: 'The answer is stored. The task continues within seconds.', choose: 'Choose an answer.',
     none: 'Nothing waits for an answer', noneText: 'A task with HITLOperator or ApprovalOperator appears here when it asks a person.', noneAnswered: 'No answer yet', taskWaits: 'This task waits for an answer.', count: (count: number) => `${many(count, 'task')} waiting for an answer`, given: 'Values', unanswered: 'not answered',
   },
-  assets: { title: 'Assets', name: 'Asset', producers: 'Updated by', consumers: 'Starts', last: 'Last update', none: 'No asset yet', noneText: 'An asset appears when a task names it as outlet or a DAG is scheduled by it.', events: 'Updates', create: 'Record an update', materialize: 'Run its producer', runs: 'Started runs', source: 'Source', created: 'The update is recorded', noEvents: 'No updates yet.' },
+  assets: { title: 'Assets', name: 'Asset', producers: 'Updated by', consumers: 'Starts', last: 'Last update', none: 'No asset yet', noneText: 'An asset appears when a task names it as outlet or a DAG is scheduled by it.', events: 'Updates', create: 'Record an update', materialize: 'Run its producer', runs: 'Started runs', source: 'Source', created: 'The update is recorded', noEvents: 'No updates yet.', lineage: 'Lineage', since: 'Since the one before', byHand: 'recorded by hand', extra: 'Extra', updated: 'Updated', usual: (text: string) => `usually every ${text}`, late: (text: string) => `late: usually every ${text}` },
   backfills: { title: 'Backfills', dag: 'DAG', dates: 'Dates', reprocess: 'Existing runs', progress: 'Progress', state: 'State', created: 'Created', running: 'running', paused: 'paused', completed: 'completed', pause: 'Pause', resume: 'Resume', cancel: 'Cancel', none: 'No backfill yet', noneText: 'A backfill creates the runs of past dates. Start one from the page of a DAG.', from: 'From', until: 'To', active: 'Runs at a time', reverse: 'Newest first', behaviors: { none: 'leave as they are', failed: 'run the failed ones again', completed: 'run all again' } as Record<string, string>, dry: (count: number) => `${many(count, 'run')} will be created`, submit: 'Start the backfill', started: 'The backfill has started', eta: (text: string) => `about ${text} left`, cancelText: 'Runs that have started continue; the others are not created.' },
   settings: { title: 'Settings', filter: 'Filter settings', note: 'The settings of this web process. Secrets are masked.', none: 'No setting matches.' },
   byFilter: { deleted: (count: number) => `${many(count, 'run')} deleted`, runs: (count: number) => many(count, 'run'), inRuns: (count: number) => `in ${many(count, 'run')}`, gone: 'deleted' },

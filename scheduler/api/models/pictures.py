@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from paceline.states import RunState, TaskState
 from scheduler.api.models.base import Model, Page, from_row
 from scheduler.api.models.dag_runs import DagRun
@@ -182,11 +184,24 @@ class Timeline(Model):
     failure: Failure | None
 
 
+class MappedError(Model):
+    """An error that instances of a mapped task have in common."""
+
+    reason: str
+    state: TaskState
+    count: int
+    #: The first of these instances.
+    map_index: int
+
+
 class TaskInstanceView(Model):
     """The data that the page of a task instance shows first."""
 
     #: More than 0 for a mapped task as a whole, of which nothing else is shown.
     mapped_instances: int
+    #: The number of its instances in each state, and their errors, the most frequent ones first.
+    mapped_states: dict[TaskState, int] = Field(default_factory=dict)
+    mapped_errors: list[MappedError] = Field(default_factory=list)
     task_instance: TaskInstance | None = None
     tries: list[TaskInstanceTry]
     #: The try of `log`, which is null if no lines were asked for or there is none.

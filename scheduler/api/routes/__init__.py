@@ -5,12 +5,14 @@ from scheduler.api.routes import (
     auth,
     backfills,
     by_filter,
+    comparisons,
     dag_runs,
     dags,
     events,
     health,
     hitl,
     installation,
+    jump,
     logs,
     named,
     operations,
@@ -28,7 +30,8 @@ PUBLIC = (health.public, installation.public, auth.router)
 OUTSIDE = (health.metrics_page,)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
-    unsupported.router, pictures.router, operations.router, events.router, by_filter.router, installation.router,
-    backfills.router, hitl.router, states.router, assets.router, installation.event_logs, named.pools, named.variables,
-    named.connections, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router, task_changes.router,
+    unsupported.router, pictures.router, comparisons.router, jump.router, operations.router, events.router, by_filter.router,
+    installation.router, backfills.router, hitl.router, states.router, assets.router, installation.event_logs, named.pools,
+    named.variables, named.connections, dags.router, dag_runs.router, xcoms.router, logs.router, task_instances.router,
+    task_changes.router,
 )  # fmt: skip

@@ -127,11 +127,12 @@ def get_task_instance_view(
     lines: Annotated[int, Query(ge=0, le=MOST_LINES)] = 1000,
 ) -> dict[str, Any]:
     """Show a task instance with its tries, and the end of the log of a try (by default, the newest one) or the reason why it
-    waits. For a mapped task without map_index, show only the number of its instances.
+    waits. For a mapped task without map_index, show only the states of its instances and their errors.
     """
-    number = api.read(instances.mapped, *place[:3]) if place.map_index < 0 else 0
-    if number:
-        return {"mapped_instances": number, "tries": []}
+    states = api.read(instances.mapped_states, *place[:3]) if place.map_index < 0 else {}
+    if states:
+        errors = api.read(instances.mapped_errors, *place[:3])
+        return {"mapped_instances": sum(states.values()), "mapped_states": states, "mapped_errors": errors, "tries": []}
     ti = shown(api, place)
     page = {"mapped_instances": 0, "task_instance": ti, "tries": with_operators(api, api.read(instances.tries, ti["id"]))}
     chosen = ti["try_number"] if try_number is None else try_number

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from paceline.exceptions import NotFoundError
-from paceline.states import STARTED
+from paceline.states import STARTED, TRY_FAILED
 from scheduler.store.db import rows
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.runs.selection import Runs, Tasks
@@ -48,7 +48,8 @@ INSTANCES = Listing(
     tables="task_instance t join dag_run r on r.id = t.dag_run_id",
     joins={"v": "join dag_version v on v.id = r.version_id", "p": "left join process p on p.id = t.worker"},
     orders={
-        "id": "t.id", "state": "t.state", "duration": DURATION, "start_date": "t.started_at", "end_date": "t.ended_at",
+        "id": "t.id", "task_no": "t.task_no", "state": "t.state", "duration": DURATION, "start_date": "t.started_at",
+        "end_date": "t.ended_at",
         "map_index": "t.map_index", "try_number": "t.try_number", "logical_date": "r.logical_date", "run_after": "r.run_after",
         "data_interval_start": "r.data_interval_start", "data_interval_end": "r.data_interval_end",
         "rendered_map_index": "coalesce(t.map_label, t.map_index::text)", "task_id": "t.task_id",
@@ -84,11 +85,30 @@ def exists(connection: Connection, dag_id: str, run_id: str, task_id: str) -> bo
     return found.first() is not None
 
 
-def mapped(connection: Connection, dag_id: str, run_id: str, task_id: str) -> int:
-    """The number of instances of a mapped task; 0 for another task and for an unknown one."""
+#: Different errors of a mapped task in one answer.
+MOST_ERRORS = 20
+
+
+def mapped_states(connection: Connection, dag_id: str, run_id: str, task_id: str) -> dict[str, int]:
+    """How many instances of a mapped task are in each state; empty for another task and for an unknown one."""
     chosen = of_task(dag_id, run_id, task_id).between("map_index", {"gte": 0})
-    count: int = connection.exec_driver_sql(f"select count(*) from {INSTANCES.tables} {chosen.sql}", chosen.parameters).scalar_one()
-    return count
+    found = connection.exec_driver_sql(
+        f"select coalesce(t.state, 'none') as state, count(*) from {INSTANCES.tables} {chosen.sql} group by 1", chosen.parameters
+    )
+    return {row["state"]: row["count"] for row in rows.dicts(found)}
+
+
+def mapped_errors(connection: Connection, dag_id: str, run_id: str, task_id: str) -> list[Row]:
+    """The reasons of the failed instances of a mapped task, the most frequent ones first, with the first index of each."""
+    chosen = of_task(dag_id, run_id, task_id).between("map_index", {"gte": 0})
+    chosen.where(f"t.reason is not null and t.state in {TRY_FAILED.sql}")
+    return rows.dicts(
+        connection.exec_driver_sql(
+            f"select t.reason, t.state, count(*) as count, min(t.map_index) as map_index from {INSTANCES.tables} {chosen.sql}"
+            f" group by 1, 2 order by 3 desc, 4 limit {MOST_ERRORS}",
+            chosen.parameters,
+        )
+    )
 
 
 def indexes(connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> list[int]:

@@ -39,7 +39,7 @@ export function Chart({ times, lines, height = 220, format, label, onPick }: Pro
       {
         width: node.clientWidth || 600,
         height,
-        tzDate: (seconds) => (zone.value === 'utc' ? uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : new Date(seconds * 1000)),
+        tzDate: (seconds) => (zone.value === 'local' ? new Date(seconds * 1000) : uPlot.tzDate(new Date(seconds * 1000), zone.value === 'utc' ? 'Etc/UTC' : zone.value)),
         cursor: { y: false, points: { size: 6 } },
         legend: { live: true },
         scales: { x: { range: (_, least, most) => { const room = Math.max(30, (most - least) / Math.max(2, times.length) / 1.8); return [least - room, most + room] } }, y: { range: (_, __, most) => [0, Math.max(most * 1.08, 1e-3)] } },

@@ -3,11 +3,12 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { Button, Search, Segments } from '../parts/basic'
 import { Mark } from '../parts/State'
 import { go, href, to } from '../shell/router'
-import { color, label, worst } from '../states'
+import { color, FAILURES, label, worst } from '../states'
 import { t } from '../strings'
 import type { TaskState } from '../api/types'
+import { Minimap } from './Minimap'
 import { cached, layout, layoutKey } from './layouts'
-import { curve, visible, type Box, type GraphData, type Placed } from './model'
+import { curve, initiallyFolded, visible, type Box, type GraphData, type Placed } from './model'
 
 interface Props {
   data: GraphData
@@ -24,7 +25,7 @@ interface View {
 }
 
 export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
-  const [folded, setFolded] = useState<ReadonlySet<string>>(() => (data.nodes.length > 150 ? new Set(data.groups.map((group) => group.group_id)) : new Set()))
+  const [folded, setFolded] = useState<ReadonlySet<string>>(() => initiallyFolded(data))
   const [direction, setDirection] = useState<'LR' | 'TB'>(() => (innerWidth < 860 ? 'TB' : 'LR'))
   const [placed, setPlaced] = useState<Placed | null>(null)
   const [view, setView] = useState<View>({ x: 0, y: 0, scale: 1 })
@@ -47,7 +48,7 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
     return () => void (current = false)
   }, [key])
 
-  /** At first as much as is legible; the button shows all. */
+  /** All of it, or as much as is legible: the minimap shows the rest. */
   const fit = (layout: Placed, least = 0.45) => {
     const room = box.current!
     const scale = Math.min(1, room.clientWidth / layout.width, height / layout.height)
@@ -81,6 +82,8 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
     if (!next.delete(id)) next.add(id)
     return next
   })
+  const stateOfBox = new Map(shown.boxes.map((one) => [one.id, worstOf(one, stateOf)]))
+  const isFailed = (edge: { from: string; to: string }) => FAILURES.has(stateOfBox.get(edge.from) ?? 'none') && stateOfBox.get(edge.to) === 'upstream_failed'
   const visibleBox = (one: Box) => {
     const at = placed?.boxes[one.id]
     if (!at) return false
@@ -97,7 +100,7 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
         <span class="grow" />
         {data.groups.length > 0 && <Button kind="plain" onClick={() => setFolded(folded.size ? new Set() : new Set(data.groups.map((group) => group.group_id)))}>{folded.size ? t.dag.expand : t.dag.fold}</Button>}
         <Segments label={t.dag.direction} value={direction} options={[['LR', '→'], ['TB', '↓']]} onChange={setDirection} />
-        <Button onClick={() => placed && fit(placed, 0.05)}>{t.dag.fit}</Button>
+        <Button onClick={() => placed && fit(placed)}>{t.dag.fit}</Button>
         <Button label={t.dag.zoomOut} onClick={() => zoom(0.8)}>−</Button>
         <Button label={t.dag.zoomIn} onClick={() => zoom(1.25)}>+</Button>
       </div>
@@ -138,14 +141,16 @@ export function Graph({ data, stateOf, countsOf, runId, height }: Props) {
             })}
             <svg width={placed.width} height={placed.height} aria-hidden="true">
               <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="graph-arrow" d="M0,0.5L7.5,4L0,7.5z" /></marker>
-              {placed.edges.map((edge) => <path key={`${edge.from}\n${edge.to}`} d={curve(edge.points, direction)} marker-end="url(#arrow)" />)}
+              <marker id="arrow-failed" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto"><path class="graph-arrow failed" d="M0,0.5L7.5,4L0,7.5z" /></marker>
+              {placed.edges.map((edge) => <path key={`${edge.from}\n${edge.to}`} class={isFailed(edge) ? 'failed' : undefined} d={curve(edge.points, direction)} marker-end={isFailed(edge) ? 'url(#arrow-failed)' : 'url(#arrow)'} />)}
             </svg>
             {shown.boxes.filter((one) => shown.boxes.length < 300 || visibleBox(one)).map((one) => {
               const at = placed.boxes[one.id]
-              return at && <NodeBox key={one.id} box={one} x={at.x} y={at.y} dagId={data.dag_id} runId={runId} stateOf={stateOf} countsOf={countsOf} taskId={one.task >= 0 ? data.nodes[one.task]!.task_id : ''} found={found.includes(one)} onFold={fold} />
+              return at && <NodeBox key={one.id} box={one} x={at.x} y={at.y} dagId={data.dag_id} runId={runId} stateOf={stateOf} countsOf={countsOf} taskId={one.task >= 0 ? data.nodes[one.task]!.task_id : ''} found={found.includes(one)} onFold={fold} scale={view.scale} />
             })}
           </div>
         )}
+        {placed && <Minimap placed={placed} boxes={shown.boxes} stateOf={stateOfBox} view={view} room={{ width: box.current?.clientWidth ?? 0, height }} onMove={(x, y) => setView((old) => ({ ...old, x, y }))} />}
       </div>
     </div>
   )
@@ -162,14 +167,28 @@ interface NodeProps {
   stateOf: (task: number) => TaskState | null
   countsOf: (task: number) => Record<string, number>
   onFold: (id: string) => void
+  scale: number
 }
 
-function NodeBox({ box, x, y, dagId, runId, taskId, found, stateOf, countsOf, onFold }: NodeProps) {
+function worstOf(box: Box, stateOf: (task: number) => TaskState | null): TaskState | null {
   const states = box.members.map(stateOf).filter((state): state is TaskState => state !== null)
-  const state = states.length ? worst(states) : null
+  return states.length ? worst(states) : null
+}
+
+/** The size on the screen below which names grow, and the most that the box of a name has room for. */
+const LEGIBLE_PX = 12
+const MOST_PX = 24
+/** The width of a character, as a part of its size. */
+const CHARACTER = 0.56
+
+function NodeBox({ box, x, y, dagId, runId, taskId, found, stateOf, countsOf, onFold, scale }: NodeProps) {
+  const state = worstOf(box, stateOf)
+  const far = scale < 0.8
   const counts = box.task >= 0 ? Object.values(countsOf(box.task)).reduce((sum, one) => sum + one, 0) : box.members.length
-  const style = { left: `${x}px`, top: `${y}px`, width: `${box.width}px`, height: `${box.height}px`, '--c': state ? color(state) : 'var(--line-strong)' }
-  const content = (
+  const style = { left: `${x}px`, top: `${y}px`, width: `${box.width}px`, height: `${box.height}px`, '--c': state ? color(state) : 'var(--line-strong)', ...(far ? { fontSize: `${Math.max(LEGIBLE_PX, Math.min(LEGIBLE_PX / scale, MOST_PX, (box.width - 12) / (box.label.length * CHARACTER)))}px`, padding: '0 4px' } : {}) }
+  const content = far ? (
+    <span class="grow clip">{box.label}</span>
+  ) : (
     <>
       {state ? <Mark state={state} /> : <span class="graph-dot" />}
       <span class="grow stack" style={{ gap: 0 }}>
@@ -179,7 +198,7 @@ function NodeBox({ box, x, y, dagId, runId, taskId, found, stateOf, countsOf, on
     </>
   )
   const name = `${box.label}${state ? `: ${label(state)}` : ''}`
-  if (box.task < 0) return <button type="button" class={`graph-node folded ${found ? 'found' : ''}`} style={style} aria-expanded="false" aria-label={name} onClick={() => onFold(box.id.slice(2))}>{content}</button>
+  if (box.task < 0) return <button type="button" class={`graph-node folded s-${state ?? 'none'} ${found ? 'found' : ''}`} style={style} aria-expanded="false" aria-label={name} onClick={() => onFold(box.id.slice(2))}>{content}</button>
   if (!runId) return <div class={`graph-node ${found ? 'found' : ''}`} style={style} title={taskId}>{content}</div>
   const path = to('dags', dagId, 'runs', runId, 'tasks', taskId)
   return (

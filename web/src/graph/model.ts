@@ -83,6 +83,22 @@ export function visible(data: GraphData, folded: ReadonlySet<string>): Shown {
   return { boxes: [...boxes.values()], frames, edges: [...edges.values()] }
 }
 
+/** Groups that are folded at first: the largest ones, until no more than `most` boxes are left. */
+export function initiallyFolded(data: GraphData, most = 40): Set<string> {
+  const parents = new Map(data.groups.map((group) => [group.group_id, group.parent ?? null]))
+  const sizes = new Map<string, number>()
+  for (const node of data.nodes) for (let at = node.group; at; at = parents.get(at) ?? null) sizes.set(at, (sizes.get(at) ?? 0) + 1)
+  const folded = new Set<string>()
+  // Inner groups first, so that the outline of the DAG stays.
+  const depth = (group: string | null): number => (group === null ? 0 : 1 + depth(parents.get(group) ?? null))
+  const largest = [...sizes.keys()].sort((a, b) => depth(b) - depth(a) || sizes.get(b)! - sizes.get(a)!)
+  for (const group of largest) {
+    if (visible(data, folded).boxes.length <= most) break
+    folded.add(group)
+  }
+  return folded
+}
+
 function short(id: string, group: string | null): string {
   return group && id.startsWith(`${group}.`) ? id.slice(group.length + 1) : id
 }

@@ -14,7 +14,7 @@ export default function Audit() {
   const q = query.value
   const order = q.get('order_by') ?? '-when'
   const offset = Number(q.get('offset') ?? 0) || 0
-  const given = { ...(q.get('owner') ? { owner_pattern: `%${q.get('owner')}%` } : {}), ...(q.get('event') ? { event_pattern: `%${q.get('event')}%` } : {}), ...(q.get('dag') ? { dag_id_pattern: `%${q.get('dag')}%` } : {}) }
+  const given = { ...(q.get('owner') ? { owner_pattern: `%${q.get('owner')}%` } : {}), ...(q.get('event') ? { event_pattern: `%${q.get('event')}%` } : {}), ...(dayStart(q.get('from')) ? { after: dayStart(q.get('from'))! } : {}), ...(dayStart(q.get('until'), 1) ? { before: dayStart(q.get('until'), 1)! } : {}), ...(q.get('dag') ? { dag_id_pattern: `%${q.get('dag')}%` } : {}) }
   const live = useLive(`audit ${JSON.stringify([given, order, offset])}`, () => ok(api.GET('/api/v2/eventLogs', { params: { query: { limit: SIZE, offset, order_by: [order], ...given } } })), { every: 10_000, keep: true })
   const page = live.data.value
   return (
@@ -24,9 +24,17 @@ export default function Audit() {
         <Search value={q.get('owner') ?? ''} placeholder={a.user} width={170} onInput={(owner) => setQuery({ owner, offset: null })} />
         <Search value={q.get('event') ?? ''} placeholder={a.event} width={170} hint={false} onInput={(event) => setQuery({ event, offset: null })} />
         <Search value={q.get('dag') ?? ''} placeholder={a.dag} width={170} hint={false} onInput={(dag) => setQuery({ dag, offset: null })} />
+        <label class="row small soft">{a.from} <input class="input" type="date" value={q.get('from') ?? ''} onInput={(event) => setQuery({ from: event.currentTarget.value, offset: null })} /></label>
+        <label class="row small soft">{a.until} <input class="input" type="date" value={q.get('until') ?? ''} onInput={(event) => setQuery({ until: event.currentTarget.value, offset: null })} /></label>
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <AuditEntries label={a.title} rows={page?.event_logs} failed={live.error.value !== null} none={[a.none, a.noneText]} total={page?.total_entries} size={SIZE} order={order} />
     </>
   )
+}
+
+/** The moment in which a day begins, or one so many days later; null if the text is no day. */
+function dayStart(text: string | null, later = 0): string | null {
+  const [year, month, day] = (text ?? '').split('-').map(Number)
+  return year && month && day ? new Date(year, month - 1, day + later).toISOString() : null
 }

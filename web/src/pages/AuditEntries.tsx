@@ -7,7 +7,7 @@ import { List, type Column } from '../parts/List'
 import { Dialog } from '../parts/overlay'
 import { href, to } from '../shell/router'
 import { t } from '../strings'
-import { subject } from './audited'
+import { fold, sentence, subject, subjects, type Entry } from './audited'
 
 const a = t.audit
 
@@ -27,17 +27,18 @@ interface Props {
 export function AuditEntries({ label, rows, failed, none, total, size = 0, order }: Props) {
   const [shown, show] = useState<EventLog | null>(null)
   const sorts = (name: string) => (order === undefined ? {} : { order: name })
-  const columns: Column<EventLog>[] = [
+  const folded = rows && fold(rows)
+  const columns: Column<Entry>[] = [
     { key: 'when', head: a.when, ...sorts('when'), cell: (one) => <span class="num nowrap">{moment(one.when)}</span> },
     { key: 'who', head: a.who, ...sorts('owner'), cell: (one) => one.owner },
-    { key: 'event', head: a.event, ...sorts('event'), cell: (one) => <button type="button" class="as-link mono" onClick={() => show(one)}>{one.event}</button> },
-    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.dag_id ? <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> : <span class="mono">{subject(one.extra)}</span>) },
+    { key: 'event', head: a.event, ...sorts('event'), class: 'wide', cell: (one) => <button type="button" class={`as-link ${(one.status ?? 0) >= 400 ? 'wrong' : ''}`} title={one.event} onClick={() => show(one)}>{sentence(one)}</button> },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.others.length > 0 ? <span class="soft">{subjects(one)}</span> : one.dag_id ? <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> : <span class="mono">{subject(one.extra)}</span>) },
     { key: 'status', head: a.status, right: true, cell: (one) => <span class={(one.status ?? 0) >= 400 ? 'tag bad' : 'soft'}>{one.status ?? '–'}</span> },
     { key: 'address', head: a.address, class: 'hide-s', cell: (one) => <span class="soft mono">{one.address}</span> },
   ]
   return (
     <>
-      <List label={label} columns={columns} rows={rows} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
+      <List label={label} columns={columns} rows={folded} entries={rows?.length} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
       {shown && (
         <Dialog wide title={`${shown.event}, ${moment(shown.when)}`} onClose={() => show(null)}>
           <dl class="facts">

@@ -13,8 +13,9 @@ import { Menu, attempt, toast } from '../parts/overlay'
 import { Mark } from '../parts/State'
 import { Trigger } from '../parts/Trigger'
 import { go, href, query, setQuery, to } from '../shell/router'
-import { may, mayAnywhere } from '../shell/session'
+import { may, mayAnywhere, rights } from '../shell/session'
 import { RUN_STATES, label } from '../states'
+import { Schedule } from '../parts/Schedule'
 import { t } from '../strings'
 import { counts, recentRuns, type Counts, type Recent } from './recent'
 
@@ -142,7 +143,7 @@ export default function Dags() {
       },
     },
     { key: 'counts', head: d.counts, class: 'hide-m', cell: (dag) => <RunCounts dag={dag.dag_id} counts={data?.counts.get(dag.dag_id)} /> },
-    { key: 'schedule', head: d.schedule, class: 'hide-m', cell: (dag) => <span class="soft clip" style={{ display: 'block', maxWidth: '180px' }} title={dag.timetable_description ?? undefined}>{dag.timetable_summary ?? <span class="dim">{d.manual}</span>}</span> },
+    { key: 'schedule', head: d.schedule, class: 'hide-m', cell: (dag) => <span class="soft clip" style={{ display: 'block', maxWidth: '180px' }} title={dag.timetable_description ?? undefined}><Schedule summary={dag.timetable_summary} /></span> },
     { key: 'owner', head: d.owner, class: 'hide-m', cell: (dag) => <span class="soft">{(dag.owners ?? []).join(', ')}</span> },
     { key: 'next', head: d.next, order: 'next_dagrun', class: 'hide-s', cell: (dag) => dag.is_paused ? <span class="dim">{d.paused_}</span> : <Time at={dag.next_dagrun_run_after} /> },
     { key: 'act', head: '', right: true, cell: (dag) => may('operator', dag.tags.map((tag) => tag.name)) && <Button icon="play" kind="plain" label={`${d.trigger}: ${dag.dag_id}`} onClick={() => trigger(dag)} /> },
@@ -194,7 +195,7 @@ export default function Dags() {
           filtered ? (
             <Empty title={d.noneFits}><Button onClick={() => go('/dags')}>{d.clearFilters}</Button></Empty>
           ) : (
-            <Empty title={d.emptyTitle}><p>{d.empty}</p></Empty>
+            may('viewer') ? <Empty title={d.emptyTitle}><p>{d.empty}</p></Empty> : <Empty title={t.rights.noDags}><p>{t.rights.noDagsText}</p><p>{rights()}</p></Empty>
           )
         }
       />

@@ -9,6 +9,7 @@ import { Icon } from '../parts/icons'
 import { Mark } from '../parts/State'
 import { Use } from '../parts/Use'
 import { href, to } from '../shell/router'
+import { may } from '../shell/session'
 import { t } from '../strings'
 
 type Data = components['schemas']['Home']
@@ -59,7 +60,7 @@ export default function Home() {
           )}
         </section>
         {data.deadlines.length > 0 && <Deadlines data={data} />}
-        <Capacity />
+        {may('viewer') && <Capacity />}
         </div>
         <div class="stack">
         <section class="card">

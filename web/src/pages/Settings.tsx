@@ -1,9 +1,9 @@
 /** The effective settings of the web process. */
-import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import { useLive } from '../live/resource'
 import { Note, Search, Skeleton } from '../parts/basic'
 import { Head } from '../parts/Head'
+import { query, setQuery } from '../shell/router'
 import { t } from '../strings'
 
 interface Config {
@@ -11,7 +11,8 @@ interface Config {
 }
 
 export default function Settings() {
-  const [filter, setFilter] = useState('')
+  const filter = query.value.get('q') ?? ''
+  const setFilter = (q: string) => setQuery({ q })
   const live = useLive('settings', () => ok(api.GET('/api/v2/config')) as Promise<Config>, { every: 0 })
   const wanted = filter.toLowerCase()
   const sections = live.data.value?.sections.map((section) => ({ ...section, options: section.options.filter((one) => `${section.name}.${one.key} ${one.value}`.toLowerCase().includes(wanted)) })).filter((section) => section.options.length)

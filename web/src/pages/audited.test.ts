@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { subject } from './audited'
+import type { EventLog } from '../api/types'
+import { fold, sentence, subject, subjects } from './audited'
 
 describe('the subject of a request', () => {
   it('is named in its path, or in its body', () => {
@@ -11,4 +12,19 @@ describe('the subject of a request', () => {
   it('is empty where nothing is named', () => {
     for (const extra of [null, '', '{', 'null', '7', '[]', '{"body": "12345 characters"}', '{"body": {"name": 7}}', '{"body": null}']) expect(subject(extra)).toBe('')
   })
+})
+
+const entry = (event_log_id: number, owner: string, event: string, dag_id: string | null, status = 200, body: object = {}) => ({ event_log_id, owner, event, dag_id, run_id: null, task_id: null, map_index: null, status, when: '', address: '', extra: JSON.stringify({ body }) }) as unknown as EventLog
+
+it('equal changes that follow each other are one sentence', () => {
+  const found = fold([
+    entry(9, 'ada', 'patch_dag', 'c', 200, { is_paused: true }), entry(8, 'ada', 'patch_dag', 'b', 200, { is_paused: true }), entry(7, 'ada', 'patch_dag', 'a', 200, { is_paused: false }),
+    entry(6, 'bob', 'patch_dag', 'a', 200, { is_paused: false }), entry(5, 'bob', 'delete_dag', 'a', 403), entry(4, 'bob', 'new_thing', null), entry(3, 'bob', 'new_thing', null),
+  ])
+
+  expect(found.map((one) => [one.owner, sentence(one)])).toEqual([
+    ['ada', 'paused 2 DAGs'], ['ada', 'unpaused a DAG'], ['bob', 'unpaused a DAG'], ['bob', 'was refused: deleted a DAG'], ['bob', 'new thing × 2'],
+  ])
+  expect(subjects(found[0]!)).toBe('c, b')
+  expect(subjects({ ...found[0]!, others: ['x', 'y', 'z'].map((name, at) => entry(at, 'ada', 'patch_dag', name)) })).toBe('c, x, y and 1 more')
 })

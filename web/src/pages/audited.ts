@@ -1,4 +1,6 @@
-/** What a request in the audit log was about, when it was about no DAG. */
+/** The audit log in sentences. Pure. */
+import type { EventLog } from '../api/types'
+import { t } from '../strings'
 
 /** Names in the path of a request or beside a command, and in the body of a request that creates something. */
 const IN_PATH = ['pool_name', 'variable_key', 'connection_id', 'worker', 'asset_id', 'backfill_id', 'name'] as const
@@ -21,4 +23,40 @@ function parsed(text: string | null): unknown {
 
 function object(value: unknown): Record<string, unknown> {
   return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {}
+}
+
+/** An entry, with those that the same account made just before with the same kind of request and result. */
+export type Entry = EventLog & { others: EventLog[] }
+
+/** Entries that follow each other and differ only in what they are about, as one. */
+export function fold(entries: readonly EventLog[]): Entry[] {
+  const found: Entry[] = []
+  for (const one of entries) {
+    const last = found.at(-1)
+    if (last && last.owner === one.owner && last.status === one.status && verb(last) === verb(one)) last.others.push(one)
+    else found.push({ ...one, others: [] })
+  }
+  return found
+}
+
+/** What the account did: "paused a DAG", or "paused 15 DAGs". */
+export function sentence(entry: Entry): string {
+  const text = t.audit.done[verb(entry)]
+  const number = entry.others.length + 1
+  const done = text ? text(number) : `${entry.event.replaceAll('_', ' ')}${number > 1 ? ` × ${number}` : ''}`
+  return (entry.status ?? 0) >= 400 ? t.audit.failed(done) : done
+}
+
+/** The things that a folded entry is about. */
+export function subjects(entry: Entry, most = 3): string {
+  const names = [...new Set([entry, ...entry.others].map((one) => [one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ') || subject(one.extra)))].filter(Boolean)
+  return names.slice(0, most).join(', ') + (names.length > most ? ` ${t.task.andMore(names.length - most)}` : '')
+}
+
+/** The kind of request. A change of a DAG is named by what it sets. */
+function verb(entry: EventLog): string {
+  const body = object(object(parsed(entry.extra))['body'])
+  if (entry.event === 'patch_dag' || entry.event === 'patch_dags') return body['is_paused'] === true ? 'pause' : body['is_paused'] === false ? 'unpause' : entry.event
+  if (entry.event === 'update_dag_run_state' || entry.event === 'patch_dag_run') return body['state'] ? `mark_${String(body['state'])}` : entry.event
+  return entry.event
 }

@@ -40,3 +40,8 @@ export async function answer(asked: Asked, options: readonly string[], values: R
 
 /** Whether a task of this operator asks a person. */
 export const asks = (operator: string | null | undefined) => /^(HITL|Approval)/.test(operator ?? '')
+
+/** How many DAG files cannot be read. */
+export async function importCount(): Promise<number> {
+  return (await ok(api.GET('/api/v2/importErrors', { params: { query: { limit: 1 } } }))).total_entries
+}

@@ -32,6 +32,8 @@ interface Props<R> {
   rowKey: (row: R) => string
   rowHref?: (row: R) => string | null
   total?: number | null | undefined
+  /** Entries of this page, if some share a row. */
+  entries?: number | undefined
   /** Rows a page has. 0: no pages. */
   size?: number
   order?: string
@@ -42,7 +44,7 @@ interface Props<R> {
   skeleton?: number
 }
 
-export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, size = 0, order, selection, onSelect, empty, label, skeleton = 8 }: Props<R>) {
+export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, empty, label, skeleton = 8 }: Props<R>) {
   const [at, show] = useState(-1)
   // Two keys can be pressed before the list is drawn again.
   const now = useRef(-1)
@@ -138,7 +140,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
           </table>
         )}
       </div>
-      {size > 0 && rows !== undefined && (rows.length > 0 || offset > 0) && <Pager offset={offset} size={size} shown={rows.length} total={total ?? null} />}
+      {size > 0 && rows !== undefined && (rows.length > 0 || offset > 0) && <Pager offset={offset} size={size} shown={entries ?? rows.length} total={total ?? null} />}
     </>
   )
 }

@@ -1,7 +1,7 @@
 /** Small parts of every page: buttons, times, notes, empty states. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { now, moment, relative, duration as asText, elapsed, zone } from '../format'
+import { now, moment, relative, duration as asText, elapsed, zoneName } from '../format'
 import { t } from '../strings'
 import { Icon, type IconName } from './icons'
 
@@ -38,7 +38,7 @@ export function Button({ children, icon, kind = '', label, onClick, disabled = f
 export function Time({ at, exact = false, empty = '–' }: { at: string | null | undefined; exact?: boolean; empty?: string }) {
   if (!at) return <span class="dim">{empty}</span>
   return (
-    <time dateTime={at} title={exact ? relative(at) : `${moment(at)} ${zone.value === 'utc' ? 'UTC' : ''}`} class="nowrap">
+    <time dateTime={at} title={exact ? relative(at) : `${moment(at)} ${zoneName()}`} class="nowrap">
       {exact ? moment(at) : relative(at)}
     </time>
   )

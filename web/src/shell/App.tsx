@@ -5,20 +5,23 @@ import { useEffect } from 'preact/hooks'
 import { loggedIn, message } from '../api/client'
 import { part } from '../api/parts'
 import { reachable } from '../api/waits'
-import { compact, runName, zone } from '../format'
+import { compact, runName, zoneName } from '../format'
 import { useLive } from '../live/resource'
-import { WAITING, waitingCount } from '../pages/requests'
-import { Button, Empty, Note, Segments } from '../parts/basic'
+import { importCount, WAITING, waitingCount } from '../pages/requests'
+import { Button, Empty, Note } from '../parts/basic'
+import { Head } from '../parts/Head'
 import { Icon, Logo } from '../parts/icons'
 import { Questions, Toasts } from '../parts/overlay'
 import { t } from '../strings'
 import { Jump, jumping } from './Jump'
 import { helping, KeysHelp, useKeys } from './keys'
 import { Login } from './Login'
-import { PLACES } from './places'
+import { PLACES, type Place } from './places'
+import { remember } from './recents'
 import { follow, go, href, match, path, query, setQuery } from './router'
-import { account, load, logOut, mayAnywhere } from './session'
+import { account, load, logOut, mayVisit, rights } from './session'
 import { theme, type Theme } from './theme'
+import { ZonePicker, zoning } from './ZonePicker'
 
 type Page = ComponentType<{ params: Record<string, string> }>
 type Loader = () => Promise<{ default: Page }>
@@ -37,6 +40,7 @@ const ROUTES: readonly (readonly [string, Loader])[] = [
   ['/runs', () => import('../pages/Runs')],
   ['/actions', () => import('../pages/RequiredActions')],
   ['/assets', () => import('../pages/Assets')],
+  ['/asset/:asset', () => import('../pages/Asset')],
   ['/backfills', () => import('../pages/Backfills')],
   ['/queues', () => import('../pages/Queues')],
   ['/pools', () => import('../pages/Pools')],
@@ -87,6 +91,7 @@ function Shell() {
       </div>
       <Jump />
       <KeysHelp />
+      <ZonePicker />
       <Questions />
       <Toasts />
     </>
@@ -100,12 +105,12 @@ function Offline() {
 
 function Side({ open }: { open: boolean }) {
   const at = path.value
-  const is = (link: string) => (link === '/' ? at === '/' : at === link || at.startsWith(`${link}/`))
+  const is = (link: string) => (link === '/' ? at === '/' : within(at, link))
   return (
     <nav class={`side ${open ? 'open' : ''}`} aria-label={t.menu}>
       <a class="brand" href={href('/')}><Logo />{t.app}</a>
       {PLACES.map((group) => {
-        const links = group.links.filter((link) => !link.role || mayAnywhere(link.role))
+        const links = group.links.filter(mayVisit)
         return links.length > 0 && (
           <>
             {group.title && <h2 key={group.title}>{group.title}</h2>}
@@ -113,7 +118,7 @@ function Side({ open }: { open: boolean }) {
               <a key={link.path} class="side-link" href={href(link.path)} aria-current={is(link.path) ? 'page' : undefined}>
                 <Icon name={link.icon} />
                 {link.text}
-                {link.counts && <Waiting />}
+                {link.counts && <Waiting of={link.counts} />}
               </a>
             ))}
           </>
@@ -130,10 +135,11 @@ function Side({ open }: { open: boolean }) {
   )
 }
 
-/** How many requests wait for an answer. */
-function Waiting() {
-  const count = useLive(WAITING, waitingCount, { every: 20_000 }).data.value
-  return count ? <span class="count" role="img" aria-label={t.actions.count(count)}>{compact(count)}</span> : null
+/** How many requests wait for an answer, or how many DAG files cannot be read. */
+function Waiting({ of }: { of: 'actions' | 'imports' }) {
+  const isImports = of === 'imports'
+  const count = useLive(isImports ? 'imports count' : WAITING, isImports ? importCount : waitingCount, { every: 20_000 }).data.value
+  return count ? <span class={`count ${isImports ? 'bad' : ''}`} role="img" aria-label={isImports ? t.overview.importErrors(count) : t.actions.count(count)}>{compact(count)}</span> : null
 }
 
 function Preferences() {
@@ -141,14 +147,13 @@ function Preferences() {
   return (
     <>
       <div class="row" style={{ padding: '0 4px', gap: '2px' }}>
-        <Segments label={t.zone.label} value={zone.value} options={[['local', t.zone.local], ['utc', t.zone.utc]]} onChange={(value) => (zone.value = value)} />
-        <span class="grow" />
+        <button type="button" class="side-link grow clip" title={t.zone.pick} onClick={() => (zoning.value = true)}><Icon name="clock" /><span class="clip">{zoneName()}</span></button>
         <Button kind="plain" icon="theme" label={`${t.theme.label}: ${t.theme[theme.value]}`} onClick={() => (theme.value = next[theme.value])} />
         <Button kind="plain" icon="keyboard" label={t.keys.title} onClick={() => (helping.value = true)} />
       </div>
       <div class="row" style={{ padding: '0 4px 0 8px' }}>
         <Icon name="user" />
-        <span class="clip grow" title={account.value?.role ?? ''}>{account.value?.username}</span>
+        <span class="clip grow" title={rights()}>{account.value?.username}<span class="small dim"> {account.value?.role ?? t.rights.limited}</span></span>
         <Button kind="plain" icon="out" label={t.login.out} onClick={() => void logOut()} />
       </div>
     </>
@@ -175,13 +180,29 @@ function Routed() {
     return () => void (current = false)
   }, [loader])
   useEffect(() => {
+    remember(path.value)
     document.title = [...path.value.split('/').filter(Boolean).map((one) => runName(decoded(one))).reverse().slice(0, 2), t.app].join(' · ')
   }, [path.value])
   if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p></Empty>
+  const place = PLACES.flatMap((group) => group.links).find((one) => one.path !== '/' && within(path.value, one.path))
+  if (place && !mayVisit(place)) return <Refused place={place} />
   // The signal is read so that the frame is drawn again when the page is loaded.
   const View = page.value?.loader === loader ? page.value.view : loaded.get(loader)
   if (View) return <View params={found.params} />
   return failed.value ? <Note kind="bad">{failed.value} <Button onClick={() => location.reload()}>{t.retry}</Button></Note> : null
+}
+
+/** Whether a page belongs to a place of the navigation. That of an asset is not below /assets, where the scripts are. */
+const within = (at: string, place: string) => at === place || at.startsWith(`${place}/`) || (place === '/assets' && at.startsWith('/asset/'))
+
+/** A page that the account may not open: which right it needs, instead of a refusal of the server. */
+function Refused({ place }: { place: Place }) {
+  return (
+    <>
+      <Head title={place.text} />
+      <div class="card"><Empty title={t.rights.page}><p>{t.rights.needs(place.role ?? 'viewer')}</p><p>{rights()}</p></Empty></div>
+    </>
+  )
 }
 
 function decoded(part: string): string {

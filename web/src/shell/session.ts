@@ -2,6 +2,7 @@
 import { signal } from '@preact/signals'
 import { loggedIn, request } from '../api/client'
 import type { Account } from '../api/types'
+import { t } from '../strings'
 
 export const account = signal<Account | null>(null)
 const ORDER = ['viewer', 'operator', 'admin'] as const
@@ -32,4 +33,17 @@ export function may(role: Role, tags: readonly string[] = []): boolean {
 /** Whether the account has the role on at least one DAG. */
 export function mayAnywhere(role: Role): boolean {
   return may(role, Object.keys(account.value?.tags ?? {}))
+}
+
+/** Whether the account may open a page of the navigation. */
+export function mayVisit(place: { role?: Role; whole?: boolean }): boolean {
+  return place.whole ? may(place.role ?? 'viewer') : !place.role || mayAnywhere(place.role)
+}
+
+/** The rights of the account as a sentence. */
+export function rights(): string {
+  const own = account.value
+  if (!own) return ''
+  const tags = Object.entries(own.tags).map(([tag, role]) => t.rights.onTag(role, tag))
+  return t.rights.own([...(own.role ? [own.role] : []), ...tags])
 }

@@ -1,18 +1,20 @@
 /** The page of a DAG, and of one of its runs: head, tabs, and the tab of the address. */
-import { useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import { timeline, type Timeline } from '../../api/pictures'
 import type { DagDetails, DagRun } from '../../api/types'
-import { relative, runName } from '../../format'
+import { inZone, relative, runName, setZone, zone, zoneName } from '../../format'
 import { Callbacks } from '../../log/Callbacks'
 import { nudge } from '../../live/changes'
 import { seed, useLive } from '../../live/resource'
 import { Button, Copy, currentInView, Empty, Note, Switch, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
+import { ViewOnly } from '../../parts/ViewOnly'
 import { attempt, confirm, Menu, toast } from '../../parts/overlay'
 import { Mark, State } from '../../parts/State'
+import { Schedule } from '../../parts/Schedule'
 import { Trigger } from '../../parts/Trigger'
-import { go, href, to } from '../../shell/router'
+import { go, href, query, setQuery, to } from '../../shell/router'
 import { may } from '../../shell/session'
 import { t } from '../../strings'
 import { ClearRun } from './ClearRun'
@@ -26,13 +28,20 @@ import { Lazy } from '../../parts/Lazy'
 import { TasksTab } from './TasksTab'
 
 const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'docs', 'details'] as const
-const RUN_TABS = ['gantt', 'graph', 'tasks', 'callbacks', 'details'] as const
+const RUN_TABS = ['gantt', 'graph', 'tasks', 'compare', 'callbacks', 'details'] as const
 
 export default function Dag({ params }: { params: Record<string, string> }) {
   const dagId = params['dag']!
   const runId = params['run']
   const live = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { on: [`dag:${dagId}`], fresh: 10_000 })
   const [triggering, setTriggering] = useState<{ conf?: Record<string, unknown> } | null>(null)
+  // The dialog "Go to" leads here to do something.
+  const asked = query.value.get('do')
+  useEffect(() => {
+    if (asked !== 'trigger') return
+    setTriggering({})
+    setQuery({ do: null })
+  }, [asked])
   const dag = live.data.value
   const crumbs = [{ text: t.dags.title, href: href('/dags') }]
   if (!dag) return live.error.value ? <><Head title={dagId} crumbs={crumbs} /><Empty title={live.error.value} /></> : <Head title={dagId} crumbs={crumbs} />
@@ -57,6 +66,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
   return (
     <>
       <Head title={dagId} crumbs={crumbs} before={<Switch on={!dag.is_paused} label={t.dags.pause(dagId)} disabled={!operator} onChange={(on) => void pause(!on)} />}>
+        {!operator && <ViewOnly />}
         {operator && <Button icon="play" kind="first" onClick={() => setTriggering({})}>{t.dags.trigger}</Button>}
         {operator && dag.is_backfillable && <Button icon="backfills" onClick={() => go(`/backfills?new=${encodeURIComponent(dagId)}`)}>{t.dag.backfill}</Button>}
         {operator && (
@@ -100,7 +110,8 @@ function Facts({ dag }: { dag: DagDetails }) {
   return (
     <p class="dag-facts soft small">
       {dag.description && <span class="dag-about">{dag.description}</span>}
-      <span>{dag.timetable_summary ?? t.dags.manual}</span>
+      <span><Schedule summary={dag.timetable_summary} /></span>
+      <OwnZone zone={dag.timezone} />
       {!dag.is_paused && dag.next_dagrun_run_after && <span>{t.dags.next} {relative(dag.next_dagrun_run_after)}</span>}
       {dag.is_paused && <span class="tag warn">{t.dags.paused_}</span>}
       {dag.latest_dag_version && <span>{t.dag.version(dag.latest_dag_version.version_number)}</span>}
@@ -121,6 +132,12 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   const explained = run && (tab === 'details' || ['queued', 'running'].includes(run.state))
   const why = useLive(explained ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
   const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
+  const asked = query.value.get('do')
+  useEffect(() => {
+    if (asked !== 'clear-failed') return
+    setClearing({ onlyFailed: true })
+    setQuery({ do: null })
+  }, [asked])
   const crumbs = [{ text: t.dags.title, href: href('/dags') }, { text: dagId, href: href(to('dags', dagId)) }]
   if (!run) return <><Head title={runName(runId)} crumbs={crumbs} />{live.error.value && <Empty title={live.error.value} />}</>
   const operator = may('operator', dag.tags.map((tag) => tag.name))
@@ -136,6 +153,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   return (
     <>
       <Head title={runName(runId)} crumbs={crumbs} before={<Mark state={run.state} size={18} />}>
+        {!operator && <ViewOnly />}
         {operator && (
           <>
             <Button icon="clear" onClick={() => setClearing({ onlyFailed: run.state === 'failed' })}>{t.run.clear}</Button>
@@ -153,11 +171,11 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       </Head>
       <RunFacts run={run} />
       {run.scheduling_error && <Note kind="bad">{run.scheduling_error}</Note>}
-      {(run.state === 'queued' || run.requested_state) && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{why.data.value!.waiting_for.join(' ')}</Note>}
+      {(run.state === 'queued' || run.requested_state) && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{inZone(why.data.value!.waiting_for.join(' '))}</Note>}
       <nav class="tabs" ref={currentInView} aria-label={t.run.title}>
         {RUN_TABS.map((name) => (
           <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
-            {name === 'tasks' ? t.run.tasks : name === 'callbacks' ? t.task.callbacks : t.dag[name]}
+            {name === 'tasks' ? t.run.tasks : name === 'compare' ? t.compare.title : name === 'callbacks' ? t.task.callbacks : t.dag[name]}
           </a>
         ))}
       </nav>
@@ -165,6 +183,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'gantt' && <GanttTab dagId={dagId} runId={runId} live={picture} />}
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
+      {tab === 'compare' && <Lazy load={() => import('./Compare')} props={{ dagId, runId }} />}
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onSaved={() => void live.refresh()} />}
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
@@ -177,6 +196,12 @@ async function timelineWithRun(dagId: string, runId: string): Promise<Timeline> 
   const found = await timeline(dagId, runId)
   seed(`run ${dagId} ${runId}`, found.run)
   return found
+}
+
+/** The zone of the schedule, if times are shown in another one. */
+function OwnZone({ zone: own }: { zone: string | null }) {
+  if (!own || zoneName() === own || (own === 'UTC' && zone.value === 'utc')) return null
+  return <button type="button" class="as-link link" title={t.zone.switch(own)} onClick={() => setZone(own)}>{own}</button>
 }
 
 function RunFacts({ run }: { run: DagRun }) {

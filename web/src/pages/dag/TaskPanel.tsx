@@ -36,6 +36,7 @@ export default function TaskPanel({ dagId, runId, taskId, runs }: { dagId: strin
       <TaskView
         {...{ dagId, runId, taskId }}
         index={-1}
+        inPanel
         tab={query.value.get('tab')}
         tabHref={(tab) => {
           const next = new URLSearchParams(query.value)

@@ -24,7 +24,7 @@ export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; ru
   const [selection, select] = useState<Selection>(NOTHING)
   const [wanted, want] = useState<Wanted | null>(null)
   const q = query.value
-  const order = q.get('order_by') ?? (taskId ? 'map_index' : 'id')
+  const order = q.get('order_by') ?? (taskId ? 'map_index' : 'task_no')
   const offset = Number(q.get('offset') ?? 0) || 0
   const [name, state] = [q.get('q'), q.get('state')]
   const live = useLive(
@@ -53,6 +53,7 @@ export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; ru
     { key: 'try', head: t.task.try_, order: 'try_number', right: true, cell: (ti) => ti.try_number },
     { key: 'start', head: t.run.started, order: 'start_date', cell: (ti) => <Time at={ti.start_date} /> },
     { key: 'took', head: t.run.duration, order: 'duration', right: true, cell: (ti) => <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} /> },
+    { key: 'reason', head: t.task.error, class: 'wide reason', cell: (ti) => (ti.reason ? <span class={ti.state === 'failed' ? 'wrong' : 'soft small'} title={ti.reason}>{ti.reason}</span> : '') },
     { key: 'pool', head: t.task.pool, order: 'pool', class: 'hide-m', cell: (ti) => <span class="soft">{ti.pool}</span> },
     { key: 'queue', head: t.task.queue, order: 'queue', class: 'hide-m', cell: (ti) => <span class="soft">{ti.queue}</span> },
     { key: 'worker', head: t.task.worker, class: 'hide-m', cell: (ti) => <span class="soft">{ti.worker}</span> },

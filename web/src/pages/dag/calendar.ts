@@ -23,3 +23,20 @@ export function weeks(runs: readonly { at: string; state: string }[], dayOf: (at
     }),
   )
 }
+
+export interface HourOf {
+  hour: number
+  total: number
+  failed: number
+}
+
+/** How many runs each hour of the day had, and how many of them failed. */
+export function byHour(runs: readonly { at: string; state: string }[], hourOf: (at: string) => number): HourOf[] {
+  const found = Array.from({ length: 24 }, (_, hour): HourOf => ({ hour, total: 0, failed: 0 }))
+  for (const run of runs) {
+    const one = found[hourOf(run.at)]!
+    one.total++
+    if (run.state === 'failed') one.failed++
+  }
+  return found
+}

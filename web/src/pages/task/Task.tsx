@@ -2,6 +2,7 @@
 import type { ComponentChildren } from 'preact'
 import { useRef, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
+import { inZone } from '../../format'
 import type { LogLines, TaskInstanceView } from '../../api/types'
 import { runName } from '../../format'
 import { seed, useLive } from '../../live/resource'
@@ -9,6 +10,7 @@ import { Button, currentInView, Empty, Note, Segments, Skeleton, Time, Took } fr
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
 import { Mark, State } from '../../parts/State'
+import { ViewOnly } from '../../parts/ViewOnly'
 import { go, href, query, setQuery, to } from '../../shell/router'
 import { may } from '../../shell/session'
 import { t } from '../../strings'
@@ -19,6 +21,7 @@ import { Callbacks } from '../../log/Callbacks'
 import { LogView } from '../../log/LogView'
 import { Actions } from './Actions'
 import { Events } from './Events'
+import { MappedSummary } from './MappedSummary'
 import { TaskDetails } from './TaskDetails'
 import { XComs } from './XComs'
 
@@ -33,6 +36,8 @@ interface Props {
   tab: string | null
   /** The address of a tab. */
   tabHref: (tab: Tab) => string
+  /** Beside the grid, whose filters are in the address: the list of mapped instances has its own page then. */
+  inPanel?: boolean
   /** The head of the view with its actions: that of a page, or that of a panel beside the grid. */
   head: (parts: { name: string; state: string | null | undefined; actions: ComponentChildren }) => ComponentChildren
 }
@@ -57,7 +62,7 @@ export default function Task({ params }: { params: Record<string, string> }) {
   )
 }
 
-export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, head }: Props) {
+export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inPanel = false, head }: Props) {
   const path = { dag_id: dagId, dag_run_id: runId, task_id: taskId }
   const key = `${dagId} ${runId} ${taskId} ${index}`
   const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { fresh: 10_000 })
@@ -86,8 +91,8 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, hea
     return (
       <>
         {head({ name, state: undefined, actions: operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={null} onDone={() => void live.refresh()} /> })}
-        <p class="dag-facts soft small">{t.dag.instances(data.mapped_instances)}</p>
-        <TasksTab dagId={dagId} runId={runId} taskId={taskId} operator={operator} />
+        <MappedSummary {...{ dagId, runId, taskId }} of={data} />
+        {inPanel ? <a class="button" href={href(to('dags', dagId, 'runs', runId, 'tasks', taskId))}>{t.task.allInstances}</a> : <TasksTab dagId={dagId} runId={runId} taskId={taskId} operator={operator} />}
       </>
     )
   }
@@ -97,7 +102,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, hea
   const shown = tries.findLast((one) => one.try_number === chosen)
   return (
     <>
-      {head({ name, state: ti.state, actions: operator && <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} /> })}
+      {head({ name, state: ti.state, actions: operator ? <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} /> : dag.data.value && <ViewOnly /> })}
       <p class="dag-facts soft small">
         <State state={ti.state} />
         {ti.start_date && <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />}
@@ -162,7 +167,7 @@ function WhyTab({ path, index, dagId }: { path: { dag_id: string; dag_run_id: st
         <header><h3>{t.task.whyNow}</h3></header>
         <ul class="pad stack">
           {why.waiting_for.length === 0 && <li class="soft">{t.task.whyNothing}</li>}
-          {why.waiting_for.map((text) => <li key={text} class="row" style={{ alignItems: 'flex-start' }}><Mark state={why.state} /><span class="grow">{text}</span></li>)}
+          {why.waiting_for.map((text) => <li key={text} class="row" style={{ alignItems: 'flex-start' }}><Mark state={why.state} /><span class="grow">{inZone(text)}</span></li>)}
         </ul>
       </div>
       {why.history.length > 0 && (

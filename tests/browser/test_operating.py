@@ -1,0 +1,101 @@
+"""Pages of who operates an installation: rights, the audit log, import errors, zones and the calendar."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browser.conftest import Installation, logged_in
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+expect.set_options(timeout=60_000)
+#: Pauses or unpauses a DAG with the session of the page; the status of the answer.
+PAUSE = """
+([dag, isPaused]) => fetch(`/api/v2/dags/${dag}`, {
+    method: 'PATCH', body: JSON.stringify({is_paused: isPaused}),
+    headers: {'Content-Type': 'application/json', 'X-CSRF-Token': document.cookie.match(/paceline_csrf=([^;]+)/)[1]},
+}).then(answer => answer.status)
+"""
+
+
+@pytest.fixture
+def limited(browser: Browser, installation: Installation) -> Iterator[Page]:
+    """A page of an account that may look at DAGs with the tag `tests` only. A refusal on its console fails the test."""
+    installation.cli("users", "create", "tim", "--tag", "tests=viewer", "--password", "correct horse battery")
+    context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "tim"))
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def test_a_limited_account_sees_what_it_may_do_and_meets_no_refusal(limited: Page) -> None:
+    limited.goto("/")
+    limited.wait_for_selector(".tiles")
+    menu = limited.get_by_role("navigation", name="Menu")
+    expect(menu.get_by_role("link", name="Pools")).to_have_count(0)
+    limited.goto("/pools")
+    expect(limited.get_by_role("heading", name="Your account may not open this page")).to_be_visible()
+    expect(limited.get_by_text("It needs the role viewer on the whole installation: ask an administrator.")).to_be_visible()
+    expect(limited.get_by_text("Your account has: viewer on DAGs with the tag tests.")).to_be_visible()
+    limited.goto("/dags/journey")
+    expect(limited.get_by_text("view only")).to_be_visible()
+    expect(limited.get_by_role("button", name="Trigger")).to_have_count(0)
+    for link in menu.get_by_role("link").all():
+        link.click()
+        expect(limited.locator("[aria-busy]")).to_have_count(0)
+
+
+def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, installation: Installation) -> None:
+    page.goto("/dags")
+    for is_paused in (False, True):
+        for dag_id in ("features", "ledger", "review"):
+            assert page.evaluate(PAUSE, [dag_id, is_paused]) == 200
+    for dag_id in ("features", "ledger", "review"):
+        installation.cli("dags", "unpause", dag_id)
+    page.goto("/audit?owner=ada")
+    rows = page.get_by_role("table", name="Audit log").locator("tbody tr")
+    expect(rows.first).to_contain_text("paused 3 DAGs")
+    today = page.evaluate("new Date().toISOString().slice(0, 10)")
+    page.get_by_label("From").fill("2020-01-01")
+    page.get_by_label("until").fill("2020-01-02")
+    expect(page.get_by_text("No entry matches these filters")).to_be_visible()
+    page.get_by_label("until").fill(today)
+    expect(rows.first).to_contain_text("paused 3 DAGs")
+
+
+def test_an_import_error_names_its_line_and_is_parsed_again(page: Page) -> None:
+    page.goto("/imports")
+    expect(page.get_by_role("img", name="1 DAG file cannot be read")).to_be_visible()
+    expect(page.get_by_role("heading", name="broken.py, line 5")).to_be_visible()
+    expect(page.locator("p.wrong")).to_have_text("RuntimeError: The variable WAREHOUSE_URL is not set")
+    page.get_by_role("button", name="Parse again").click()
+    expect(page.get_by_role("status").get_by_text("The file will be parsed soon")).to_be_visible()
+
+
+def test_times_are_in_the_chosen_zone_and_cron_is_in_words(page: Page, installation: Installation) -> None:
+    run_id = "zoned"
+    installation.cli("dags", "trigger", "inventory", "--run-id", run_id, "--wait", "--timeout", "120")
+    page.goto("/dags/inventory")
+    expect(page.locator(".dag-facts")).to_contain_text("every hour")
+    page.get_by_title("The zone of all times").click()
+    page.get_by_label("Search a zone").fill("tokyo")
+    page.keyboard.press("Enter")
+    expect(page.get_by_title("The zone of all times")).to_have_text("Asia/Tokyo")
+    utc = page.request.get(f"/api/v2/dags/inventory/dagRuns/{run_id}").json()["start_date"]
+    page.goto(f"/dags/inventory/runs/{run_id}/details")
+    local = page.evaluate("at => new Date(Date.parse(at) + 9 * 3600000).toISOString().slice(0, 16).replace('T', ' ')", utc)
+    expect(page.locator("dl").first).to_contain_text(local)
+    page.goto("/dags/inventory")
+    page.get_by_role("button", name="UTC", exact=True).click()
+    expect(page.get_by_title("The zone of all times")).to_have_text("UTC")
+
+    page.goto("/dags/inventory/calendar")
+    expect(page.locator(".calendar-day.planned")).to_have_count(1)
+    expect(page.get_by_role("img", name=re.compile("Runs by the hour of the day: "))).to_be_visible()
+    expect(page.locator(".calendar-names span").first).to_have_text("Mon")
+    page.locator("a.calendar-day").last.click()
+    expect(page).to_have_url(re.compile(r"/dags/inventory/runs\?from=\d{4}-\d\d-\d\d&until="))

@@ -1,0 +1,18 @@
+/** A schedule: cron in words, with the expression as its title; other schedules as the server names them. */
+import { signal } from '@preact/signals'
+import { t } from '../strings'
+
+const CRON = /^\S+( \S+){4}$/
+/** The translator of cron is loaded when a page has the first expression. */
+const inWords = signal<((text: string) => string) | null>(null)
+let asked = false
+
+export function Schedule({ summary }: { summary: string | null | undefined }) {
+  if (!summary) return <>{t.dags.manual}</>
+  if (!CRON.test(summary)) return <>{summary}</>
+  if (!asked) {
+    asked = true
+    void import('./cron').then((module) => (inWords.value = module.inWords), () => undefined)
+  }
+  return <span title={summary}>{inWords.value?.(summary) ?? summary}</span>
+}

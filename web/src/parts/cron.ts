@@ -1,0 +1,12 @@
+/** Cron in words. Pure. */
+import { toString } from 'cronstrue'
+
+/** The expression itself if it is none that can be said. */
+export function inWords(expression: string): string {
+  try {
+    const text = toString(expression, { use24HourTimeFormat: true })
+    return text.charAt(0).toLowerCase() + text.slice(1)
+  } catch {
+    return expression
+  }
+}
