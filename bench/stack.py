@@ -18,11 +18,14 @@ from sqlalchemy import Engine
 from scheduler.embedded import stack as stacks
 from scheduler.embedded.servers import EmbeddedPostgres, EmbeddedRedis
 from scheduler.embedded.supervisor import Supervisor
+from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from scheduler.settings.environment import PREFIX
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database, migrate
 from scheduler.store.db.database import transact
+from scheduler.store.moves.first import Limits
 from scheduler.store.runs import manual_runs
 
 CONCURRENCY = 4
@@ -65,6 +68,8 @@ class Stack:
     engine: Engine = field(init=False)
     connection: Connection = field(init=False)
     wakeups: Wakeups = field(init=False)
+    publisher: Publisher = field(init=False)
+    _versions: Versions = field(init=False, default_factory=Versions)
     _own: contextlib.ExitStack = field(init=False)
 
     def __enter__(self) -> Self:
@@ -79,6 +84,8 @@ class Stack:
             undo.callback(self.connection.close)
             self.wakeups = Wakeups(self.settings)
             undo.callback(self.wakeups.close)
+            self.publisher = Publisher(self.settings)
+            undo.callback(self.publisher.close)
             undo.callback(self.stop_processes)
             self.start(schedulers=self.schedulers, workers=self.workers)
             self._own = undo.pop_all()
@@ -167,11 +174,12 @@ class Stack:
             return cursor.fetchall()
 
     def trigger(self, dag_ids: Iterable[str]) -> list[int]:
-        """Create a manual run of each DAG, one after the other as the command line does, and return the IDs of the runs."""
-        run_ids = []
+        """Create a manual run of each DAG, one after the other as a web process does, and return the IDs of the runs."""
+        run_ids, limits = [], Limits.of(self.settings, "bench")
         for dag_id in dag_ids:
-            run = transact(self.engine, manual_runs.trigger, dag_id)
-            self.wakeups.wake(f"run:{run.id}")
+            run = transact(self.engine, manual_runs.trigger, dag_id, versions=self._versions, limits=limits)
+            self.publisher.try_publish(run.messages)
+            self.wakeups.wake(*run.tokens)
             run_ids.append(run.id)
         return run_ids
 

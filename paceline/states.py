@@ -40,6 +40,8 @@ class RunState(StrEnum):
 class Actor(StrEnum):
     """The parts of Paceline that change the state of a task instance, and the person who clears or marks it."""
 
+    #: The process that creates a run: a command, a web process, a worker or a scheduler.
+    CREATOR = "creator"
     SCHEDULER = "scheduler"
     WORKER = "worker"
     FOLLOWER = "follower"
@@ -186,6 +188,8 @@ def _moves(actor: Actor, statement: str, sources: str, targets: str, reason: str
 
 
 TRANSITIONS: tuple[Transition, ...] = (
+    *_moves(Actor.CREATOR, "first", "none", "scheduled", "it is one of the first tasks of the run"),
+    *_moves(Actor.CREATOR, "first", "none", "queued", "the same, and its pool and all its limits have capacity"),
     *_moves(Actor.SCHEDULER, "decide", "none", "scheduled", "its trigger rule is met"),
     *_moves(Actor.SCHEDULER, "decide", "none", "skipped upstream_failed", "its trigger rule can no longer be met"),
     *_moves(Actor.SCHEDULER, "expand", "none", "skipped", "it is mapped, and there is nothing to map over"),

@@ -1,14 +1,16 @@
 """Actor: the person who acts, by a request to the REST API or by a command."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from paceline.exceptions import PacelineError
+from scheduler.messaging.message import Message
 from scheduler.messaging.wakeups import Action
 from scheduler.settings import Settings
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Change
 
@@ -38,6 +40,9 @@ class Actor:
     #: Its changes of states are recorded with the name of the person.
     engine: Engine
     announce: Announce
+    #: Sends the messages of first tasks, which this process may queue itself. Without it, schedulers start every run.
+    publish: Callable[[Sequence[Message]], None] | None = None
+    versions: Versions = field(default_factory=Versions)
     #: The name of the person, such as api:ada or cli:root, and that in the records of runs and events that the person makes.
     name: str
     made_by: str

@@ -14,9 +14,11 @@ from scheduler.actions.tasks import require
 from scheduler.store.actions import clear as clearing
 from scheduler.store.actions import delete as deleting
 from scheduler.store.actions import mark as marking
+from scheduler.store.moves.first import Limits
 from scheduler.store.read import runs
 from scheduler.store.read.listing import Row
 from scheduler.store.runs import edits, manual_runs
+from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.runs.selection import Changes, Runs, Tasks
 
 
@@ -34,18 +36,28 @@ def trigger(by: Actor, dag_id: str, *, note: str | None = None, request: Repeate
     A repeated request returns the run that the first one created; ConflictError if the key was that of another request.
     """
 
-    def work(connection: Connection) -> Row:
+    limits = None if by.publish is None else Limits.of(by.settings, by.name)
+
+    def work(connection: Connection) -> tuple[Row, CreatedRun | None]:
         if request is not None and (first := _first(connection, request)) is not None:
-            return first
-        created = manual_runs.trigger(connection, dag_id, triggered_by=by.made_by, core=by.settings.core, **how)
+            return first, None
+        created = manual_runs.trigger(
+            connection, dag_id, triggered_by=by.made_by, core=by.settings.core, versions=by.versions, limits=limits, **how
+        )
         if request is not None:
             manual_runs.made_for(connection, request.account_id, request.key, created.id)
         if note:
             edits.note_run(connection, created.id, note)
-        return runs.RUNS.by_keys(connection, [created.id])[0]
+        return runs.RUNS.by_keys(connection, [created.id])[0], created
 
-    row = by.write(work)
-    by.announce("run triggered", {row["id"]})
+    row, created = by.write(work)
+    if created is None or not created.has_begun:
+        by.announce("run triggered", {row["id"]})
+        return row
+    if by.publish is not None and created.messages:
+        by.publish(created.messages)
+    if created.waits:
+        by.announce("run begun")
     return row
 
 

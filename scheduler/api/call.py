@@ -17,6 +17,7 @@ from scheduler.api.errors import documented
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
 from scheduler.messaging import wakeups
+from scheduler.messaging.publisher import Publisher
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
@@ -45,6 +46,7 @@ class Service:
     engine: Engine
     logins: Logins
     wakeups: wakeups.Wakeups
+    publisher: Publisher
     broker: Broker
     stream: Stream
     #: Set when the process shuts down: streams end then.
@@ -61,6 +63,7 @@ class Service:
             engine=engine,
             logins=Logins(settings, engine),
             wakeups=wakeups.Wakeups(settings, timeout_s=wakeups.SEND_S),
+            publisher=Publisher(settings, timeout_s=wakeups.SEND_S),
             broker=Broker(settings),
             stream=Stream(engine, stopping),
             stopping=stopping,
@@ -71,6 +74,7 @@ class Service:
         """End its streams, and close its connections."""
         self.stopping.set()
         self.wakeups.close()
+        self.publisher.close()
         self.broker.close()
         self.engine.dispose()
 
@@ -95,6 +99,7 @@ class Call:
         name = f"api:{self.account.name}"
         return Actor(
             settings=self.settings, engine=database.acting_as(self.service.engine, name), announce=self.service.wakeups.announce,
+            publish=self.service.publisher.try_publish, versions=self.service.versions,
             name=name, made_by=name, checks=self.precondition,
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.actions.actor import Actor
     from scheduler.messaging import wakeups
+    from scheduler.messaging.message import Message
     from scheduler.settings import Settings
     from scheduler.store.secrets.cipher import Cipher
 
@@ -170,13 +171,19 @@ def actor() -> "Actor":
     """The user of this command, as the one who acts."""
     from scheduler.actions.actor import Actor
     from scheduler.messaging import wakeups
+    from scheduler.messaging.publisher import Publisher
     from scheduler.store.db import database
 
     def announce(action: "wakeups.Action", runs: Collection[int] = ()) -> None:
         with contextlib.closing(wakeups.Wakeups(settings(), timeout_s=wakeups.SEND_S)) as sender:
             sender.announce(action, runs)
 
-    return Actor(settings=settings(), engine=engine(), announce=announce, name=f"cli:{database.user()}", made_by="cli")
+    def publish(messages: "Sequence[Message]") -> None:
+        with contextlib.closing(Publisher(settings(), timeout_s=wakeups.SEND_S)) as publisher:
+            publisher.try_publish(messages)
+
+    name = f"cli:{database.user()}"
+    return Actor(settings=settings(), engine=engine(), announce=announce, publish=publish, name=name, made_by="cli")
 
 
 def refuse_taken_port(section: str, address: str, port: int) -> None:

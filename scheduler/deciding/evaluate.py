@@ -89,6 +89,20 @@ def _pass(run: "_Run", dag: SerializedDag, evaluation: Evaluation) -> None:
                 evaluation.decisions.append(Decision(no, shared.state, run.reason(no, task, index, shared), index))
 
 
+#: The most tasks of a run that its creator decides: these take it less than a millisecond.
+FEW_TASKS = 100
+
+
+def first_decisions(dag: SerializedDag, task_nos: Collection[int]) -> Sequence[Decision]:
+    """The tasks of a new run that are ready, highest rank first; none if a scheduler must decide the run, or if it is large."""
+    if not dag.is_plain or len(task_nos) > FEW_TASKS:
+        return []
+    decisions = evaluate(dag, {no: {-1: S.NONE} for no in task_nos}).decisions
+    if any(decision.state is not S.SCHEDULED for decision in decisions):
+        return []
+    return sorted(decisions, key=lambda decision: (-dag.tasks[decision.task_no].priority_weight, decision.task_no))
+
+
 def run_state(
     dag: SerializedDag, states: States, waiting_for_past: bool = False, requested: RunState | None = None
 ) -> RunState | None:

@@ -95,8 +95,9 @@ def tls_options(url: str) -> dict[str, Any] | None:
 class Publisher:
     """Publishes messages over one connection for the life of a process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._redis = wakeups.client(settings)
+    def __init__(self, settings: Settings, *, timeout_s: float = 5.0) -> None:
+        """`timeout_s` is for each of two attempts, see wakeups.Wakeups."""
+        self._redis = wakeups.client(settings, timeout_s)
         self._origin = anon_nodename()
 
     def publish(self, messages: Sequence[Message]) -> None:
@@ -120,6 +121,11 @@ class Publisher:
                 for key, texts in waiting.items():
                     pipe.lpush(key, *texts)
                 pipe.execute()
+
+    def try_publish(self, messages: Sequence[Message]) -> None:
+        """Send all messages if the broker answers. Otherwise the rescue service sends them later."""
+        with contextlib.suppress(*PUBLISH_ERRORS):
+            self.publish(messages)
 
     def close(self) -> None:
         """Close the connection. The next publish opens a new one."""

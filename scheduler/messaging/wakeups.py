@@ -101,7 +101,7 @@ PLAN = "plan"
 #: What people change by command or by REST API.
 Action = Literal[
     "asset updated", "backfill created", "backfill changed", "dag paused or unpaused", "files to parse", "instances changed",
-    "pool set", "run triggered", "runs deleted",
+    "pool set", "run begun", "run triggered", "runs deleted",
 ]  # fmt: skip
 #: The tokens after each action, besides the tokens of its runs.
 AFTER: Mapping[Action, tuple[str, ...]] = {
@@ -112,6 +112,7 @@ AFTER: Mapping[Action, tuple[str, ...]] = {
     "files to parse": (PLAN,),
     "instances changed": (QUEUE,),
     "pool set": (QUEUE,),
+    "run begun": (QUEUE,),
     "run triggered": (),
     "runs deleted": (PLAN, QUEUE),
 }

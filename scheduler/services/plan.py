@@ -58,7 +58,8 @@ class Plan(TimedService):
             until_next_s += random.uniform(0, HELD_PAUSE_S)  # noqa: S311
             again_in_s = until_next_s if until_next_s < self.interval_s else None
         return Result(
-            runs=[run.id for run in planned.runs],
+            runs=[run.id for run in planned.runs if not run.has_begun],
+            services=["queue"] if any(run.waits for run in planned.runs) else [],
             again_in_s=again_in_s,
             log=[(logging.ERROR, f"DAG {dag_id} cannot be planned: {why}") for dag_id, why in planned.broken.items()],
         )
@@ -90,7 +91,9 @@ def _plan_dag(connection: Connection, dag_id: str, now: datetime, versions: Vers
     for _ in range(MAX_DATES):
         if upcoming is None or upcoming.run_after > now or len(new) >= due.free_runs:
             break
-        created = runs.create(connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue)
+        created = runs.create(
+            connection, dag, _scheduled(due, upcoming), default_queue=settings.core.default_queue, beginning=runs.Beginning()
+        )
         if created is not None:
             new.append(created)
         upcoming = schedules.next_run(dag, upcoming.logical_date, now, covered=upcoming.data_interval_end)

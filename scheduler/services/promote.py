@@ -67,6 +67,8 @@ class Examined:
     recovered: set[int]
     #: Seconds until a retry, poke or timeout of a trigger is due.
     next_due_s: float | None = None
+    #: Whether queued runs may start once another transaction, which creates a run, releases their DAG.
+    starts_later: bool = False
 
 
 class Examiner:
@@ -87,7 +89,8 @@ class Examiner:
         runs that have been unexamined for longest, except `without`.
         """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
-        started = transact(self._engine, runs.start_queued)
+        starting = transact(self._engine, runs.start_queued)
+        started = starting.ids
         ready, next_due_s = transact(self._engine, _due, self._settings.scheduler.max_tis_per_query)
         candidates = {*also, *transact(self._engine, runs.to_examine, limit=limit, without=without)} if hinted is None else hinted
         wanted = sorted({*candidates, *started})
@@ -105,6 +108,7 @@ class Examiner:
             broken=results.broken,
             recovered={run for run, result in examined.items() if result.recovered},
             next_due_s=next_due_s,
+            starts_later=starting.held_elsewhere,
         )
 
     def _examine_batch(self, batch: list[int], results: "_Results", *, sweeps: bool) -> None:
@@ -366,7 +370,7 @@ class Promote(Service):
         again_in_s = None
         if examined.closed or examined.unfinished or len(examined.started) >= runs.MOST_STARTS:
             again_in_s = AT_ONCE  # a closed run may let a waiting one start, and more may wait than one pass starts
-        elif self.hints:
+        elif self.hints or examined.starts_later:
             again_in_s = HELD_PAUSE_S
         elif examined.next_due_s is not None and examined.next_due_s < self.interval_s:
             again_in_s = max(examined.next_due_s, HELD_PAUSE_S)

@@ -23,7 +23,7 @@ from scheduler.settings import Settings
 from scheduler.store.db.database import step, transact
 from scheduler.store.moves.queue import queue
 from scheduler.store.queueing import capacity, parking
-from scheduler.store.queueing.capacity import Counts, Full, Pool
+from scheduler.store.queueing.capacity import ALL_INSTANCES, OF_QUEUE, Counts, Full, Pool
 from scheduler.store.queueing.parking import ParkedTask
 
 #: Bounds, in seconds, of the pause between two passes that only wakeups cause.
@@ -118,10 +118,6 @@ def pause_s(queued: Queued, since_last_s: float) -> float:
     return min(max(queued.ahead / 2 / taken_per_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
 
-#: core.parallelism in the key of its lock, which all schedulers must share.
-ALL_INSTANCES = "parallelism"
-
-
 class SharedLimits:
     """The limits that pools share, `parallelism` and the places of a queue, in concurrent passes that lock different pools.
 
@@ -160,7 +156,7 @@ class SharedLimits:
 
 
 def _of_queue(name: str) -> str:
-    return f"queue {name}"
+    return OF_QUEUE + name
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.db import sqlstates
+from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.worker import claims, dispatches, external_runs, xcoms
 from scheduler.store.worker.claims import Claim, Ending, Moved, NextInPlace, Refused, Reported, Undecided
 from scheduler.store.worker.hot_path import HotPath
@@ -74,6 +75,11 @@ class Follower:
                 claim.dag_id, claim.task_id, claim.run_id,
             )  # fmt: skip
             return self._follow(claim, ending, next_in_place, None)
+
+    def created(self, run: CreatedRun) -> None:
+        """Send the message of the first task of a new run, or wake the services that start it."""
+        self._publisher.try_publish(run.messages)
+        self._wakeups.wake(*run.tokens)
 
     def end_as_requested(self, claim: Claim) -> bool:
         """Apply the state that a clear or mark requested, once the user code has stopped. False if none was requested."""
@@ -323,7 +329,10 @@ class DatabaseStore:
         return bool(self.patient(lambda: self.hot.value(external_runs.PAUSED, (dag_id,))))
 
     def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
-        return triggered_runs.trigger(self.settings, dag_id, claim=claim, now=self.now, patient=self.patient, **options)
+        return triggered_runs.trigger(
+            self.settings, dag_id, claim=claim, worker_id=self.hot.worker_id, now=self.now, created=self.follower.created,
+            patient=self.patient, **options,
+        )  # fmt: skip
 
     def first_start(self, claim: Claim, first_try: int) -> datetime:
         return self.patient(lambda: claims.first_start(self.hot, claim, first_try))

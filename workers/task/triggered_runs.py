@@ -15,7 +15,9 @@ from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
+from scheduler.store.moves.first import Limits
 from scheduler.store.runs import manual_runs
+from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
 
@@ -32,24 +34,26 @@ def trigger(
     reset: bool,
     adopt_unless: Collection[str] | None = None,
     claim: Claim,
+    worker_id: str,
     now: Callable[[], datetime],
+    created: Callable[[CreatedRun], None],
     patient: Callable[[Callable[[], Any]], Any],
 ) -> str:
     """Create a run, or clear the existing one with `reset`. Returns its run ID.
 
     With `adopt_unless`, it first looks for the run that an earlier try has triggered. It returns that run, unless it is in one
-    of these states. Then it is cleared if it is in the way of a new one.
+    of these states. Then it is cleared if it is in the way of a new one. `created` is called with a new run after its commit.
 
     Raises NotFoundError, ConflictError or ParamError. StaleTryError, without a run, if the try is no longer the current one.
     """
-    engine = database.create(settings, pool_size=1, application="paceline worker")
+    engine = database.create(settings, pool_size=1, application="paceline worker", actor=worker_id)
     # Chosen before the first attempt. An answer may be lost with its connection, and the next attempt must not create another run.
     logical_date = logical_date or now()
     run_id = run_id or manual_runs.manual_run_id(logical_date)
-    request = _Request(engine, settings, claim, dag_id, run_id, logical_date, dict(conf), reset, adopt_unless)
+    request = _Request(engine, settings, worker_id, claim, dag_id, run_id, logical_date, dict(conf), reset, adopt_unless, created)
     try:
-        created: str = patient(functools.partial(_explained, request.run, clears=reset or adopt_unless is not None))
-        return created
+        triggered: str = patient(functools.partial(_explained, request.run, clears=reset or adopt_unless is not None))
+        return triggered
     finally:
         engine.dispose()
 
@@ -60,6 +64,7 @@ class _Request:
 
     engine: Engine
     settings: Settings
+    worker_id: str
     claim: Claim
     dag_id: str
     run_id: str
@@ -67,6 +72,7 @@ class _Request:
     conf: dict[str, Any]
     reset: bool
     adopt_unless: Collection[str] | None
+    created: Callable[[CreatedRun], None]
     attempts: int = 0
 
     def run(self) -> str:
@@ -77,7 +83,7 @@ class _Request:
             if own is not None and (own.try_number == self.claim.try_number or own.state not in self.adopt_unless):
                 return own.run_id
         try:
-            transact(self.engine, self._create)
+            self.created(transact(self.engine, self._create))
         except ConflictError:
             if self.attempts > 1 and transact(self.engine, manual_runs.triggered_by, self.dag_id, self.run_id) == self._by:
                 return self.run_id
@@ -91,8 +97,8 @@ class _Request:
     def _by(self) -> str:
         return f"{self.claim.dag_id}.{self.claim.task_id}"
 
-    def _create(self, connection: Connection) -> None:
-        manual_runs.trigger(
+    def _create(self, connection: Connection) -> CreatedRun:
+        created = manual_runs.trigger(
             connection,
             self.dag_id,
             run_id=self.run_id,
@@ -101,8 +107,10 @@ class _Request:
             triggered_by=self._by,
             core=self.settings.core,
             writer=self.claim.writer,
+            limits=Limits.of(self.settings, self.worker_id),
         )
         self._remember(connection, self.run_id)
+        return created
 
     def _clear(self, run_id: str) -> str:
         if self.conf:

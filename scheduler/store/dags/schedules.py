@@ -64,15 +64,20 @@ def next_due(connection: Connection, now: datetime) -> datetime | None:
     ).scalar()
 
 
+def lock_unpaused(connection: Connection, dag_id: str) -> bool:
+    """Lock the row of one DAG, under which its runs are counted; False if it is locked elsewhere, or paused."""
+    held = connection.exec_driver_sql(
+        "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
+    )
+    return held.first() is not None
+
+
 def lock(connection: Connection, dag_id: str) -> Due | None:
     """Lock the row of one DAG and read it again; None if it is locked elsewhere, paused, or not active any more.
 
     Two statements: a single one would count as of its start, without the runs that were committed under the previous lock.
     """
-    held = connection.exec_driver_sql(
-        "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
-    ).first()
-    if held is None:
+    if not lock_unpaused(connection, dag_id):
         return None
     row = connection.exec_driver_sql(
         f"""

@@ -22,6 +22,8 @@ HEAD = 8
 PARK_AT_ONCE = 5000
 #: The prefix of the name of a shared limit in the keys of its advisory locks; see services/queue.
 LIMITS_LOCK = "paceline limit "
+#: The names there of core.parallelism, and of the places of a queue, before the name of the queue.
+ALL_INSTANCES, OF_QUEUE = "parallelism", "queue "
 
 #: The order of rank. With aging, the waiting time counts too, which sorts all that wait for the pool. It ends at the same moment
 #: for all rows: with the running clock, the later row of two equal ones would come first.

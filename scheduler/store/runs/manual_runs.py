@@ -15,10 +15,13 @@ from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Core
-from scheduler.store.db import clock, fencing, sqlstates
+from scheduler.store.dags import schedules
+from scheduler.store.dags.versions import Versions
+from scheduler.store.db import fencing, rows, sqlstates
 from scheduler.store.db.fencing import Writer
+from scheduler.store.moves.first import Limits
 from scheduler.store.runs import runs
-from scheduler.store.runs.runs import CreatedRun, NewRun
+from scheduler.store.runs.runs import Beginning, CreatedRun, NewRun
 
 DEFAULTS = Core()
 #: The key of the run that a task instance has triggered, in its state store.
@@ -42,25 +45,28 @@ def trigger(
     run_after: datetime | None = None,
     partition_key: str | None = None,
     although_broken: bool = False,
+    versions: Versions | None = None,
+    limits: Limits | None = None,
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
 
     With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
-    The run waits until `run_after`. `partition_key` names its partition.
+    The run waits until `run_after`. `partition_key` names its partition. With `limits`, it begins in this transaction if it can
+    (see runs.create), and the caller sends its messages and wakes the services after the commit.
 
     NotFoundError; PacelineError if its file cannot be loaded, unless `although_broken`; ConflictError if the run exists;
     ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
-    version_id, dag = _newest(connection, dag_id)
+    newest = _newest(connection, dag_id)
+    dag, now = _allowing_manual(newest, (versions or Versions()).dag(connection, newest.version_id)), newest.now
     if not although_broken:
-        _refuse_broken(connection, dag_id)
+        _refuse_broken(newest)
     conf = conf or {}
     if writer is None:
         params.check_names(dag.params, conf, dag_id=dag_id)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
     params.check_size(conf, core.max_conf_bytes, dag_id=dag_id)
     params.check(dag.params, conf, dag_id=dag_id, conf_overrides=core.dag_run_conf_overrides_params)
-    now = clock.now(connection)
     logical_date = logical_date or now if dated else None
     run_id = run_id or manual_run_id(logical_date or run_after or now)
     _check_manual(dag, run_id, logical_date)
@@ -69,7 +75,7 @@ def trigger(
         dag_id=dag_id,
         run_id=run_id,
         run_type="manual",
-        version_id=version_id,
+        version_id=newest.version_id,
         logical_date=logical_date,
         data_interval_start=start,
         data_interval_end=end,
@@ -79,7 +85,8 @@ def trigger(
         partition=partition,
     )
     try:
-        created = runs.create(connection, dag, new, default_queue=core.default_queue)
+        beginning = None if limits is None else _beginning(connection, newest, limits)
+        created = runs.create(connection, dag, new, default_queue=core.default_queue, beginning=beginning)
     except DataError as error:
         raise PacelineError(sqlstates.unstorable("conf", error)) from None
     if created is None:
@@ -90,29 +97,58 @@ def trigger(
     return created
 
 
-def _newest(connection: Connection, dag_id: str) -> tuple[int, SerializedDag]:
-    """The ID and the DAG of the newest version; PacelineError if the DAG allows no manual runs."""
-    version = connection.exec_driver_sql(
-        "select v.id, v.data from dag d join dag_version v on v.id = d.version_id where d.dag_id = %s and d.is_active", (dag_id,)
-    ).first()
-    if version is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newest:
+    """The newest version of a DAG, the import error of its file, the time, and the rights of this role to lock rows."""
+
+    dag_id: str
+    version_id: int
+    file: str | None
+    line: int | None
+    message: str | None
+    now: datetime
+    may_lock_schedules: bool
+    may_queue: bool
+
+
+def _newest(connection: Connection, dag_id: str) -> _Newest:
+    """What decides whether the DAG can have a manual run. NotFoundError."""
+    found = connection.exec_driver_sql(
+        """
+        select d.dag_id, d.version_id, e.file, e.line, e.message, clock_timestamp() as now,
+               has_any_column_privilege('dag_schedule', 'update') as may_lock_schedules,
+               has_any_column_privilege('pool', 'update') and has_table_privilege('event', 'insert') as may_queue
+          from dag d left join import_error e on e.file = d.file where d.dag_id = %s and d.is_active
+        """,
+        (dag_id,),
+    )
+    newest = rows.first(_Newest, found)
+    if newest is None:
         raise no_dag(dag_id)
-    dag = SerializedDag.from_json(version.data)
+    return newest
+
+
+def _allowing_manual(newest: _Newest, dag: SerializedDag) -> SerializedDag:
+    """The DAG; PacelineError if it allows no manual runs."""
     if dag.allowed_run_types and "manual" not in dag.allowed_run_types:
-        raise PacelineError(f"DAG {dag_id!r} takes no manual runs: its allowed_run_types are {', '.join(dag.allowed_run_types)}.")
-    return version.id, dag
+        types = ", ".join(dag.allowed_run_types)
+        raise PacelineError(f"DAG {newest.dag_id!r} takes no manual runs: its allowed_run_types are {types}.")
+    return dag
 
 
-def _refuse_broken(connection: Connection, dag_id: str) -> None:
+def _refuse_broken(newest: _Newest) -> None:
     """PacelineError if the file of the DAG has an import error: its tasks would fail."""
-    error = connection.exec_driver_sql(
-        "select e.file, e.line, e.message from dag d join import_error e on e.file = d.file where d.dag_id = %s", (dag_id,)
-    ).first()
-    if error is not None:
-        place = f"{error.file}:{error.line}" if error.line else error.file
-        raise PacelineError(
-            f"The file of DAG {dag_id!r} cannot be loaded ({place}: {error.message.rstrip('.')}): correct it first."
-        )
+    if newest.file is not None:
+        place = f"{newest.file}:{newest.line}" if newest.line else newest.file
+        message = (newest.message or "").rstrip(".")
+        raise PacelineError(f"The file of DAG {newest.dag_id!r} cannot be loaded ({place}: {message}): correct it first.")
+
+
+def _beginning(connection: Connection, newest: _Newest, limits: Limits) -> Beginning | None:
+    """Lock the row of the DAG, so that a run may begin; None if it is paused or locked elsewhere, or this role may not lock it."""
+    if not newest.may_lock_schedules or not schedules.lock_unpaused(connection, newest.dag_id):
+        return None
+    return Beginning(limits if newest.may_queue else None)
 
 
 def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:

@@ -1,6 +1,6 @@
 """DAG runs: creates them with their task instances, starts, examines and closes them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,10 +10,14 @@ from sqlalchemy import Connection
 
 from paceline.authoring.timetables.base import Partition
 from paceline.states import OPEN, RunState
+from scheduler.deciding.evaluate import first_decisions
+from scheduler.messaging.message import Message
+from scheduler.messaging.wakeups import QUEUE
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import step
 from scheduler.store.moves import fit
+from scheduler.store.moves.first import Limits, announce, schedule_first
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, integrity
 
@@ -22,7 +26,8 @@ OVER_ITS_TIMEOUT = "state = 'running' and timeout_at < clock_timestamp() and req
 PENDING_TIMEOUTS = f"exists (select from dag_run where {OVER_ITS_TIMEOUT})"
 PENDING_SWEEP = "exists (select from dag_run where state = 'running')"
 
-#: The DAGs and backfills with queued runs, with their dag_schedule rows locked. It skips from DAG to DAG in an index, so that a
+#: The DAGs and backfills with queued runs, with their dag_schedule rows locked; and a row that is not held, if there are such DAGs
+#: whose rows other transactions hold. It skips from DAG to DAG in an index, so that a
 #: DAG with many queued runs costs no more than one with a single queued run.
 STARTABLE = """
     with recursive dags (dag_id) as (
@@ -46,7 +51,10 @@ STARTABLE = """
          where not s.is_paused and s.dag_id in (select dag_id from startable)
          order by s.dag_id for no key update skip locked
     )
-    select dag_id, backfill_id from held join startable using (dag_id)
+    select dag_id, backfill_id, true as is_held from held join startable using (dag_id)
+    union all
+    select null, null, false where exists (select from startable join dag_schedule s using (dag_id)
+                                            where not s.is_paused and s.dag_id not in (select dag_id from held))
 """
 #: Runs started in one transaction. Other schedulers start the next ones while these are examined.
 MOST_STARTS = 50
@@ -84,14 +92,42 @@ START = f"""
       from held where r.id = held.id and r.state = 'queued'
     returning r.id
 """
+#: Whether a new run of the DAG `d` begins: it does not overtake a queued run of its DAG. The casts: a value may be null.
+BEGINS = f"""
+    (select %(may_begin)s and %(run_after)s::timestamptz <= clock_timestamp() and %(max_active_runs)s > {RUNNING_RUNS}
+            and not exists (select from dag_run q where q.dag_id = d.dag_id and q.state = 'queued' and q.backfill_id is null
+                               and q.run_after <= clock_timestamp())
+       from (select %(dag_id)s::text as dag_id) d)
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A new run: its key in the database and its run ID."""
+    """A new run: its key in the database and its run ID, and what is left to do after the commit."""
 
     id: int
     run_id: str
+    #: Whether it runs, and its first tasks are decided.
+    has_begun: bool = False
+    #: The message of its first task, to be sent.
+    messages: Sequence[Message] = ()
+    #: Whether tasks wait for the queue service.
+    waits: bool = False
+
+    @property
+    def tokens(self) -> list[str]:
+        """The wakeups to send after the commit."""
+        return [*([] if self.has_begun else [f"run:{self.id}"]), *([QUEUE] if self.waits else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Lets a run begin in the transaction that creates it, which holds the dag_schedule row of the DAG. The DAG is not paused.
+
+    With `limits`, its first task may be queued. That takes the right to lock a pool.
+    """
+
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,42 +148,67 @@ class NewRun:
     partition: Partition | None = None
 
 
-def create(connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str) -> CreatedRun | None:
-    """Insert a run with all its task instances; None if there is a run with that ID or logical date already."""
+def create(
+    connection: Connection, dag: SerializedDag, new: NewRun, *, default_queue: str, beginning: Beginning | None = None
+) -> CreatedRun | None:
+    """Insert a run with all its task instances; None if there is a run with that ID or logical date already.
+
+    With `beginning`, it begins at once if it is due, max_active_runs allows it, no other run waits to start, and it can be decided
+    quickly. Otherwise a scheduler starts it.
+    """
+    is_backfill = new.run_type == "backfill"
+    task_nos = integrity.wanted(dag, new.logical_date, is_backfill=is_backfill)
+    first = [] if beginning is None else first_decisions(dag, task_nos)
     partition = new.partition
     if new.run_type in {"scheduled", "backfill"} and new.logical_date is not None:
         partition = next_timetable(dag).partition(new.logical_date)
-    key = connection.exec_driver_sql(
-        """
+    row = connection.exec_driver_sql(
+        f"""
         insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
-                             run_after, conf, triggered_by, notify, partition_key, partition_date)
-        values (%(dag_id)s, %(run_id)s, %(run_type)s, 'queued', %(version_id)s, %(logical_date)s, %(data_interval_start)s,
-                %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s, %(notify)s, %(partition_key)s,
-                %(partition_date)s)
-        on conflict do nothing returning id
+                             run_after, conf, triggered_by, notify, partition_key, partition_date, started_at, timeout_at)
+        select %(dag_id)s, %(run_id)s, %(run_type)s, case when begins then 'running' else 'queued' end, %(version_id)s,
+               %(logical_date)s, %(data_interval_start)s, %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s,
+               %(notify)s, %(partition_key)s, %(partition_date)s, case when begins then clock_timestamp() end,
+               case when begins then clock_timestamp() + make_interval(secs => %(timeout_s)s) end
+          from (select {BEGINS} as begins) decided
+        on conflict do nothing returning id, state = 'running' as begins
         """,
         {name: getattr(new, name) for name in NewRun.__slots__}
         | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None}
-        | {"partition_key": partition and partition.key, "partition_date": partition and partition.date},
-    ).scalar_one_or_none()
-    if key is None:
+        | {"partition_key": partition and partition.key, "partition_date": partition and partition.date}
+        | {"timeout_s": None if dag.dagrun_timeout_s is None else min(dag.dagrun_timeout_s, 1e9)}
+        | {"may_begin": bool(first), "max_active_runs": dag.max_active_runs},
+    ).first()
+    if row is None:
         return None
-    is_backfill = new.run_type == "backfill"
-    task_nos = integrity.wanted(dag, new.logical_date, is_backfill=is_backfill)
-    fit.insert(connection, dag, key, task_nos, is_backfill=is_backfill, default_queue=default_queue)
-    deadlines.plan(connection, dag, key)
-    return CreatedRun(key, new.run_id)
+    fit.insert(connection, dag, row.id, task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    deadlines.plan(connection, dag, row.id)
+    if beginning is None or not row.begins:
+        return CreatedRun(row.id, new.run_id)
+    pool = None if beginning.limits is None else announce(connection, row.id, first[0].task_no)
+    messages, waits = schedule_first(connection, row.id, first, pool=pool, limits=beginning.limits)
+    return CreatedRun(row.id, new.run_id, True, messages, waits)
 
 
-@step("start")
-def start_queued(connection: Connection) -> list[int]:
-    """queued -> running, oldest first, within max_active_runs of each DAG and backfill. Returns the IDs of the runs.
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The IDs of the runs that start, and whether another transaction held the row of a DAG with queued runs."""
 
-    The dag_schedule row of the DAG is locked, so that two schedulers never count the runs of a DAG at the same time.
+    ids: list[int]
+    held_elsewhere: bool
+
+
+@step("start", lambda started: started.ids)
+def start_queued(connection: Connection) -> Started:
+    """queued -> running, oldest first, within max_active_runs of each DAG and backfill.
+
+    The dag_schedule row of the DAG is locked, so that two processes never count the runs of a DAG at the same time.
     """
-    rows = connection.exec_driver_sql(STARTABLE).all()
+    found = connection.exec_driver_sql(STARTABLE).all()
+    rows = [row for row in found if row.is_held]
+    held_elsewhere = len(rows) < len(found)
     if not rows:
-        return []
+        return Started([], held_elsewhere)
     started = connection.exec_driver_sql(
         START,
         {
@@ -156,7 +217,7 @@ def start_queued(connection: Connection) -> list[int]:
             "most": MOST_STARTS,
         },
     )
-    return sorted(started.scalars())
+    return Started(sorted(started.scalars()), held_elsewhere)
 
 
 def to_examine(connection: Connection, *, limit: int, without: Collection[int] = ()) -> list[int]:

@@ -18,13 +18,23 @@ from scheduler.store.db import database
 from .conftest import Cli
 
 
-def test_trigger_makes_a_run_and_wakes_a_scheduler(cli: Cli, scenario: Scenario) -> None:
+def test_trigger_makes_a_run_and_sends_its_first_task(cli: Cli, scenario: Scenario) -> None:
     run = cli.json(
         "dags", "trigger", "pair", "--run-id", "mine", "--conf", '{"a": "ü"}', "--logical-date", "2025-01-01T00:00+02:00"
     )
 
-    assert (run["run_id"], run["state"], run["conf"]) == ("mine", "queued", {"a": "ü"})
+    assert (run["run_id"], run["state"], run["conf"]) == ("mine", "running", {"a": "ü"})
     assert run["logical_date"] == "2024-12-31T22:00:00+00:00"
+    assert len(scenario.messages()) == 1
+    assert Wakeups(scenario.settings).wait(0.1) == set(), "no service has to look"
+
+
+def test_trigger_of_a_run_that_cannot_begin_wakes_a_scheduler(cli: Cli, scenario: Scenario) -> None:
+    scenario.trigger("pair")
+
+    run = cli.json("dags", "trigger", "pair", "--run-id", "mine")
+
+    assert run["state"] == "queued"
     assert Wakeups(scenario.settings).wait(1) == {f"run:{run['id']}"}, "no other service has to look"
 
 

@@ -15,6 +15,7 @@ from scheduler.cli import paceline
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
+from scheduler.store.runs.runs import CreatedRun
 from workers.task import triggered_runs
 
 from .conftest import ROLE, allowed, as_role
@@ -133,12 +134,16 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
             conf={},
             reset=True,
             claim=again,
+            worker_id=scenario.worker_id,
             now=scenario.hot.now,
+            created=created.append,
             patient=lambda ask: ask(),
         )
 
+    created: list[CreatedRun] = []
     transact(engine, roles.grant_worker, ROLE)
     assert reset("new") == "new", "to create a run needs no further right"
+    assert [run.tokens for run in created] == [[f"run:{created[0].id}"]], "without the right to lock a DAG, a scheduler starts it"
     with pytest.raises(
         PacelineError, match=r"may not do that \(permission denied .*db grant-worker ROLE --may-clear-runs` grants it"
     ):

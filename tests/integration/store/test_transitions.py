@@ -19,6 +19,7 @@ from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
 from scheduler.store.moves import decide as moves_decide
 from scheduler.store.moves import due, fire
+from scheduler.store.moves.first import Limits, schedule_first
 from scheduler.store.moves.lose import lose as lose_those
 from scheduler.store.moves.queue import queue
 from scheduler.store.moves.stop import end_rest
@@ -146,9 +147,19 @@ def fit(without_it: bool) -> Move:
     return move
 
 
+def first(pool: str | None) -> Move:
+    limits = Limits(parallelism=100, window=32, silent=3600, queued_by="cli:ada")
+    ready = [Decision(0, S.SCHEDULED, "because")]
+    return lambda scenario, claim: _with(
+        scenario, lambda connection: schedule_first(connection, claim.dag_run_id, ready, pool=pool, limits=limits)
+    )
+
+
 ASKED = ("none", "success", "failed", "skipped")
 #: Every named transition, with the function that makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
+    "first scheduled": (Actor.CREATOR, first(None)),
+    "first queued": (Actor.CREATOR, first("default_pool")),
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
     "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: due.due(c, limit=9))),
     "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: queue(c, [claim.id], "s"))),

@@ -46,9 +46,19 @@ def trigger(
     scenario: Scenario, claim: Claim, run_id: str | None = None, *, adopt_unless: Collection[str] | None = ("failed",), **more: Any
 ) -> str:
     return triggered_runs.trigger(
-        scenario.settings, "child", run_id=run_id, claim=claim, now=scenario.hot.now, patient=lambda ask: ask(),
-        adopt_unless=adopt_unless, **{"logical_date": None, "conf": {}, "reset": False, **more},
+        scenario.settings, "child", run_id=run_id, claim=claim, worker_id=scenario.worker_id, now=scenario.hot.now,
+        created=scenario.follower.created, patient=lambda ask: ask(), adopt_unless=adopt_unless,
+        **{"logical_date": None, "conf": {}, "reset": False, **more},
     )  # fmt: skip
+
+
+def test_the_first_task_of_the_child_is_sent_by_the_task_that_triggers_it(scenario: Scenario, first: Claim) -> None:
+    trigger(scenario, first)
+
+    (message,) = scenario.messages()
+    claim = scenario.claim(message)
+    assert claim is not None and (claim.dag_id, claim.task_id) == ("child", "c")
+    assert scenario.rows("select queued_by from task_instance where state = 'running' and task_id = 'c'") == [(scenario.worker_id,)]
 
 
 def children(scenario: Scenario) -> list[tuple[Any, ...]]:
