@@ -66,6 +66,7 @@ GOALS = (
     Goal("`wide`: CPU of a task, over plain Celery's", _at("shapes", "wide", "cpu_over_raw"), 1.3),
     Goal("`creation`: start of a run that is due, over an insert of its rows", _at("creation", "over_insert", "plain"), 4),
     Goal("`creation`: start of a run that a client triggers, over an insert", _at("creation", "over_insert", "by_hand"), 4),
+    Goal("`first`: ms from a trigger to the start of the first task", _at("first", "ms", "triggered"), 5),
     Goal("`schedulers`: tasks/s of `many` with three, over one", _over("schedulers", "many", "3", "1"), 0.9, at_most=False),
     Goal("`standing`: pass of the queue service with 10,000 running tasks, over 100",
          _over("standing", "pass_postgres_ms", "10000", "100"), 2),
