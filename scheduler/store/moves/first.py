@@ -59,10 +59,6 @@ class Limits:
         )
 
 
-#: No task may be queued.
-NONE_ALLOWED = Limits(parallelism=0, window=0, silent=0.0, queued_by="")
-
-
 def announce(connection: Connection, dag_run_id: int, task_no: int) -> str | None:
     """Lock the pool of this task, and announce that this transaction may take a place of each limit that pools share.
 
@@ -85,13 +81,12 @@ def announce(connection: Connection, dag_run_id: int, task_no: int) -> str | Non
 
 
 def schedule_first(
-    connection: Connection, dag_run_id: int, decisions: Sequence[Decision], *, pool: str | None, limits: Limits | None
+    connection: Connection, dag_run_id: int, decisions: Sequence[Decision], *, pool: str, limits: Limits
 ) -> tuple[list[Message], bool]:
-    """Schedule these tasks. With the `pool` that `announce` has locked, queue the first of them if it may have a slot.
+    """Schedule these tasks, and queue the first of them if it may have a slot of its `pool`, which `announce` has locked.
 
     Returns its message, to be sent after the commit, and whether other tasks wait for the queue service.
     """
-    limits = limits or NONE_ALLOWED
     moved = connection.exec_driver_sql(
         f"""
         with announced as materialized (

@@ -17,6 +17,7 @@ from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import step
 from scheduler.store.moves import fit
+from scheduler.store.moves.decide import decide
 from scheduler.store.moves.first import Limits, announce, schedule_first
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, integrity
@@ -186,6 +187,9 @@ def create(
     if beginning is None or not row.begins:
         return CreatedRun(row.id, new.run_id)
     pool = None if beginning.limits is None else announce(connection, row.id, first[0].task_no)
+    if pool is None or beginning.limits is None:
+        decide(connection, {row.id: first})
+        return CreatedRun(row.id, new.run_id, has_begun=True, waits=True)
     messages, waits = schedule_first(connection, row.id, first, pool=pool, limits=beginning.limits)
     return CreatedRun(row.id, new.run_id, True, messages, waits)
 

@@ -147,19 +147,19 @@ def fit(without_it: bool) -> Move:
     return move
 
 
-def first(pool: str | None) -> Move:
-    limits = Limits(parallelism=100, window=32, silent=3600, queued_by="cli:ada")
+def first(parallelism: int) -> Move:
+    limits = Limits(parallelism=parallelism, window=32, silent=3600, queued_by="cli:ada")
     ready = [Decision(0, S.SCHEDULED, "because")]
     return lambda scenario, claim: _with(
-        scenario, lambda connection: schedule_first(connection, claim.dag_run_id, ready, pool=pool, limits=limits)
+        scenario, lambda connection: schedule_first(connection, claim.dag_run_id, ready, pool="default_pool", limits=limits)
     )
 
 
 ASKED = ("none", "success", "failed", "skipped")
 #: Every named transition, with the function that makes it.
 MOVES: dict[str, tuple[Actor, Move]] = {
-    "first scheduled": (Actor.CREATOR, first(None)),
-    "first queued": (Actor.CREATOR, first("default_pool")),
+    "first scheduled": (Actor.CREATOR, first(0)),
+    "first queued": (Actor.CREATOR, first(100)),
     **{f"decide {state}": (Actor.SCHEDULER, decide(state)) for state in (S.SCHEDULED, S.SKIPPED, S.UPSTREAM_FAILED)},
     "due": (Actor.SCHEDULER, lambda scenario, _: _with(scenario, lambda c: due.due(c, limit=9))),
     "queue": (Actor.SCHEDULER, lambda scenario, claim: _with(scenario, lambda c: queue(c, [claim.id], "s"))),
