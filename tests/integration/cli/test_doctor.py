@@ -130,6 +130,15 @@ def reports(module: ModuleType) -> Iterator[ast.Call]:
             yield node
 
 
+@pytest.mark.parametrize("status", [200, 404])
+def test_another_program_on_the_port_of_the_web_process_is_not_taken_for_it(cli: Cli, scenario: Scenario, status: int) -> None:
+    with answering(status) as port:
+        found = cli.doctor(PATH="/nonexistent", JAVA_HOME="/nonexistent", PACELINE_WEB_PORT=str(port))
+
+    assert "database" in {finding["check"] for finding in found}
+    assert "web" not in {finding["check"] for finding in found}
+
+
 @pytest.mark.usefixtures("worker_role")
 def test_every_check_fails_in_a_situation(
     cli: Cli, scenario: Scenario, made: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -284,11 +293,16 @@ def old_java(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def answering(status: int) -> Iterator[int]:
-    """The port of a web process that answers with this status."""
+    """The port of a process that answers with this status."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_error(status)
+            if status == 200:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b'{"status": "up"}')
+            else:
+                self.send_error(status)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,16 +1,22 @@
 """Applications of a Connect server: their session is named after the tag, and no call waits for an unreachable server."""
 
+import contextlib
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from paceline.authoring.connection import Connection
+from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
+from workers.spark.applications import driver
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.tracking import Followed
 from workers.spark.clusters import connect, target
-from workers.spark.clusters.protocol import ApplicationLivesError, ClusterUnreachableError
+from workers.spark.clusters.command import Submission
+from workers.spark.clusters.protocol import ApplicationError, ApplicationLivesError, ClusterUnreachableError, Ids
+from workers.spark.clusters.target import Target
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TAG = "paceline-0123abcd-7-2"
@@ -49,3 +55,45 @@ def test_the_token_of_a_session_comes_from_its_connection() -> None:
     assert cluster._master() == "sc://h:1/;token=a%2Fb"
     connection = Connection(conn_id="c", conn_type="spark_connect", host="h", password="a/b")
     assert target.choose(None, None, None, connection).reach == {"conn_id": "c"}
+
+
+class Recorded(connect.Connect):
+    """Records when it is asked to close the session of a submission."""
+
+    def __init__(self, *, reachable: bool) -> None:
+        super().__init__("sc://127.0.0.1:1", {}, "client", lambda _: None)
+        self.reachable = reachable
+        self.closed: list[str] = []
+
+    def interrupt(self, submission: Submission, *, within_s: float) -> None:
+        self.closed.append(submission.tag)
+        if not self.reachable:
+            raise ClusterUnreachableError("the Connect server did not stop its session: it is away")
+
+    def gone(self, ids: Ids, tag: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("application", "reachable", "problem"),
+    [
+        ("print('done')", True, None),
+        ("raise SystemExit(3)", True, "The Spark application ended with exit code 3"),
+        ("raise SystemExit(3)", False, "ended with exit code 3, but the Connect server did not stop its session"),
+    ],
+    ids=["it succeeds", "it fails", "it fails, and the server is away"],
+)
+def test_the_session_is_closed_when_its_driver_has_ended(
+    tmp_path: Path, application: str, reachable: bool, problem: str | None
+) -> None:
+    file = tmp_path / "application.py"
+    file.write_text(application, encoding="utf-8")
+    cluster = Recorded(reachable=reachable)
+    jobs = NoJobs(NOW)
+    made = Submission(target=Target(kind="connect", master="sc://127.0.0.1:1"), tag=TAG, name="a", application=str(file))
+    followed = Followed(cluster, jobs.add(made), jobs, Spark(), say=lambda _: None)
+
+    with pytest.raises(ApplicationError, match=problem) if problem else contextlib.nullcontext():
+        driver.run(made, followed, Settings.load({"PACELINE_HOME": str(tmp_path)}))
+
+    assert cluster.closed == [TAG]
