@@ -87,6 +87,8 @@ BOUNDED = {
     # max_bytes of a log.
     f"{TI}/logs/{{try_number}}",
     # operations.MOST_POINTS, workers.MOST, home.MOST, params.LONGEST_PAGE.
+    # jump.MOST of each kind; and the tasks and fields of one run.
+    f"{API}/jump", f"{RUN}/comparison",
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
     f"{RUN}/upstreamAssetEvents",
     # The settings that exist.

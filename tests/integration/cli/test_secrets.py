@@ -184,7 +184,7 @@ def test_a_conf_has_a_limit_of_size_wherever_it_enters(cli: Cli, scenario: Scena
         triggered_runs.trigger(
             few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False,
             claim=cast(Any, SimpleNamespace(dag_id="d", task_id="t", writer=None)), now=lambda: datetime.now(UTC),
-            patient=lambda ask: ask(),
+            patient=lambda ask: ask(), worker_id="w", created=lambda _: None,
         )  # fmt: skip
     assert scenario.rows("select 1 from dag_run union all select 1 from backfill") == []
     assert cli("dags", "trigger", "daily", "--conf", json.dumps({"x": "y" * 1000}), **small).exit_code == 0

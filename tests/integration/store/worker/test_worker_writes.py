@@ -31,7 +31,7 @@ DEFERRAL = Deferral(classpath="a.B", kwargs={})
 def trigger(scenario: Scenario, claim: Claim, *, reset: bool = False, run_id: str | None = None) -> str:
     return triggered_runs.trigger(
         scenario.settings, "other", run_id=run_id, logical_date=None, conf={}, reset=reset, claim=claim, now=scenario.hot.now,
-        patient=lambda ask: ask(),
+        patient=lambda ask: ask(), worker_id=scenario.worker_id, created=lambda _: None,
     )  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -
 
     run_id = triggered_runs.trigger(
         scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, now=scenario.hot.now,
-        patient=twice,
+        patient=twice, worker_id=scenario.worker_id, created=lambda _: None,
     )  # fmt: skip
 
     assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(run_id,)]
