@@ -112,11 +112,13 @@ def note_tasks(*tasks: Node) -> None:
 @contextmanager
 def collect(*, defer_errors: bool = False) -> Iterator[Collected]:
     """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
-    _collectors.append(Collected(defers=defer_errors))
+    collected = Collected(defers=defer_errors)
+    _collectors.append(collected)
     try:
-        yield _collectors[-1]
+        yield collected
     finally:
-        _collectors.pop()
+        # Not the last one: a file that hangs in another thread may end while this thread reads its own.
+        _collectors[:] = [other for other in _collectors if other is not collected]
 
 
 class ParsingContext(NamedTuple):

@@ -46,6 +46,19 @@ def test_opened_dags_are_collected_also_without_a_name() -> None:
     assert scope.current_dag() is None
 
 
+def test_a_file_that_ends_late_in_another_thread_takes_no_dag_of_the_next_file() -> None:
+    """A file that hangs ends at any time, while a new thread of the waiter reads another one."""
+    hangs, other = scope.collect(defer_errors=True), scope.collect(defer_errors=True)
+    hangs.__enter__()
+    collected = other.__enter__()
+    hangs.__exit__(None, None, None)
+    with DAG("a"):
+        pass
+    other.__exit__(None, None, None)
+
+    assert [made.dag_id for made in collected] == ["a"]
+
+
 def test_a_task_has_the_line_that_created_it() -> None:
     with DAG("d") as made:
         task(task_id="a")(lambda: 1)()
