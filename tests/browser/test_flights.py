@@ -31,7 +31,7 @@ def test_flights_is_run_broken_explained_and_repaired(page: Page) -> None:
     expect(page.locator(".card li.row")).to_contain_text("It has ended as upstream_failed", timeout=RUN_MS)
 
     page.goto(f"{run}/tasks/ingest/-/why")
-    page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Clear", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Clear (").click()
     page.goto(run)
     expect(page.locator(".dag-facts .state")).to_have_text("success", timeout=RUN_MS)

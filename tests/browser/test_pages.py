@@ -64,7 +64,7 @@ def test_a_failed_task_is_explained_cleared_with_its_downstream_and_finishes(pag
     expect(page.get_by_text("How it got here")).to_be_visible()
     expect(page.locator(".history")).to_contain_text("The work failed as it was asked to")
 
-    page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Clear", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("2 task instances will be cleared")
     page.get_by_role("checkbox", name="Downstream tasks").uncheck()
     expect(page.get_by_role("dialog")).to_contain_text("1 task instance will be cleared")
@@ -316,7 +316,7 @@ def clear_by_keyboard(page: Page, installation: Installation) -> None:
     """Clear with a preview until the run succeeds; then clear the failed tasks of all runs that a filter selects."""
     dialog = page.get_by_role("dialog")
     page.go_back()
-    pressed(page.get_by_role("button", name="Clear"))
+    pressed(page.get_by_role("button", name="Clear", exact=True))
     expect(dialog).to_contain_text("2 instances")
     pressed(dialog.get_by_role("button", name="Clear"))
     expect(page.locator(".dag-facts .state")).to_have_text("success")
@@ -393,7 +393,7 @@ def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     # A value that turns its direction around leaves the text beside it alone.
     assert page.locator("td span").first.evaluate("element => getComputedStyle(element).unicodeBidi") == "isolate"
     page.goto("/audit")
-    expect(page.get_by_role("row", name="post_variable").get_by_text("color")).to_be_visible()
+    expect(page.get_by_role("row", name="added a variable").get_by_text("color")).to_be_visible()
     page.goto("/variables")
     page.get_by_role("button", name="Edit: color").click()
     page.get_by_label("Value").fill("blue")

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.exceptions import UnreadableVersionError
+from paceline.exceptions import NotFoundError, UnreadableVersionError
 from paceline.states import HOLDS_SLOTS, STARTED, RunState, States, TaskState
 from scheduler.deciding.limits import POOL, RUNS
 from scheduler.deciding.waits import SHORTEST_WAIT_S, Contention, LimitFacts, PoolFacts, QueueFacts, Step, of_run, sentence
@@ -237,7 +237,10 @@ def _moments(pairs: Sequence[tuple[Step | None, Step]], awaited: frozenset[str])
 
 def _own(connection: Connection, settings: Settings, ti_id: int) -> Row:
     parameters = {"id": ti_id, "parallelism": settings.core.parallelism}
-    return dict(connection.exec_driver_sql(OWN, parameters).mappings().one())
+    found = connection.exec_driver_sql(OWN, parameters).mappings().first()
+    if found is None:
+        raise NotFoundError("The run of this task instance was deleted in this moment.")
+    return dict(found)
 
 
 def _contention(connection: Connection, settings: Settings, own: Row, at: datetime, reader: Reader) -> Contention:

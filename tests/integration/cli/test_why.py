@@ -10,6 +10,7 @@ import pytest
 from support.rest import Rest
 from support.scenario import Scenario, dag
 
+from paceline.exceptions import NotFoundError
 from paceline.states import Branched, TaskState
 from scheduler.store.db.database import transact
 from scheduler.store.read import history
@@ -216,6 +217,11 @@ def test_why_is_right_live_and_afterwards(cli: Cli, rest: Rest, scenario: Scenar
 
     assert live == {name: one.live for name, one in SITUATIONS.items()}
     assert after == {name: one.after for name, one in SITUATIONS.items()}
+
+
+def test_the_history_of_a_run_that_is_deleted_meanwhile_is_not_found(scenario: Scenario) -> None:
+    with pytest.raises(NotFoundError, match="was deleted in this moment"):
+        transact(scenario.engine, history.of_instance, scenario.settings, 12345)
 
 
 def answers(cli: Cli, rest: Rest, one: Situation) -> Any:
