@@ -103,6 +103,8 @@ def schedule_first(
               from unnest(%(nos)s::int[], %(reasons)s::text[]) with ordinality n (no, reason, place)
               join task_instance f on f.dag_run_id = %(run)s and f.task_no = n.no and f.map_index = -1
               left join pool p on p.name = %(pool)s
+        ), passing_on as (  -- As a pass of the queue service would write: nothing waits, and no limit is exceeded.
+            update pool p set passes_slots_on = true from ready where ready.starts and p.name = %(pool)s and not p.passes_slots_on
         )
         update task_instance t
            set state = case when ready.starts then 'queued' else 'scheduled' end, reason = ready.reason,

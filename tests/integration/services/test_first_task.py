@@ -1,6 +1,7 @@
 """The first task of a new run: the process that creates the run queues it, within every limit, or leaves it to a scheduler."""
 
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from scheduler.store.moves.first import Limits, schedule_first
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.runs.selection import Runs, Tasks
+from scheduler.store.worker.claims import Ending, NextInPlace
 
 DAG = chain("c", 2)
 
@@ -58,6 +60,20 @@ def test_a_triggered_run_can_be_worked_on_before_a_scheduler_has_seen_it(scenari
     claim = scenario.claim((message.ti_id, message.dispatch_id))
     assert claim is not None and claim.try_number == 1
     assert scenario.rows("select queued_by from task_instance where state = 'running'") == [("cli:ada",)]
+
+
+def test_a_run_that_no_scheduler_has_seen_goes_on_in_place(scenario: Scenario) -> None:
+    """The queue service has never looked at the pool, so the creator says that its slots may be passed on."""
+    scenario.add(DAG)
+    assert scenario.rows("select passes_slots_on from pool") == [(False,)]
+
+    (message,) = trigger(scenario).messages
+    claim = scenario.claim((message.ti_id, message.dispatch_id))
+    assert claim is not None
+    reported = scenario.follower.report(claim, Ending(TaskState.SUCCESS), NextInPlace(str(uuid.uuid4())))
+
+    assert reported.continues is not None and reported.continues.task_id == "t001"
+    assert scenario.states() == {"t000": "success", "t001": "running"}
 
 
 def test_the_foremost_of_several_first_tasks_is_queued_and_the_others_wait(scenario: Scenario) -> None:
