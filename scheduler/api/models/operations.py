@@ -207,7 +207,7 @@ class Waiting(Model):
 
 
 class Question(Model):
-    """A question of a task that nobody has answered."""
+    """A question that a task asks, and that nobody has answered yet."""
 
     dag_id: str
     dag_run_id: str = from_row("run_id")

@@ -62,11 +62,8 @@ def trigger(
     if not although_broken:
         _refuse_broken(newest)
     conf = conf or {}
-    if writer is None:
-        params.check_names(dag.params, conf, dag_id=dag_id)
+    _check_conf(dag, conf, core, by_task=writer is not None)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
-    params.check_size(conf, core.max_conf_bytes, dag_id=dag_id)
-    params.check(dag.params, conf, dag_id=dag_id, conf_overrides=core.dag_run_conf_overrides_params)
     logical_date = logical_date or now if dated else None
     run_id = run_id or manual_run_id(logical_date or run_after or now)
     _check_manual(dag, run_id, logical_date)
@@ -95,6 +92,14 @@ def trigger(
         raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
     fencing.lock(connection, writer)
     return created
+
+
+def _check_conf(dag: SerializedDag, conf: dict[str, Any], core: Core, *, by_task: bool) -> None:
+    """ParamError. A task may give names that are no params, as in Airflow."""
+    if not by_task:
+        params.check_names(dag.params, conf, dag_id=dag.dag_id)
+    params.check_size(conf, core.max_conf_bytes, dag_id=dag.dag_id)
+    params.check(dag.params, conf, dag_id=dag.dag_id, conf_overrides=core.dag_run_conf_overrides_params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

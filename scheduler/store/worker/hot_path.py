@@ -284,9 +284,7 @@ class HotPath(WorkerConnection):
         parameters = {
             **_names(claim, plan.asked),
             **_end(ending),
-            "result": ending.result,
             "worker": self.worker_id,
-            "decision": None if ending.skip is None else Json({"skip": list(ending.skip)}),
             "aging": aging,
             "task_nos": [decision.task_no for decision in plan.settled],
             "map_indexes": [decision.map_index for decision in plan.settled],
@@ -305,14 +303,13 @@ class HotPath(WorkerConnection):
         elif in_place and plan.is_step and not is_locked:
             if step := self.objects(MovedInPlace, f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters):
                 # It says that others wait: the pool and the run are as busy as before.
-                moved = tuple(step)
-                return Reported(pool_has_waiting=True, others_wait=True, moved=moved, continues=_claim_in_place(claim, step[0]))
+                following = _claim_in_place(claim, step[0])
+                return Reported(pool_has_waiting=True, others_wait=True, moved=tuple(step), continues=following)
             # Nothing is stored: one with a higher rank waits, or the DAG is paused, and that lasts for a while.
             self._without_steps = WITHOUT_STEPS
         hold = "" if is_locked else f"{(sql.HOLD_MOVES if plan.settled else sql.HOLD).execute}; "
         answer = self.objects(ReportRow, f"{hold}{sql.REPORT.execute}", parameters)
-        first = answer[0]
-        waiting = frozenset(first.waiting)
+        first, waiting = answer[0], frozenset(answer[0].waiting)
         if not waiting.issuperset(plan.joins):
             return Undecided(waiting)
         if first.others_wait is None:
@@ -403,7 +400,9 @@ def _names(claim: Claim, asked: Ranges = NO_RANGES) -> dict[str, object]:
 
 
 def _end(ending: Ending) -> dict[str, object]:
-    return {"state": ending.state.value, "reason": ending.reason, "due_in_s": ending.delay_s}
+    decision = None if ending.skip is None else Json({"skip": list(ending.skip)})
+    end = {"state": ending.state.value, "reason": ending.reason, "due_in_s": ending.delay_s}
+    return {**end, "result": ending.result, "decision": decision}
 
 
 def _claim_in_place(claim: Claim, row: MovedInPlace) -> Claim:
