@@ -1,5 +1,6 @@
 """The open `with` blocks of DAGs, task groups and setups, and the collectors of DAGs."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -23,19 +24,33 @@ class Collected(list[Graph[Any]]):
         self.errors: list[DagError] = []
 
 
-_open: list[tuple[Graph[Any], Group | None]] = []
-_blocks: list[list[Node]] = []
-_collectors: list[Collected] = []
+class _OfThread(threading.local):
+    """What is open in one thread. A file that hangs in another thread closes no block of the file that this one reads."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Graph[Any], Group | None]] = []
+        self.blocks: list[list[Node]] = []
+        self.collectors: list[Collected] = []
+
+
+_here = _OfThread()
+#: The open collectors of all threads, for a file that creates its DAGs in threads of its own.
+_everywhere: list[Collected] = []
+
+
+def _collectors() -> list[Collected]:
+    """The collectors of this thread, or those of all threads in a thread that reads no file itself."""
+    return _here.collectors or _everywhere
 
 
 def current_dag() -> Graph[Any] | None:
     """The DAG of the innermost open `with` block."""
-    return _open[-1][0] if _open else None
+    return _here.open[-1][0] if _here.open else None
 
 
 def current_group(dag: Graph[Any] | None) -> Group | None:
     """The task group of the innermost open `with` block, if that block belongs to `dag`."""
-    return _open[-1][1] if _open and _open[-1][0] is dag else None
+    return _here.open[-1][1] if _here.open and _here.open[-1][0] is dag else None
 
 
 def place(given: Mapping[str, Any]) -> tuple[Graph[Any] | None, Group | None]:
@@ -47,22 +62,22 @@ def place(given: Mapping[str, Any]) -> tuple[Graph[Any] | None, Group | None]:
 
 def enter(dag: Graph[Any]) -> None:
     """Make `dag` the current DAG, and add it to every open `collect()`."""
-    _open.append((dag, None))
-    for collected in _collectors:
+    _here.open.append((dag, None))
+    for collected in _collectors():
         if not any(known is dag for known in collected):
             collected.append(dag)
 
 
 def enter_group(group: Group) -> None:
     """Make `group` and its DAG the current ones."""
-    _open.append((group.dag, group))
+    _here.open.append((group.dag, group))
 
 
 def defer(error: DagError) -> bool:
     """Keep an error until the end of the file, so that others are found too. False if it must be raised now."""
     if not is_deferring() or source.may_be_caught():
         return False
-    _collectors[-1].errors.append(error.with_traceback(source.traceback_to(error)))
+    _here.collectors[-1].errors.append(error.with_traceback(source.traceback_to(error)))
     return True
 
 
@@ -71,54 +86,57 @@ def defer_first_of_line(error: DagError) -> None:
 
     This stops a `while` loop whose condition has the error.
     """
-    known = _collectors[-1].errors if _collectors else []
+    known = _here.collectors[-1].errors if _here.collectors else []
     if any((earlier.file, earlier.line) == (error.file, error.line) for earlier in known) or not defer(error):
         raise error
 
 
 def is_deferring() -> bool:
     """Whether errors wait for the end of the file."""
-    return bool(_collectors) and _collectors[-1].defers
+    return bool(_here.collectors) and _here.collectors[-1].defers
 
 
 def note_function(function: Callable[..., Any], *, called: bool) -> None:
     """Add a `@dag` function to every open `collect()`."""
-    for collected in _collectors:
+    for collected in _collectors():
         collected.functions[function] = called
 
 
 def leave() -> None:
-    _open.pop()
+    _here.open.pop()
 
 
 def open_block() -> None:
     """Start to collect the tasks between a setup and its teardown, see `note_tasks`."""
-    _blocks.append([])
+    _here.blocks.append([])
 
 
 def close_block() -> list[Node]:
     """Close the innermost block, and return the tasks created in it."""
-    return _blocks.pop()
+    return _here.blocks.pop()
 
 
 def note_tasks(*tasks: Node) -> None:
     """Add new tasks to the innermost open block, and to every open `collect()`."""
-    for collected in _collectors:
+    for collected in _collectors():
         collected.tasks.extend(tasks)
-    if _blocks:
-        _blocks[-1].extend(task for task in tasks if not any(known is task for known in _blocks[-1]))
+    if _here.blocks:
+        block = _here.blocks[-1]
+        block.extend(task for task in tasks if not any(known is task for known in block))
 
 
 @contextmanager
 def collect(*, defer_errors: bool = False) -> Iterator[Collected]:
     """Collect every DAG that is entered inside the `with` block, even if no module variable refers to it."""
     collected = Collected(defers=defer_errors)
-    _collectors.append(collected)
+    _here.collectors.append(collected)
+    _everywhere.append(collected)
     try:
         yield collected
     finally:
-        # Not the last one: a file that hangs in another thread may end while this thread reads its own.
-        _collectors[:] = [other for other in _collectors if other is not collected]
+        _here.collectors.pop()
+        # Not the last one: files that other threads read end in any order.
+        _everywhere[:] = [other for other in _everywhere if other is not collected]
 
 
 class ParsingContext(NamedTuple):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,15 +49,39 @@ def test_opened_dags_are_collected_also_without_a_name() -> None:
 
 def test_a_file_that_ends_late_in_another_thread_takes_no_dag_of_the_next_file() -> None:
     """A file that hangs ends at any time, while a new thread of the waiter reads another one."""
-    hangs, other = scope.collect(defer_errors=True), scope.collect(defer_errors=True)
-    hangs.__enter__()
-    collected = other.__enter__()
-    hangs.__exit__(None, None, None)
-    with DAG("a"):
-        pass
-    other.__exit__(None, None, None)
+    opened, end, ended = threading.Event(), threading.Event(), threading.Event()
 
-    assert [made.dag_id for made in collected] == ["a"]
+    def hang() -> None:
+        with scope.collect(defer_errors=True), DAG("late"):
+            opened.set()
+            end.wait(60)
+        ended.set()
+
+    thread = threading.Thread(target=hang, daemon=True)
+    thread.start()
+    assert opened.wait(60)
+    with scope.collect(defer_errors=True) as collected:
+        assert scope.current_dag() is None
+        with DAG("a") as made:
+            end.set()
+            assert ended.wait(60)
+            assert scope.current_dag() is made
+
+    assert [dag.dag_id for dag in collected] == ["a"]
+
+
+def test_a_dag_that_a_thread_of_its_file_creates_is_collected() -> None:
+    def create() -> None:
+        with DAG("a"):
+            task(task_id="t")(lambda: 1)()
+
+    with scope.collect() as collected:
+        thread = threading.Thread(target=create)
+        thread.start()
+        thread.join()
+
+    assert [dag.dag_id for dag in collected] == ["a"]
+    assert len(collected.tasks) == 1
 
 
 def test_a_task_has_the_line_that_created_it() -> None:
