@@ -196,6 +196,7 @@ class Settings(Section):
     scheduler: Scheduler = Scheduler()
     worker: Worker = Worker()
     waiter: Waiter = Waiter()
+    bundles: sections.Bundles = sections.Bundles()
     retention: sections.Retention = sections.Retention()
     database: sections.Database = sections.Database()
     broker: sections.Broker = sections.Broker()

@@ -159,6 +159,17 @@ class Paths(Section):
     """Folder for the DataFrames that tasks return, or a URL that both Spark and fsspec can reach. If unset, <home>/data."""
 
 
+class Bundles(Section):
+    """Bundles of DAG files, which `paceline deploy` uploads."""
+
+    max_files: Count = 5000
+    """Maximum number of files and folders of a bundle."""
+    max_bytes: Count = 104_857_600
+    """Maximum size of all files of a bundle together, in bytes."""
+    max_file_bytes: Count = 52_428_800
+    """Maximum size of one file of a bundle, in bytes."""
+
+
 class Retention(Section):
     """How long finished runs and old records are kept. Schedulers delete the rest in small batches."""
 
