@@ -23,6 +23,11 @@ from scheduler.settings import airflow_options
 
 #: Every DAG file is a module with this prefix in sys.modules. No such file exists, so no import can find one.
 MODULE_PREFIX = "_paceline_dag_file_"
+#: The folders of installed code, and of Paceline.
+INSTALLED = tuple(
+    {f"{prefix}/" for prefix in (sys.prefix, sys.base_prefix)}
+    | {f"{Path(paceline.__file__).parents[1] / name}/" for name in ("paceline", "scheduler", "workers")}
+)
 # Authoring imports no settings and gets them here, because every process that runs user code loads DAG files.
 airflow_conf.conf.options = airflow_options
 
@@ -220,13 +225,28 @@ def modules_of(folder: Path) -> list[str]:
 
 def modules_below(folder: Path) -> dict[str, Path]:
     """Return the modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
-    start = f"{folder}/"
-    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     return {
-        name: Path(file)
-        for name, file in files.items()
-        if isinstance(file, str) and file.startswith(start) and not name.startswith(MODULE_PREFIX)
+        name: Path(module.__file__)
+        for name, module in are_below(folder).items()
+        if module.__file__ is not None and not name.startswith(MODULE_PREFIX)
     }
+
+
+def are_below(folder: Path) -> dict[str, ModuleType]:
+    """Return the modules of this process that are files of the folder, or packages without __init__.py of folders in it.
+
+    An environment of Python inside the folder, or Paceline itself, is no part of it.
+    """
+    start = f"{folder}/"
+    installed = tuple(place for place in INSTALLED if place.startswith(start))
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None and isinstance(module, ModuleType) and (places := list(vars(module).get("__path__") or ())):
+            file = min(places, key=lambda place: place.startswith(start))  # one elsewhere, if there is any
+        if isinstance(file, str) and file.startswith(start) and not (installed and file.startswith(installed)):
+            found[name] = module
+    return found
 
 
 def _text(path: Path) -> str:

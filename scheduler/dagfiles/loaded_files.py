@@ -18,7 +18,7 @@ from typing import Any
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError, DagErrors, NotFoundError, TaskTimeout
-from scheduler.dagfiles.load import MODULE_PREFIX, load, module_name, modules_below
+from scheduler.dagfiles.load import MODULE_PREFIX, are_below, load, module_name, modules_below
 
 #: Seconds after which a file is loaded again that read from elsewhere than from files.
 REREAD_S = 30.0
@@ -50,8 +50,10 @@ class LoadedFiles:
     Not thread-safe: loading changes sys.modules.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_fixed: bool = False) -> None:
+        """`is_fixed`: the files of the folder never change, as those of a bundle version. Only data from elsewhere may."""
         self._folder = folder
+        self._fixed = f"{folder}/" if is_fixed else None
         self._files: dict[str, Loaded] = {}
         self._outside = frozenset[str]()
         self._known_modules = 0
@@ -112,13 +114,15 @@ class LoadedFiles:
         """Add the modules that a task has imported since the file was loaded."""
         self._known_modules = len(sys.modules)
         for path in self._modules().values():
-            loaded.stamps.setdefault(str(path), stamp(path))
+            if not self._is_fixed(str(path)):
+                loaded.stamps.setdefault(str(path), stamp(path))
 
     def _forget(self) -> None:
         """Forget all files and modules, so that the next load finds the same modules as a new process."""
         self._files.clear()
-        for name in self._modules():
-            del sys.modules[name]
+        for name in {**are_below(self._folder), **self._modules()}:
+            if not name.startswith(MODULE_PREFIX):
+                del sys.modules[name]
 
     def _modules(self) -> dict[str, Path]:
         """The modules of the folder, and those from elsewhere on the path of Python that a DAG file was the first to import."""
@@ -145,7 +149,12 @@ class LoadedFiles:
         # The stamp from before the load: a change during it must count as a change.
         stamps = {str(module): stamp(module) for module in self._modules().values()}
         self._known_modules = len(sys.modules)
-        return Loaded(dags, stamps | inputs.stamps | {str(path): before}, inputs.elsewhere, time.monotonic())
+        stamps |= inputs.stamps | {str(path): before}
+        stamps = {name: known for name, known in stamps.items() if not self._is_fixed(name)}
+        return Loaded(dags, stamps, inputs.elsewhere, time.monotonic())
+
+    def _is_fixed(self, path: str) -> bool:
+        return self._fixed is not None and path.startswith(self._fixed)
 
 
 @dataclass(frozen=True, slots=True)

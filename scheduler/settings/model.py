@@ -243,6 +243,11 @@ class Settings(Section):
         return self.paths.dags_folder.expanduser().absolute()
 
     @property
+    def bundles_folder(self) -> Path:
+        """The folder of the bundle versions on this machine."""
+        return self.home / "bundles"
+
+    @property
     def logs_folder(self) -> Path:
         return (self.paths.logs_folder or self.home / "logs").expanduser().absolute()
 

@@ -168,6 +168,8 @@ class Bundles(Section):
     """Maximum size of all files of a bundle together, in bytes."""
     max_file_bytes: Count = 52_428_800
     """Maximum size of one file of a bundle, in bytes."""
+    keep_versions: Count = 20
+    """Bundle versions that stay below <home>/bundles of a machine, those that were needed last. Those in use always stay."""
 
 
 class Retention(Section):

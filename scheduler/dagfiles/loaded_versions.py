@@ -1,0 +1,110 @@
+"""The DAG files of several bundle versions in one process. Each version sees its own modules, and all share the installed ones."""
+
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from scheduler.dagfiles.bundle_cache import BundleCache
+from scheduler.dagfiles.load import are_below
+from scheduler.dagfiles.loaded_files import LoadedFiles
+
+#: How many bundle versions a process keeps loaded.
+MOST_LOADED = 10
+
+
+class LoadedVersions:
+    """The loaded DAG files of a long-lived process, by bundle version. None is the local DAGs folder as it stands.
+
+    The modules of one version at a time are in sys.modules, and its folders on sys.path. A module that a function imports while
+    it runs belongs to the version of that moment. The version that was used least recently is unloaded.
+
+    Not thread-safe: switching changes sys.modules.
+    """
+
+    def __init__(self, folder: Path, cache: BundleCache | None = None) -> None:
+        """`folder` is the local DAGs folder. Without `cache`, there are no bundle versions."""
+        self._cache = cache
+        self._version: int | None = None
+        self._files = LoadedFiles(folder)
+        self._current = _Version(folder, self._files)
+        self._others: OrderedDict[int | None, _Version] = OrderedDict()
+
+    def of(self, version: int | None) -> LoadedFiles:
+        """The files of a bundle version, whose modules are importable until the next call. Errors as for BundleCache.path."""
+        if version != self._version:
+            self._switch(version)
+        return self._files
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the version of the last call of `of`."""
+        return self._current.folder
+
+    def _switch(self, version: int | None) -> None:
+        following = self._others.get(version)
+        if following is None:
+            assert self._cache is not None and version is not None, "the store has bundle versions"
+            folder = self._cache.path(version)
+            following = _Version(folder, LoadedFiles(folder, is_fixed=True))
+        else:
+            del self._others[version]
+        try:
+            self._current.leave()
+            following.enter()
+        except BaseException:
+            # The interruption of a task, which comes once. With half of the modules of a version, later tasks would fail.
+            self._current.leave()
+            following.enter()
+            raise
+        finally:
+            self._others[self._version] = self._current
+            self._version, self._current, self._files = version, following, following.files
+        waiting = [other for other in self._others if other is not None]
+        if len(waiting) + (version is not None) > MOST_LOADED:
+            self._unload(waiting[0])
+
+    def _unload(self, version: int) -> None:
+        unloaded = self._others.pop(version)
+        for place in [place for place in sys.path_importer_cache if unloaded.has(place)]:
+            del sys.path_importer_cache[place]
+        if self._cache is not None:
+            self._cache.release(version)
+
+
+@dataclass(slots=True)
+class _Version:
+    """The files of one version. While it is not the current one, its modules and its folders of sys.path are kept here."""
+
+    folder: Path
+    files: LoadedFiles
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+
+    def has(self, place: str) -> bool:
+        """Whether a path is its folder, or below it."""
+        return place == str(self.folder) or place.startswith(f"{self.folder}/")
+
+    def leave(self) -> None:
+        """Take its modules out of sys.modules, and its folders out of sys.path. It may be repeated, as `enter` may."""
+        self.modules |= are_below(self.folder)
+        for name in self.modules:
+            sys.modules.pop(name, None)
+        for name, module in self.modules.items():
+            # `from package import name` looks here first.
+            parent, _, own = name.rpartition(".")
+            if getattr(sys.modules.get(parent), own, None) is module:
+                delattr(sys.modules[parent], own)
+        self.path += [place for place in sys.path if self.has(place) and place not in self.path]
+        sys.path[:] = [place for place in sys.path if not self.has(place)]
+
+    def enter(self) -> None:
+        """Undo `leave`."""
+        sys.modules.update(self.modules)
+        for name, module in self.modules.items():
+            parent, _, own = name.rpartition(".")
+            if parent in sys.modules and parent not in self.modules:
+                setattr(sys.modules[parent], own, module)
+        sys.path += [place for place in self.path if place not in sys.path]
+        self.modules, self.path = {}, []
