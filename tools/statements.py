@@ -19,7 +19,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "one of two texts in the function": ("connections.py: conflict", "roles.py: kind", "selection.py: which",),
     "advice to a person, which begins with `set`": ("cipher.py: path",),
     "each of a tuple of names in the function": ("files.py: table", "files.py: path", "delete.py: table", "fit.py: table",),
-    "one of two texts of the module": ("files.py: which", "home.py: join", "edits.py: column", "edits.py: table",),
+    "one of two texts of the module": ("current.py: which", "home.py: join", "edits.py: column", "edits.py: table",),
     "each of the constants of the module": (
         "files.py: ORDERS[sort_mode]", "invariants.py: what", "invariants.py: since", "invariants.py: rows",
         "invariants.py: dag_id", "row_versions.py: table", "row_versions.py: condition", "row_versions.py: order",

@@ -11,7 +11,21 @@ from tools.sources import PRODUCT, check, differences, modules
 
 NAMES = {*TaskState, *RunState}
 #: The other columns called state: of an external job, of a date of a backfill, of a process.
-OTHER_STATES = {"submitted", "finished", "killed", "unknown", "waiting", "made", "left_out", "stopped", "silent", "alive"}
+OTHER_STATES = {
+    "submitted",
+    "finished",
+    "killed",
+    "unknown",
+    "waiting",
+    "made",
+    "left_out",
+    "stopped",
+    "silent",
+    "alive",
+    "new",
+    "ready",
+    "refused",
+}
 LIST = re.compile(r"\(\s*('\w+'(?:\s*,\s*'\w+')*)\s*\)")
 #: Collections with several names of states that are no sets of states, by module, with the reason.
 NO_SETS = {

@@ -30,6 +30,7 @@ from scheduler.process import measures
 from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
 from scheduler.store.dags import files
+from scheduler.store.dags.current import ParsedDag
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import transact
@@ -377,11 +378,9 @@ def _source(path: Path) -> str | None:
     return None if len(data) > LONGEST_SOURCE else data.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
-def _dag(row: DagRow, paused: bool) -> files.ParsedDag:
+def _dag(row: DagRow, paused: bool) -> ParsedDag:
     own = row.is_paused_upon_creation
-    return files.ParsedDag(
-        dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own
-    )
+    return ParsedDag(dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own)
 
 
 def measure_answer(answer: Answer, timeout_s: float) -> None:

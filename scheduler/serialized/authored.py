@@ -114,6 +114,7 @@ def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler, defaulted
         sla_miss_callback=dag.sla_miss_callback is not None,
         groups=tuple(group.spec for group in dag.task_group_dict.values()),
         defaulted_variables=defaulted_variables,
+        bundle_version=None,
         tasks=tuple(_task(dag.task_dict[name], weight[name], scopes[name], core) for name in _topological(dag)),
     )
 

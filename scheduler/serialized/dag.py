@@ -87,6 +87,8 @@ class SerializedDag(Stored):
     asset_names: dict[str, str] = field(default_factory=dict)
     #: The variables of which the file took the default while it was loaded; at most MAX_DEFAULTED.
     defaulted_variables: tuple[str, ...] = ()
+    #: The ID of the bundle version whose code its runs execute; None: what stands in the DAGs folder. Not part of the content.
+    bundle_version: int | None = None
     tasks: tuple[SerializedTask, ...] = ()
 
     def to_json(self) -> str:

@@ -87,8 +87,19 @@ NEEDLESS: dict[str, set[str]] = {
     },
 }  # fmt: skip
 
-#: Rows that no run decides by: accounts, secrets, DAG files, the version of the schema, and what a person edits by its key.
-ELSEWHERE = ("accounts/", "secrets/", "dags/files.", "dags/dags.reparse", "db/migrate.", "read/row_versions.", "runs/edits.")
+#: Rows that no run decides by: accounts, secrets, DAG files, bundles, the version of the schema, what a person edits by its key.
+ELSEWHERE = (
+    "accounts/",
+    "secrets/",
+    "dags/files.",
+    "dags/current.",
+    "dags/bundles.",
+    "dags/bundle_versions.",
+    "dags/dags.reparse",
+    "db/migrate.",
+    "read/row_versions.",
+    "runs/edits.",
+)
 
 
 def find() -> set[str]:

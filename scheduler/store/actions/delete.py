@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import FINISHED, RUN_FINISHED, RUN_UNFINISHED, STARTED, TaskState
 from scheduler.store.actions import mark
+from scheduler.store.dags import bundle_versions
 from scheduler.store.runs import deleted_runs, selection
 from scheduler.store.runs.deleted_runs import DeletedRun
 
@@ -47,7 +48,7 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
     file = connection.exec_driver_sql(
         """
         update dag_file set next_parse_at = clock_timestamp()
-         where path = (select file from dag where dag_id = %s and is_active) returning path
+         where path = (select file from dag where dag_id = %s and is_active and bundle is null) returning path
         """,
         (dag_id,),
     ).scalar_one_or_none()
@@ -65,6 +66,7 @@ def delete_dag(connection: Connection, dag_id: str) -> DeletedDag:
         raise NotFoundError(f"There is no DAG {dag_id!r}; `paceline dags list --all` lists all.")
     rows = connection.exec_driver_sql("delete from dag_run where dag_id = %s returning run_id, id", (dag_id,))
     runs = tuple(DeletedRun(dag_id, row.run_id, row.id) for row in rows)
+    bundle_versions.parse_again(connection, dag_id)
     for table in ("backfill", "asset_waiting", "dag_schedule", "dag", "dag_version"):
         connection.exec_driver_sql(f"delete from {table} where dag_id = %s", (dag_id,))
     deleted_runs.store(connection, runs, taken=True)

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
-from scheduler.store.dags import import_errors
+from scheduler.store.dags import current, import_errors
+from scheduler.store.dags.current import ParsedDag, TakenError
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import step, transact
@@ -28,16 +29,6 @@ NEWEST_MODULES = """
 """
 #: program_limit_exceeded: a string is longer than an index allows.
 TOO_LONG = "54000"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedDag:
-    """One DAG of a file as canonical JSON with its hash. A new DAG starts paused if `is_paused`."""
-
-    dag_id: str
-    content_hash: str
-    data: str
-    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +67,6 @@ class Recorded:
     problem: Problem | None = None
 
 
-class _TakenError(Exception):
-    """DAG IDs of this file belong to other files."""
-
-
 def sync(
     connection: Connection, files: Mapping[str, datetime], *, complete: bool, modules: Mapping[str, datetime] | None = None,
     again: Collection[str] = (),
@@ -100,7 +87,7 @@ def sync(
             f" delete from {table} f using gone where f.{path} = gone.{path}",
             parameters,
         )
-    return _deactivate(connection, "file <> all(%(paths)s::text[])", parameters)
+    return current.deactivate(connection, "bundle is null and file <> all(%(paths)s::text[])", parameters)
 
 
 def claim(connection: Connection, *, claimed_by: str, lease_s: float, limit: int, sort_mode: str, host: str) -> list[Claimed]:
@@ -203,7 +190,7 @@ def record(engine: Engine, parsed: ParsedFile, *, claimed_by: str, min_interval:
     arguments: dict[str, Any] = {"claimed_by": claimed_by, "min_interval": min_interval}
     try:
         return transact(engine, _record, parsed, **arguments)
-    except _TakenError as taken:
+    except TakenError as taken:
         problem = Problem.make(str(taken))
     except DBAPIError as error:
         if not isinstance(error, DataError) and getattr(error.orig, "pgcode", None) != TOO_LONG:
@@ -243,17 +230,18 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_
         connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
     # In the order in which the rows are locked for every file.
     changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
-    versions = _add_versions(connection, changed) if changed else ()
+    versions = current.add_versions(connection, changed) if changed else ()
     text = parsed.source() if versions else None
     if text is not None:
         _keep_source(connection, versions, text)
     if changed:
-        _switch(connection, parsed.path, changed)
+        ids_of = current.version_ids(connection, {dag.dag_id: dag for dag in changed}, parsed.path)
+        current.switch(connection, {dag.dag_id: current.Version(ids_of[dag.dag_id], parsed.path, dag.is_paused) for dag in changed})
     ids = [dag.dag_id for dag in parsed.dags]
     vanished: tuple[str, ...] = ()
     if stored.keys() - set(ids):
-        others = "file = %(path)s and dag_id <> all(%(ids)s::text[])"
-        vanished = _deactivate(connection, others, {"path": parsed.path, "ids": ids})
+        others = "bundle is null and file = %(path)s and dag_id <> all(%(ids)s::text[])"
+        vanished = current.deactivate(connection, others, {"path": parsed.path, "ids": ids})
     return Recorded(new_versions=versions, changed=(*(dag.dag_id for dag in changed), *vanished))
 
 
@@ -265,34 +253,13 @@ def _stored(connection: Connection, path: str) -> tuple[dict[str, str], bool]:
     rows = connection.exec_driver_sql(
         """
         select d.dag_id, v.content_hash from dag d join dag_version v on v.id = d.version_id
-         where d.file = %(path)s and d.is_active
+         where d.file = %(path)s and d.bundle is null and d.is_active
         union all
         select null, null from import_error where file = %(path)s
         """,
         {"path": path},
     ).all()
     return {dag_id: content_hash for dag_id, content_hash in rows if dag_id is not None}, any(dag_id is None for dag_id, _ in rows)
-
-
-def _add_versions(connection: Connection, dags: Sequence[ParsedDag]) -> tuple[str, ...]:
-    rows = connection.exec_driver_sql(
-        """
-        insert into dag_version (dag_id, number, content_hash, data)
-        select p.dag_id,
-               1 + coalesce((select max(number) from dag_version v where v.dag_id = p.dag_id), 0), p.content_hash, p.data::jsonb
-          from unnest(%(ids)s::text[], %(hashes)s::text[], %(data)s::text[]) p (dag_id, content_hash, data)
-         where not exists (select from dag_version v where v.dag_id = p.dag_id and v.content_hash = p.content_hash)
-         order by p.dag_id
-        on conflict do nothing
-        returning dag_id
-        """,
-        {
-            "ids": [dag.dag_id for dag in dags],
-            "hashes": [dag.content_hash for dag in dags],
-            "data": [dag.data for dag in dags],
-        },
-    )
-    return tuple(rows.scalars())
 
 
 def _keep_source(connection: Connection, dag_ids: Sequence[str], text: str) -> None:
@@ -308,59 +275,6 @@ def _keep_source(connection: Connection, dag_ids: Sequence[str], text: str) -> N
         """,
         {"text": text, "ids": list(dag_ids)},
     )
-
-
-def _switch(connection: Connection, path: str, dags: Sequence[ParsedDag]) -> None:
-    """Set the current version of each DAG; _TakenError if another existing file has one of the IDs."""
-    ids = [dag.dag_id for dag in dags]
-    parameters = {
-        "path": path,
-        "ids": ids,
-        "hashes": [dag.content_hash for dag in dags],
-        "paused": [dag.is_paused for dag in dags],
-    }
-    # A DAG stays active while its file is in the folder, see sync. If two files have the same new ID at the same time, the
-    # second one waits here for the first, and then finds the ID taken.
-    switched = connection.exec_driver_sql(
-        """
-        insert into dag as d (dag_id, file, version_id, parsed_at)
-        select p.dag_id, %(path)s, v.id, clock_timestamp()
-          from unnest(%(ids)s::text[], %(hashes)s::text[]) p (dag_id, content_hash)
-          join dag_version v on v.dag_id = p.dag_id and v.content_hash = p.content_hash
-         order by p.dag_id
-        on conflict (dag_id) do update
-           set file = excluded.file, is_active = true, version_id = excluded.version_id, parsed_at = excluded.parsed_at
-         where d.file = excluded.file or not d.is_active
-        returning dag_id
-        """,
-        parameters,
-    )
-    taken = set(ids) - set(switched.scalars())
-    if taken:
-        raise _TakenError(_taken_sentence(connection, path, sorted(taken)))
-    connection.exec_driver_sql(
-        """
-        insert into dag_schedule (dag_id, is_paused)
-        select * from unnest(%(ids)s::text[], %(paused)s::boolean[]) on conflict do nothing
-        """,
-        parameters,
-    )
-
-
-def _taken_sentence(connection: Connection, path: str, taken: list[str]) -> str:
-    owner = connection.exec_driver_sql("select file from dag where dag_id = %(id)s", {"id": taken[0]}).scalar()
-    others = f" (and {len(taken) - 1} more IDs)" if len(taken) > 1 else ""
-    return f"DAG {taken[0]!r}{others} is in {owner} and in {path}; {owner} keeps it: rename one of them or remove a file."
-
-
-def _deactivate(connection: Connection, which: str, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Deactivate the active DAGs that fulfill the condition `which`, and return their IDs."""
-    gone = connection.exec_driver_sql(
-        f"with gone as (select dag_id from dag where is_active and {which} order by dag_id for no key update)"
-        " update dag d set is_active = false from gone where d.dag_id = gone.dag_id returning d.dag_id",
-        parameters,
-    )
-    return tuple(gone.scalars())
 
 
 def not_parsed_since(connection: Connection, modified: Mapping[str, float]) -> int:

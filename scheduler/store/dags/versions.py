@@ -12,7 +12,10 @@ from scheduler.serialized.dag import SerializedDag
 
 MAX_CACHED = 512
 #: Takes the ID of a version, which exists as long as a run or a DAG refers to it.
-READ = "select data from dag_version where id = %s"
+READ = """
+select case when bundle_version_id is null then data else data || jsonb_build_object('bundle_version', bundle_version_id) end
+  from dag_version where id = %s
+"""
 
 
 class Versions:

@@ -51,7 +51,20 @@ READ: tuple[str, ...] = ("select",)
 CHANGE: tuple[str, ...] = ("select", "insert", "update", "delete")
 WORKER: Rights = {
     **dict.fromkeys(
-        ("paceline_schema", "dag", "dag_version", "dag_schedule", "connection", "asset", "asset_event", "dag_run_asset_event"), READ
+        (
+            "paceline_schema",
+            "dag",
+            "dag_version",
+            "dag_schedule",
+            "connection",
+            "asset",
+            "asset_event",
+            "dag_run_asset_event",
+            "bundle_version",
+            "bundle_path",
+            "bundle_blob",
+        ),
+        READ,
     ),
     **dict.fromkeys(("xcom", "task_state", "asset_state", "deferral", "variable"), CHANGE),
     "crash_free": ("select", "insert"),
@@ -125,6 +138,11 @@ WEB: Rights = {
     "deleted_run": ("select", "insert", "delete"),
     "backfill": ("select", "insert", "delete", Only("update", ("is_paused", "cancelled", "ended_at"))),
     "backfill_run": ("select", "insert", Only("update", ("state", "reason", "dag_run_id"))),
+    # To deploy and to roll back: a scheduler parses the version, and makes it live.
+    "bundle": ("select", "insert", Only("update", ("wanted_id", "version_id"))),
+    "bundle_version": ("select", "insert", Only("update", ("state", "problems", "dags"))),
+    "bundle_path": ("select", "insert", Only("update", ("last",))),
+    "bundle_blob": ("select", "insert", Only("update", ("digest",))),  # to lock it
     "audit": ("select", "insert", Only("update", ("status",))),
 }  # fmt: skip
 

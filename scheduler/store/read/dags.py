@@ -9,11 +9,13 @@ from paceline.authoring import timetable
 from paceline.exceptions import NotFoundError, PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
+from scheduler.store.dags import bundles
+from scheduler.store.db.rows import EngineReader
 from scheduler.store.read.listing import Entries, Filters, Listing, Page, Row
 
 #: The newest run, for filters and orders only.
 NEWEST = "(select {} from dag_run n where n.dag_id = d.dag_id order by n.id desc limit 1)"
-HAS_IMPORT_ERRORS = "exists (select from import_error e where e.file = d.file)"
+HAS_IMPORT_ERRORS = "exists (select from import_error e where e.file = d.file and d.bundle is null)"
 #: `data - 'tasks'` is one read of the stored version, whatever is picked from it.
 DAGS = Listing(
     columns=f"""
@@ -25,7 +27,7 @@ DAGS = Listing(
     tables="""
         dag d join dag_version v on v.id = d.version_id
         left join dag_schedule s on s.dag_id = d.dag_id
-        left join dag_file f on f.path = d.file
+        left join dag_file f on f.path = d.file and d.bundle is null
     """,
     orders={
         "dag_id": "d.dag_id", "dag_display_name": "d.dag_id", "is_paused": "coalesce(s.is_paused, false)",
@@ -148,6 +150,13 @@ def version(connection: Connection, dag_id: str, number: int) -> Row:
 
 def source(connection: Connection, version_id: int) -> str | None:
     """The text of the file when a version was stored; None if it was not kept."""
+    pinned = connection.exec_driver_sql(
+        "select bundle_version_id, data->>'file' as file from dag_version where id = %s and bundle_version_id is not null",
+        (version_id,),
+    ).first()
+    if pinned is not None:
+        content = bundles.content(EngineReader(connection), pinned.bundle_version_id, pinned.file)
+        return None if content is None else content.decode("utf-8", "replace").replace("\0", "\ufffd")
     found: str | None = connection.exec_driver_sql(
         "select s.content from dag_version v join dag_source s on s.digest = v.source where v.id = %s", (version_id,)
     ).scalar_one_or_none()
@@ -172,7 +181,9 @@ def favorites(connection: Connection, account_id: int, dag_ids: Collection[str])
 
 def dags_of_file(connection: Connection, path: str) -> list[str]:
     """The IDs of the active DAGs of a file."""
-    found = connection.exec_driver_sql("select dag_id from dag where file = %s and is_active order by 1", (path,))
+    found = connection.exec_driver_sql(
+        "select dag_id from dag where file = %s and bundle is null and is_active order by 1", (path,)
+    )
     return list(found.scalars())
 
 

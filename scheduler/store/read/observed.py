@@ -58,7 +58,8 @@ def parsed(connection: Connection, version_id: int) -> Parsed | None:
     found = connection.exec_driver_sql(
         """
         select v.id, v.number, extract(epoch from v.created_at)::float8 as stored_at, f.duration_s, f.path as file
-          from dag_version v left join dag d on d.dag_id = v.dag_id left join dag_file f on f.path = d.file where v.id = %s
+          from dag_version v left join dag d on d.dag_id = v.dag_id left join dag_file f on f.path = d.file and d.bundle is null
+         where v.id = %s
         """,
         (version_id,),
     )

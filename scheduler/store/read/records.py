@@ -26,7 +26,7 @@ def error_filters(tags: Collection[str] | None) -> Filters:
         return filters
     return filters.where(
         "exists (select from dag vd join dag_version vv on vv.id = vd.version_id"
-        f" where vd.file = e.file and vv.data->'tags' ?| {filters.parameter(list(tags))}::text[])"
+        f" where vd.file = e.file and vd.bundle is null and vv.data->'tags' ?| {filters.parameter(list(tags))}::text[])"
     )
 
 

@@ -227,7 +227,7 @@ def _run(connection: Connection, ti: Row) -> RunFacts:
           join dag d on d.dag_id = r.dag_id
           join dag_version v on v.id = d.version_id
           left join dag_schedule s on s.dag_id = r.dag_id
-          left join import_error e on e.file = d.file
+          left join import_error e on e.file = d.file and d.bundle is null
           left join backfill b on b.id = r.backfill_id
          where r.id = %(run)s
         """,

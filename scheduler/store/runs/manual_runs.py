@@ -123,7 +123,7 @@ def _newest(connection: Connection, dag_id: str) -> _Newest:
         select d.dag_id, d.version_id, e.file, e.line, e.message, clock_timestamp() as now,
                has_any_column_privilege('dag_schedule', 'update') as may_lock_schedules,
                has_any_column_privilege('pool', 'update') and has_table_privilege('event', 'insert') as may_queue
-          from dag d left join import_error e on e.file = d.file where d.dag_id = %s and d.is_active
+          from dag d left join import_error e on e.file = d.file and d.bundle is null where d.dag_id = %s and d.is_active
         """,
         (dag_id,),
     )

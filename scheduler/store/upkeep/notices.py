@@ -27,6 +27,8 @@ class Notice:
     id: int
     kind: str
     file: str
+    #: The ID of the bundle version of its run; None: the file is in the DAGs folder.
+    bundle_version: int | None
     dag_id: str
     run_id: str
     dag_run_id: int
@@ -181,7 +183,9 @@ def _read(connection: Connection, ids: list[int]) -> list[Notice]:
     """The data of these notices. For an event of a run, the task instance is the one that ended last, or failed last."""
     found = connection.exec_driver_sql(
         """
-        select n.id, n.kind, coalesce(d.file, v.data->>'file') as file, r.dag_id, r.run_id, n.dag_run_id, n.reason,
+        select n.id, n.kind, case when v.bundle_version_id is null then coalesce(d.file, v.data->>'file') else v.data->>'file' end
+                   as file,
+               v.bundle_version_id as bundle_version, r.dag_id, r.run_id, n.dag_run_id, n.reason,
                coalesce(n.data, '{}') as data, n.created_at, n.done,
                jsonb_build_object('run_type', r.run_type, 'state', r.state, 'logical_date', r.logical_date,
                    'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end,

@@ -108,7 +108,30 @@ KINDS: dict[str, Rows] = {
                 and not exists (select 1 from dag_run r where r.version_id = x.id)
                 and not exists (select 1 from backfill b where b.version_id = x.id)
                 and not exists (select 1 from dag_schedule s where s.dag_id = x.dag_id and s.planned_version_id = x.id)
-                and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)""",
+                and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)
+                and not exists (select 1 from bundle_version b where (b.dags->x.dag_id->>'version')::bigint = x.id)""",
+    ),
+    # With its DAG versions, which no run has and no other bundle version.
+    "bundle_versions": Rows(
+        table="bundle_version",
+        old="x.created_at < %(before)s",
+        free="""coalesce(x.live_at < %(before)s, true)
+                and not exists (select 1 from bundle b where x.id in (b.version_id, b.wanted_id))
+                and not exists (
+                    select 1 from dag_version v where v.bundle_version_id = x.id and (
+                           exists (select 1 from dag d where d.version_id = v.id)
+                        or exists (select 1 from dag_run r where r.version_id = v.id)
+                        or exists (select 1 from backfill b where b.version_id = v.id)
+                        or exists (select 1 from dag_schedule s where s.dag_id = v.dag_id and s.planned_version_id = v.id)
+                        or exists (select 1 from bundle_version o
+                                    where o.id <> x.id and (o.dags->v.dag_id->>'version')::bigint = v.id)))""",
+    ),
+    "bundle_files": Rows(
+        table="bundle_blob",
+        key="digest",
+        old="true",
+        free="not exists (select 1 from bundle_path p where p.digest = x.digest)",
+        first="",
     ),
     "dag_sources": Rows(
         table="dag_source",

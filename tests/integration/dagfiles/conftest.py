@@ -13,7 +13,8 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager, Iteration
 from scheduler.settings import Settings
-from scheduler.store.dags.files import ParsedDag, ParsedFile
+from scheduler.store.dags.current import ParsedDag
+from scheduler.store.dags.files import ParsedFile
 from scheduler.store.db import database
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -21,7 +21,8 @@ from scheduler.services.queue import Queue
 from scheduler.services.service import LONGEST_SHARED_SKIP_S
 from scheduler.settings import Settings
 from scheduler.store.dags import files
-from scheduler.store.dags.files import ParsedDag, ParsedFile
+from scheduler.store.dags.current import ParsedDag
+from scheduler.store.dags.files import ParsedFile
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import pending_work, processes
 from scheduler.store.worker.claims import Claim, Ending

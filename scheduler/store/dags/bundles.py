@@ -1,0 +1,275 @@
+"""Bundles: named folders of DAG files, modules and data. Their versions are stored as content, and any process can make the folder.
+
+A version is identified by the digest of its paths, contents and modes. Equal files are stored once, and a version costs what
+differs from the one before: see `bundle_path` in the schema.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from paceline.exceptions import NotFoundError, PacelineError
+from scheduler.store.db.rows import EngineReader, Reader
+
+#: The revision of the schema whose processes execute the code of a version. An older worker would look into its own DAGs folder.
+SINCE = "0003"
+#: Bytes of compressed files that one statement stores or reads.
+BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A file of a bundle, with its content."""
+
+    content: bytes
+    is_executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a version: `digest` is the SHA-256 of its content in hexadecimal."""
+
+    path: str
+    digest: str
+    is_executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version that was published. It `is_new` unless the bundle had this content before."""
+
+    id: int
+    bundle: str
+    number: int
+    is_new: bool
+    #: The files that differ from the version that was wanted before.
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def digest_of(entries: Iterable[Entry]) -> str:
+    """The digest of a version, in hexadecimal: that of a line for each file, in the order of their paths."""
+    lines = sorted((entry.path, entry.digest, entry.is_executable) for entry in entries)
+    return hashlib.sha256(json.dumps(lines, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def publish(
+    connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: str, message: str = "", origin: str = ""
+) -> Published:
+    """Store a folder as a version of a bundle, and want it: a scheduler parses it, and makes it live if it has no errors.
+
+    Keys of `files` are paths relative to the folder, with `/`. Content that the bundle had before is that version again; one that
+    was refused is parsed again. PacelineError while a process runs that would not execute the code of a version.
+    """
+    _refuse_old_processes(connection)
+    digests = {path: hashlib.sha256(file.content).hexdigest() for path, file in files.items()}
+    entries = {path: Entry(path, digests[path], file.is_executable) for path, file in files.items()}
+    # Missing contents first, so that the bundle is not locked while they are sent.
+    _store_blobs(connection, {digests[path]: file.content for path, file in files.items()})
+    connection.exec_driver_sql("insert into bundle (name) values (%s) on conflict do nothing", (bundle,))
+    wanted_id = connection.exec_driver_sql("select wanted_id from bundle where name = %s for update", (bundle,)).scalar_one()
+    digest = digest_of(entries.values())
+    known = connection.exec_driver_sql(
+        """
+        update bundle_version set state = case state when 'refused' then 'new' else state end, problems = null
+         where bundle = %s and digest = decode(%s, 'hex') returning id, number
+        """,
+        (bundle, digest),
+    ).first()
+    before = {} if wanted_id is None else {entry.path: entry for entry in tree(EngineReader(connection), wanted_id)}
+    if known is None:
+        version_id, number = _insert(connection, bundle, files, entries, digest, by=by, message=message, origin=origin)
+    else:
+        version_id, number = known
+    connection.exec_driver_sql("update bundle set wanted_id = %s where name = %s", (version_id, bundle))
+    return Published(
+        version_id, bundle, number, known is None,
+        added=tuple(sorted(entries.keys() - before.keys())),
+        changed=tuple(sorted(path for path in entries.keys() & before.keys() if entries[path] != before[path])),
+        removed=tuple(sorted(before.keys() - entries.keys())),
+    )  # fmt: skip
+
+
+def want(connection: Connection, bundle: str, number: int | None = None) -> tuple[int, int]:
+    """Roll back to a version of a bundle, or to the one that was live before. Returns its ID and number; a scheduler makes it live.
+
+    NotFoundError if there is no such version.
+    """
+    live_id = connection.exec_driver_sql("select version_id from bundle where name = %s for update", (bundle,)).first()
+    if live_id is None:
+        raise NotFoundError(f"There is no bundle {bundle!r}; `paceline bundles list` shows all.")
+    found = connection.exec_driver_sql(
+        """
+        select id, number from bundle_version
+         where bundle = %(bundle)s
+           and (number = %(number)s or %(number)s::int is null and live_at is not null and id is distinct from %(live)s)
+         order by live_at desc nulls last limit 1
+        """,
+        {"bundle": bundle, "number": number, "live": live_id[0]},
+    ).first()
+    if found is None:
+        what = "no other version that was live" if number is None else f"no version {number}"
+        raise NotFoundError(f"Bundle {bundle!r} has {what}; `paceline bundles versions {bundle}` shows all.")
+    connection.exec_driver_sql(
+        """
+        with again as (update bundle_version set state = 'new', problems = null where id = %(id)s and state = 'refused')
+        update bundle set wanted_id = %(id)s where name = %(bundle)s
+        """,
+        {"id": found.id, "bundle": bundle},
+    )
+    return found.id, found.number
+
+
+def tree(reader: Reader, version_id: int) -> list[Entry]:
+    """The files of a version, by path. It has none if the version does not exist."""
+    return reader.objects(
+        Entry,
+        """
+        select p.path, encode(p.digest, 'hex') as digest, p.is_executable
+          from bundle_version v
+          join bundle_path p on p.bundle = v.bundle and p.first <= v.number and coalesce(p.last, v.number) >= v.number
+         where v.id = %s order by p.path
+        """,
+        (version_id,),
+    )
+
+
+def digest(reader: Reader, version_id: int) -> str:
+    """The digest of a version. NotFoundError."""
+    found = reader.value("select encode(digest, 'hex') from bundle_version where id = %s", (version_id,))
+    if found is None:
+        raise NotFoundError(f"The bundle version {version_id} was deleted: clear its runs with the newest version, or mark them.")
+    return str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    digest: str
+    content: Any
+
+
+def blobs(reader: Reader, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """The contents with these digests, in any order. The caller checks them, and whether all are there."""
+    sizes = reader.objects(
+        _Size, "select encode(digest, 'hex') as digest, length(content) as size from bundle_blob where digest = any(%s::bytea[])",
+        (_bytea(digests),),
+    )  # fmt: skip
+    for batch in _batches((one.digest, one.size) for one in sizes):
+        found = reader.objects(
+            _Blob, "select encode(digest, 'hex') as digest, content from bundle_blob where digest = any(%s::bytea[])",
+            (_bytea(batch),),
+        )  # fmt: skip
+        for blob in found:
+            yield blob.digest, zlib.decompress(bytes(blob.content))
+
+
+def content(reader: Reader, version_id: int, path: str) -> bytes | None:
+    """The content of one file of a version; None if it has no such file."""
+    found = reader.value(
+        """
+        select b.content from bundle_version v
+          join bundle_path p on p.bundle = v.bundle and p.first <= v.number and coalesce(p.last, v.number) >= v.number
+          join bundle_blob b on b.digest = p.digest
+         where v.id = %s and p.path = %s
+        """,
+        (version_id, path),
+    )
+    return None if found is None else zlib.decompress(bytes(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    digest: str
+    size: int
+
+
+def _refuse_old_processes(connection: Connection) -> None:
+    old = connection.exec_driver_sql(
+        "select name, host from process where stopped_at is null and kind <> 'scheduler' and coalesce(schema, '') < %s limit 1",
+        (SINCE,),
+    ).first()
+    if old is not None:
+        raise PacelineError(
+            f"The worker {old.name} on {old.host} is older than this version of Paceline, and would run other code:"
+            " upgrade all workers and waiters, then deploy."
+        )
+
+
+def _store_blobs(connection: Connection, contents: Mapping[str, bytes]) -> None:
+    """Store the contents that are missing, and lock the others, so that retention does not delete them before the commit."""
+    known = connection.exec_driver_sql(
+        "select encode(digest, 'hex') from bundle_blob where digest = any(%s::bytea[]) order by digest for key share",
+        (_bytea(contents),),
+    )
+    missing = {digest: zlib.compress(contents[digest]) for digest in sorted(contents.keys() - set(known.scalars()))}
+    for batch in _batches((digest, len(packed)) for digest, packed in missing.items()):
+        connection.exec_driver_sql(
+            "insert into bundle_blob (digest, content) select * from unnest(%s::bytea[], %s::bytea[]) on conflict do nothing",
+            (_bytea(batch), [missing[digest] for digest in batch]),
+        )
+
+
+def _insert(
+    connection: Connection, bundle: str, files: Mapping[str, BundleFile], entries: Mapping[str, Entry], digest: str, *,
+    by: str, message: str, origin: str,
+) -> tuple[int, int]:  # fmt: skip
+    version_id, number = connection.exec_driver_sql(
+        """
+        insert into bundle_version (bundle, number, digest, file_count, byte_count, message, origin, created_by)
+        select %(bundle)s, 1 + coalesce((select max(number) from bundle_version where bundle = %(bundle)s), 0),
+               decode(%(digest)s, 'hex'), %(files)s, %(bytes)s, %(message)s, %(origin)s, %(by)s
+        returning id, number
+        """,
+        {
+            "bundle": bundle, "digest": digest, "files": len(files), "bytes": sum(len(file.content) for file in files.values()),
+            "message": message, "origin": origin, "by": by,
+        },
+    ).one()  # fmt: skip
+    paths = sorted(entries)
+    # The rows of the version before stay where their file did not change.
+    connection.exec_driver_sql(
+        """
+        with files as materialized (
+            select * from unnest(%(paths)s::text[], %(digests)s::bytea[], %(modes)s::boolean[], %(sizes)s::bigint[])
+                       f (path, digest, is_executable, byte_count)
+        ), closed as (
+            update bundle_path p set last = %(number)s - 1
+             where p.bundle = %(bundle)s and p.last is null
+               and not exists (select from files f where (f.path, f.digest, f.is_executable) = (p.path, p.digest, p.is_executable))
+        )
+        insert into bundle_path (bundle, path, first, digest, is_executable, byte_count)
+        select %(bundle)s, path, %(number)s, digest, is_executable, byte_count from files f
+         where not exists (select from bundle_path p
+                            where p.bundle = %(bundle)s and p.last is null
+                              and (f.path, f.digest, f.is_executable) = (p.path, p.digest, p.is_executable))
+        """,
+        {
+            "bundle": bundle, "number": number, "paths": paths, "digests": _bytea(entries[path].digest for path in paths),
+            "modes": [entries[path].is_executable for path in paths], "sizes": [len(files[path].content) for path in paths],
+        },
+    )  # fmt: skip
+    return version_id, number
+
+
+def _bytea(digests: Iterable[str]) -> list[str]:
+    """Digests in the input format of bytea."""
+    return [f"\\x{digest}" for digest in digests]
+
+
+def _batches(sizes: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """Digests in batches of about BATCH_BYTES."""
+    batch, total = list[str](), 0
+    for digest, size in sizes:
+        if batch and total + size > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(digest)
+        total += size
+    if batch:
+        yield batch
