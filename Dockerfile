@@ -51,9 +51,10 @@ RUN /opt/venv/bin/pip uninstall --quiet --yes setuptools
 FROM ${PYTHON} AS base
 # The kernel hides the environment and the memory of a process whose program file its user may execute but not read, from
 # its first instruction. PID 1 has the passwords of its container in its environment, so it is our own tini with mode 0711,
-# not the one of `init: true`, which every user may read. The Python of the environment has the same mode.
+# not the one of `init: true`, which every user may read. The Python of the environment has the same mode. Schedulers read bundles
+# with git and ssh.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends tini \
+ && apt-get install -y --no-install-recommends git openssh-client tini \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
  && chmod 0711 /usr/bin/tini
 # Folders that become volumes belong to the user, so that new volumes belong to it too.

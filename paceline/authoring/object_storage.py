@@ -23,6 +23,13 @@ MARK = "__object_storage_path__"
 _LOGINS = {"s3": ("key", "secret"), "s3a": ("key", "secret"), "abfs": ("account_name", "account_key")}
 
 
+def storage_options(protocol: str, connection: Connection) -> dict[str, Any]:
+    """The arguments of a file system of fsspec that a connection has: its login, its password and the keys of its extra."""
+    names = _LOGINS.get(protocol, ("username", "password"))
+    login = {name: value for name, value in zip(names, (connection.login, connection.password), strict=True) if value}
+    return {**login, **connection.extra_dejson}
+
+
 class ObjectStoragePath:
     """A path such as `s3://connection_id@bucket/key`, with the methods of pathlib.Path. `parts` are joined to it with slashes.
 
@@ -54,10 +61,7 @@ class ObjectStoragePath:
     def _options(self) -> dict[str, Any]:
         if self.conn_id is None:
             return dict(self.storage_options)
-        connection = Connection.get(self.conn_id)
-        names = _LOGINS.get(self.protocol, ("username", "password"))
-        login = {name: value for name, value in zip(names, (connection.login, connection.password), strict=True) if value}
-        return {**login, **connection.extra_dejson, **self.storage_options}
+        return {**storage_options(self.protocol, Connection.get(self.conn_id)), **self.storage_options}
 
     def joinpath(self, *parts: str) -> ObjectStoragePath:
         """This path with further parts."""

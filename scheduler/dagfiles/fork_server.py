@@ -210,7 +210,7 @@ class ForkServer(pipes.PipeServer):
         self._selector.register(self._requests_fd, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
-        """Serve requests until the input ends. Its first line is the Work, each further line a file."""
+        """Serve requests until the input ends. Its first line is the Work, each other one a file, or the folder of the next."""
         load.preload()
         try:
             while self._iterate():
@@ -256,6 +256,9 @@ class ForkServer(pipes.PipeServer):
                 # Existing objects are excluded from garbage collection, so that children do not copy their pages by touching them.
                 gc.collect()
                 gc.freeze()
+            elif "folder" in request:
+                self._work = replace(self._work, folder=Path(request["folder"]))
+                os.environ["PACELINE_DAGS_FOLDER"] = request["folder"]
             else:
                 self._fork(request["file"])
         return bool(data)

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,6 +36,7 @@ class Parser:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._folder = settings.dags_folder
         self._process: Piped | None = None
         self._received = pipes.LineReader(MAX_LINE_BYTES)
         self._waiting: deque[str] = deque()
@@ -47,6 +49,12 @@ class Parser:
     def busy(self) -> int:
         """The number of submitted files without an answer."""
         return len(self._reading) + len(self._waiting) + len(self._suspects)
+
+    def use(self, folder: Path) -> None:
+        """Parse the next files in this folder instead of the DAGs folder. No file may be busy. Starts the fork server."""
+        assert not self.busy
+        self._folder = folder
+        self._send({"folder": str(folder)})
 
     def submit(self, files: Iterable[str]) -> None:
         """Parse these files, all at the same time. The caller must keep `busy` within its limit."""
@@ -107,7 +115,7 @@ class Parser:
         self._received.clear()
         self._send(
             {
-                "folder": str(self._settings.dags_folder),
+                "folder": str(self._folder),
                 "core": self._settings.core.model_dump(mode="json", exclude={"fernet_key"}),
                 "scheduler": self._settings.scheduler.model_dump(mode="json"),
             }

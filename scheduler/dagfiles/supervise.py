@@ -291,7 +291,7 @@ class DagFileManager:
             path=answer.file,
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
-            dags=tuple(_dag(row, paused) for row in answer.dags),
+            dags=tuple(stored_dag(row, paused) for row in answer.dags),
             modules=answer.modules,
             rests=self._rests(answer),
             problem=answer.problem,
@@ -378,7 +378,8 @@ def _source(path: Path) -> str | None:
     return None if len(data) > LONGEST_SOURCE else data.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
-def _dag(row: DagRow, paused: bool) -> ParsedDag:
+def stored_dag(row: DagRow, paused: bool) -> ParsedDag:
+    """A DAG of an answer as it is stored. `paused` is whether it starts paused unless it says otherwise."""
     own = row.is_paused_upon_creation
     return ParsedDag(dag_id=row.dag_id, content_hash=row.content_hash, data=row.data, is_paused=paused if own is None else own)
 

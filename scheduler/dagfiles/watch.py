@@ -1,5 +1,6 @@
 """Finds DAG files: periodic full listings, and changes from inotify immediately."""
 
+import contextlib
 import errno
 import logging
 import math
@@ -389,6 +390,13 @@ class Watch:
         if key in self._logged:
             self._logged.discard(key)
             log.info(message, *arguments)
+
+
+def dag_files(folder: Path, ignore_syntax: str) -> list[str] | None:
+    """The DAG files of a folder that is not watched, by path relative to it; None if the folder cannot be read."""
+    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=ignore_syntax)) as watch:
+        listing = watch.look()
+    return None if listing is None else sorted(listing.files)
 
 
 def _listing(seen: Mapping[str, _Seen], *, complete: bool, again: frozenset[str]) -> Listing:

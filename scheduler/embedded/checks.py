@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
+from scheduler.store.dags import bundle_sources, bundle_versions
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
 from scheduler.store.db.pooler import PoolerError
@@ -260,6 +261,17 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad("dag files", f"{error['file']}{line}: {error['message']}", "Correct the file; it is read again at once.")
     if len(errors) > SPELLED_OUT:
         yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
+    for name, problem in transact(engine, bundle_sources.problems):
+        yield bad(
+            "bundles", f"The source of bundle {name} cannot be read: {problem}", "Correct it; the live version stays until then."
+        )
+    for refused in transact(engine, bundle_versions.refused):
+        line = f":{refused.line}" if refused.line else ""
+        yield bad(
+            "bundles",
+            f"Version {refused.number} of bundle {refused.bundle} is refused: {refused.file}{line}: {refused.message}",
+            "Correct the file, and deploy again; the live version stays until then.",
+        )
 
 
 def _without_worker(engine: Engine, settings: Settings) -> Iterator[Finding]:

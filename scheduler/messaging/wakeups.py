@@ -92,7 +92,7 @@ log = logging.getLogger("paceline.broker")
 
 KEY = "paceline:wakeups"
 #: Other programs may write anything into Redis. Only members of this form are tokens; the IDs are numbers of PostgreSQL.
-TOKEN = re.compile(rb"queue|plan|notify|deferral|(?:run|next):([1-9][0-9]{0,18})")
+TOKEN = re.compile(rb"queue|plan|notify|deferral|bundle|(?:run|next):([1-9][0-9]{0,18})")
 LARGEST_ID = 2**63 - 1
 #: Seconds between two warnings about dropped members.
 WARN_S = 60.0
@@ -120,6 +120,8 @@ AFTER: Mapping[Action, tuple[str, ...]] = {
 MOST_RUNS = 500
 #: The key of the waiters: a task was deferred.
 WAITERS_KEY = "paceline:waiters"
+#: The key of the threads of schedulers that parse bundles: a version of a bundle is wanted.
+BUNDLES_KEY = "paceline:bundles"
 #: The first scheduler that checks sets this key. It is missing after Redis restarted empty: see services/rescue.
 EPOCH_KEY = "paceline:epoch"
 #: The most tokens that one scheduler takes at once, so that several schedulers share the tokens of one moment.
@@ -206,6 +208,11 @@ class Wakeups:
         """Wake one waiter: a task was deferred."""
         with suppress(redis.RedisError):
             self._redis.zadd(WAITERS_KEY, {"deferral": 0})
+
+    def wake_parsers(self) -> None:
+        """Wake one scheduler to parse bundles: a version is wanted."""
+        with suppress(redis.RedisError):
+            self._redis.zadd(BUNDLES_KEY, {"bundle": 0})
 
     def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
         """Block until a wakeup or the timeout. Returns the tokens, or None at once if Redis does not answer.

@@ -27,13 +27,20 @@ class SchedulerHealth:
     database: ServerHealth
     broker: ServerHealth
 
-    def combined(self, process: Callable[[], str], dag_files: Complaint, settings: Complaint = lambda _: None) -> Health:
+    def combined(
+        self,
+        process: Callable[[], str],
+        dag_files: Complaint,
+        settings: Complaint = lambda _: None,
+        bundles: Complaint = lambda _: None,
+    ) -> Health:
         """The health of the process. The broker is not vital: without it, a scheduler decides, and sends messages later."""
         vital: dict[str, Complaint] = {
             "loop": self.loop,
             "heartbeat": self.heartbeat,
             "database": self.database,
             "dag_files": dag_files,
+            "bundles": bundles,
         }
         return Health("scheduler", process, vital, {"broker": self.broker, "settings": settings})
 

@@ -16,10 +16,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from paceline.exceptions import CredentialsError, UnreachableError
 from scheduler.dagfiles import process_tree
+from scheduler.dagfiles.bundle_cache import BundleCache
+from scheduler.dagfiles.bundles import BundleManager, StoredContents
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import QUEUE, Wakeups, client
+from scheduler.messaging.wakeups import BUNDLES_KEY, QUEUE, Wakeups, client
 from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.assets import Assets
@@ -71,7 +73,15 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         files = DagFileManager(engine, settings, lambda: loop.scheduler_id, wakeups=Wakeups(settings))
         files.start()
         process.ending.callback(files.stop)
-        report = loop.health.combined(lambda: loop.scheduler_id, files.complaint, loop.heartbeat.registration.settings_drift)
+        cache = BundleCache(settings.bundles_folder, StoredContents(engine), keep=settings.bundles.keep_versions)
+        own_wakeups = Wakeups(settings, BUNDLES_KEY)
+        bundles = BundleManager(
+            engine, settings, lambda: loop.scheduler_id, cache, wakeups=Wakeups(settings), own_wakeups=own_wakeups
+        )
+        bundles.start()
+        process.ending.callback(bundles.stop)
+        drift = loop.heartbeat.registration.settings_drift
+        report = loop.health.combined(lambda: loop.scheduler_id, files.complaint, drift, bundles.complaint)
         process.serve_health(report, settings.scheduler.health_address, settings.scheduler.health_port)
         log.info("%s started; DAGs folder %s", loop.scheduler_id, settings.dags_folder)
         loop.run(process.stop)

@@ -27,7 +27,8 @@ SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "wo
 SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret", "lineage.api_key"})
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
-MUST_AGREE = ("core", "retention", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(f"scheduler.{name}" for name in (
+MUST_AGREE = ("core", "retention", "bundles.sources", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(
+    f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
     "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "prefetch_window",
     "task_queued_timeout", "min_file_process_interval", "settled_file_process_interval", "dag_file_processor_timeout",
@@ -377,7 +378,8 @@ def effective(settings: Settings, key: str) -> Any:
         "worker.database_url": settings.worker_database_url,
         "web.database_url": settings.web_database_url,
     }
-    value = shown(key, derived.get(key, settings.value(key)))
+    # The sources of bundles have user names for ssh, but no passwords.
+    value = settings.bundles.sources if key == "bundles.sources" else shown(key, derived.get(key, settings.value(key)))
     return str(value) if isinstance(value, Path) else value
 
 

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from scheduler.settings import bundle_sources
+
 
 def _zone(name: str) -> str:
     try:
@@ -56,6 +58,11 @@ def _networks(names: str) -> str:
         except ValueError:
             raise ValueError("that is not a list of addresses and networks") from None
     return names
+
+
+def _bundle_sources(text: str) -> str:
+    bundle_sources.parse(text)
+    return text
 
 
 def _statsd(address: str) -> str:
@@ -105,6 +112,11 @@ DataUrl = Annotated[
     str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }")
 ]
 Networks = Annotated[str, AfterValidator(_networks), _allowed("IP addresses and networks such as 10.0.0.0/8, separated by commas")]
+BundleSources = Annotated[
+    str,
+    AfterValidator(_bundle_sources),
+    _allowed("name=URL pairs, separated by spaces or lines, such as sales=git+https://host/sales.git#ref=main"),
+]
 FernetKeys = Annotated[
     str, AfterValidator(_fernet_keys), _allowed("Fernet keys (32 bytes in URL-safe base64), several with commas")
 ]
@@ -160,7 +172,7 @@ class Paths(Section):
 
 
 class Bundles(Section):
-    """Bundles of DAG files, which `paceline deploy` uploads."""
+    """Bundles of DAG files, which `paceline deploy` uploads, or which schedulers read from their sources."""
 
     max_files: Count = 5000
     """Maximum number of files and folders of a bundle."""
@@ -170,6 +182,12 @@ class Bundles(Section):
     """Maximum size of one file of a bundle, in bytes."""
     keep_versions: Count = 20
     """Bundle versions that stay below <home>/bundles of a machine, those that were needed last. Those in use always stay."""
+    sources: BundleSources = ""
+    """Sources of bundles: name=git+https://host/repository.git#ref=main&folder=dags, or name=s3://bucket/folder or an archive."""
+    poll_interval: Seconds = 30
+    """Seconds between two readings of a source. One scheduler at a time reads it."""
+    read_timeout: Seconds = 120
+    """Seconds that Git may take to read a source."""
 
 
 class Retention(Section):

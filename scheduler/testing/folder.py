@@ -10,7 +10,7 @@ from paceline.authoring.arguments import near
 from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError, NotFoundError
 from scheduler.dagfiles import load, problem
-from scheduler.dagfiles.watch import Watch
+from scheduler.dagfiles.watch import dag_files
 from scheduler.serialized.authored import from_dag
 from scheduler.settings import Settings
 
@@ -46,10 +46,7 @@ class DagBag:
 
 def listed(settings: Settings) -> list[str] | None:
     """The DAG files that a scheduler finds in the DAGs folder; None if the folder cannot be read."""
-    folder, syntax = settings.dags_folder, settings.core.dag_ignore_file_syntax
-    with contextlib.closing(Watch(folder, list_interval_s=1, ignore_syntax=syntax)) as watch:
-        listing = watch.look()
-    return None if listing is None else sorted(listing.files)
+    return dag_files(settings.dags_folder, settings.core.dag_ignore_file_syntax)
 
 
 def files_of(settings: Settings) -> list[str]:

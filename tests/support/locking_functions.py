@@ -94,6 +94,7 @@ ELSEWHERE = (
     "dags/files.",
     "dags/current.",
     "dags/bundles.",
+    "dags/bundle_sources.",
     "dags/bundle_versions.",
     "dags/dags.reparse",
     "db/migrate.",

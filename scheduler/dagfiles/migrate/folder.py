@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from scheduler.dagfiles.migrate.arguments import Arguments
 from scheduler.dagfiles.migrate.bound import Collector, Note, Used
 from scheduler.dagfiles.migrate.imports import Imports, is_useless
 from scheduler.dagfiles.parser import Parser
-from scheduler.dagfiles.watch import Watch
+from scheduler.dagfiles.watch import dag_files
 from scheduler.settings import Settings
 
 
@@ -145,7 +145,8 @@ def load(folder: Path, settings: Settings, *, unchanged: bool, only: Collection[
     intervals = {"create_cron_data_intervals": True, "create_delta_data_intervals": True}
     scheduler = settings.scheduler.model_copy(update=intervals)
     parser = Parser(settings.model_copy(update={"core": core, "paths": paths, "scheduler": scheduler}))
-    waiting = sorted((file for file in _dag_files(folder, settings) if only is None or file in only), reverse=True)
+    files = dag_files(folder, settings.core.dag_ignore_file_syntax) or ()
+    waiting = sorted((file for file in files if only is None or file in only), reverse=True)
     results: dict[str, Loaded] = {}
     try:
         while waiting or parser.busy:
@@ -183,15 +184,6 @@ def _python_files(folder: Path) -> Iterator[Path]:
             yield from _python_files(path)
         elif path.suffix == ".py" and path.is_file():
             yield path
-
-
-def _dag_files(folder: Path, settings: Settings) -> Iterable[str]:
-    watch = Watch(folder, list_interval_s=1, ignore_syntax=settings.core.dag_ignore_file_syntax)
-    try:
-        listing = watch.look()
-    finally:
-        watch.close()
-    return listing.files if listing is not None else ()
 
 
 def _rewritten(old: bytes, package: str, modules: set[str]) -> Rewritten:

@@ -51,6 +51,11 @@ class Live:
     problems: tuple[tuple[str, Problem], ...] = ()
 
 
+def exist(connection: Connection) -> bool:
+    """Whether there is any bundle."""
+    return bool(connection.exec_driver_sql("select exists (select from bundle)").scalar())
+
+
 def claim(connection: Connection, *, claimed_by: str, lease_s: float) -> ClaimedVersion | None:
     """Claim a due version that no other scheduler has. The claim expires after `lease_s` seconds."""
     row = connection.exec_driver_sql(
@@ -66,6 +71,16 @@ def claim(connection: Connection, *, claimed_by: str, lease_s: float) -> Claimed
         {"claimed_by": claimed_by, "lease": lease_s},
     ).first()
     return None if row is None else ClaimedVersion(*row)
+
+
+def renew(connection: Connection, version_id: int, *, claimed_by: str, lease_s: float) -> bool:
+    """Extend a claim; False if it has expired and another scheduler has the version."""
+    renewed = connection.exec_driver_sql(
+        "update bundle_version set claimed_until = statement_timestamp() + make_interval(secs => %s)"
+        " where id = %s and claimed_by = %s",
+        (lease_s, version_id, claimed_by),
+    )
+    return renewed.rowcount == 1
 
 
 def release(connection: Connection, *, claimed_by: str) -> None:
@@ -190,3 +205,28 @@ def _twice(files: Sequence[ParsedBundleFile]) -> list[tuple[str, Problem]]:
             if first != file.path:
                 problems.append((file.path, Problem.make(f"DAG {dag.dag_id!r} is also in {first}: rename one of them.")))
     return problems
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A wanted version that was refused, with its first problem."""
+
+    bundle: str
+    number: int
+    file: str
+    line: int | None
+    message: str
+
+
+def refused(connection: Connection) -> list[Refused]:
+    """The bundles whose wanted version was refused."""
+    return EngineReader(connection).objects(
+        Refused,
+        """
+        select b.name as bundle, v.number, v.problems->0->>'file' as file, (v.problems->0->>'line')::int as line,
+               v.problems->0->>'message' as message
+          from bundle b join bundle_version v on v.id = b.wanted_id
+         where v.state = 'refused' order by b.name
+        """,
+        (),
+    )

@@ -1,0 +1,232 @@
+"""Makes the wanted versions of bundles live: a scheduler parses the files of a version in child processes, then switches its DAGs.
+
+A version with an error in any of its files is refused, and the live one stays.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DataError, DBAPIError
+
+from paceline.exceptions import PacelineError
+from scheduler.dagfiles import problem, watch
+from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.bundle_cache import BundleCache, Entry
+from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.parser import Parser
+from scheduler.dagfiles.sources import Sources
+from scheduler.dagfiles.supervise import AWAY, STOP_S, stored_dag
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.process.health import ServerHealth, StepHealth, VitalThread
+from scheduler.settings import Settings
+from scheduler.store.dags import bundle_versions, bundles
+from scheduler.store.dags.bundle_versions import ClaimedVersion, Live, ParsedBundleFile
+from scheduler.store.dags.files import TOO_LONG
+from scheduler.store.dags.import_errors import Problem
+from scheduler.store.db import sqlstates
+from scheduler.store.db.database import transact
+from scheduler.store.db.rows import EngineReader
+
+log = logging.getLogger(__name__)
+
+#: Seconds until another scheduler may parse the version of a scheduler that was killed, and between two renewals of a claim.
+LEASE_S = 20.0
+RENEW_S = 5.0
+#: Seconds of a wait for the next answer.
+ANSWER_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContents:
+    """The stored bundle versions, for the folders that this process makes of them."""
+
+    engine: Engine
+
+    def tree(self, version_id: int) -> tuple[str, list[Entry]]:
+        return transact(self.engine, _tree, version_id)
+
+    def blobs(self, digests: Collection[str]) -> list[tuple[str, bytes]]:
+        return transact(self.engine, lambda connection: list(bundles.blobs(EngineReader(connection), digests)))
+
+
+def _tree(connection: Connection, version_id: int) -> tuple[str, list[Entry]]:
+    reader = EngineReader(connection)
+    files = [(entry.path, entry.digest, entry.is_executable) for entry in bundles.tree(reader, version_id)]
+    return bundles.digest(reader, version_id), files
+
+
+class BundleManager:
+    """Parses the wanted versions of bundles, which the managers of all schedulers share, and reads the sources of bundles.
+
+    `run_once` is one iteration, for callers with their own loop. `start` and `stop` run it in a thread with a loop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        scheduler_id: Callable[[], str],
+        folders: BundleCache,
+        *,
+        wakeups: Wakeups | None = None,
+        own_wakeups: Wakeups | None = None,
+    ) -> None:
+        """`own_wakeups` are those of BUNDLES_KEY; without them, `start` only polls."""
+        self._engine = engine
+        self._settings = settings
+        #: The ID changes if the scheduler was declared lost, so that its claims expire.
+        self._scheduler_id = scheduler_id
+        self._folders = folders
+        self._wakeups = wakeups
+        self._own_wakeups = own_wakeups
+        self._parser = Parser(settings)
+        self._check = DagCheck()
+        self._sources = Sources(engine, settings, self._published)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Storing a large version may take as long as a statement.
+        self._iterations = StepHealth("The bundles have not been checked", 2 * settings.database.statement_timeout)
+        self._progress = ServerHealth()
+
+    def complaint(self, now: float) -> str | None:
+        """Return why bundles do not become live, for the scheduler's health. `now` is the time on the monotonic clock."""
+        return self._iterations(now) or self._progress(now)
+
+    def run_once(self) -> Live | None:
+        """Make one wanted version live, or refuse it. None if there is none that no other scheduler has."""
+        self._iterations.ran()
+        self._sources.read_due()
+        claimed = transact(self._engine, bundle_versions.claim, claimed_by=self._scheduler_id(), lease_s=LEASE_S)
+        if claimed is None:
+            return None
+        started = time.monotonic()
+        live = transact(self._engine, bundle_versions.go_live, claimed.id) if claimed.is_parsed else self._parse(claimed)
+        name = f"Version {claimed.number} of bundle {claimed.bundle}"
+        if live.is_live:
+            log.info("%s is live after %.2f s; %d of its DAGs changed", name, time.monotonic() - started, len(live.changed))
+            if self._wakeups is not None and live.changed:
+                self._wakeups.wake("plan")
+        elif live.problems:
+            file, first = live.problems[0]
+            log.warning("%s is refused: %s: %s", name, f"{file}, line {first.line}" if first.line else file, first.message)
+        return live
+
+    def start(self) -> None:
+        """Run iterations in a thread until `stop`."""
+        self._stopping.clear()
+        self._thread = VitalThread(target=self._run, name="bundles", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and all parser processes. Another scheduler parses the version that was being parsed."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+            self._thread = None
+        self._parser.stop()
+        try:
+            transact(self._engine, bundle_versions.release, claimed_by=self._scheduler_id())
+        except DBAPIError as error:  # the claim expires by itself
+            log.warning("The claim on a bundle version could not be released: %s", error.orig)
+
+    def _parse(self, claimed: ClaimedVersion) -> Live:
+        try:
+            folder = self._folders.path(claimed.id)
+        except PacelineError as error:
+            return self._refuse(claimed, "", Problem.make(str(error)))
+        try:
+            answers = self._answers(claimed, folder)
+        finally:
+            self._folders.release(claimed.id)
+        if answers is None:
+            return Live(is_live=False)
+        files = [self._parsed(answer) for answer in answers]
+        try:
+            return transact(self._engine, bundle_versions.record, claimed.id, files, claimed_by=self._scheduler_id())
+        except DBAPIError as error:
+            if not isinstance(error, DataError) and getattr(error.orig, "pgcode", None) != TOO_LONG:
+                raise
+            return self._refuse(claimed, "", Problem.make(f"PostgreSQL cannot store its DAGs: {sqlstates.first_line(error)}."))
+
+    def _answers(self, claimed: ClaimedVersion, folder: Path) -> list[Answer] | None:
+        """Parse all DAG files of a version. None if another scheduler has it meanwhile, or this one stops."""
+        waiting = watch.dag_files(folder, self._settings.core.dag_ignore_file_syntax) or []
+        waiting.reverse()
+        count = len(waiting)
+        answers: list[Answer] = []
+        self._parser.use(folder)
+        renew_at = time.monotonic() + RENEW_S
+        while len(answers) < count:
+            free = self._settings.scheduler.parsing_processes - self._parser.busy
+            self._parser.submit([waiting.pop() for _ in range(min(free, len(waiting)))])
+            self._parser.wait(ANSWER_S)
+            answers += self._parser.collect()
+            self._iterations.ran()
+            lost = self._stopping.is_set()
+            if not lost and time.monotonic() >= renew_at:
+                renew_at = time.monotonic() + RENEW_S
+                lost = not transact(
+                    self._engine, bundle_versions.renew, claimed.id, claimed_by=self._scheduler_id(), lease_s=LEASE_S
+                )
+            if lost:
+                self._parser.stop()
+                return None
+        return answers
+
+    def _parsed(self, answer: Answer) -> ParsedBundleFile:
+        try:
+            for row in answer.dags:
+                self._check.check(row, answer.file)
+        except MalformedDagError as error:
+            return ParsedBundleFile(path=answer.file, problem=problem.of_answer(str(error)))
+        paused = self._settings.core.dags_are_paused_at_creation
+        return ParsedBundleFile(
+            path=answer.file,
+            dags=tuple(stored_dag(row, paused) for row in answer.dags),
+            modules=answer.modules,
+            problem=answer.problem,
+        )
+
+    def _refuse(self, claimed: ClaimedVersion, file: str, reason: Problem) -> Live:
+        return transact(self._engine, bundle_versions.refuse, claimed.id, [(file, reason)])
+
+    def _published(self) -> None:
+        """A source has a new version: parse it at once."""
+        if self._wakeups is not None:
+            self._wakeups.wake_parsers()
+
+    def _run(self) -> None:
+        failing, is_warm = False, False
+        while not self._stopping.is_set():
+            try:
+                if not is_warm and transact(self._engine, bundle_versions.exist):
+                    # Its start takes most of the time until the first version is live.
+                    self._parser.use(self._settings.dags_folder)
+                is_warm = True
+                live = self.run_once()
+            except AWAY as error:
+                if not failing:
+                    log.warning("Bundles wait for the database: %s", str(error.orig).strip())
+                failing = True
+                self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
+            except Exception as error:
+                # The claim expires, and another scheduler tries. The live versions stay.
+                log.exception("An iteration over the bundles failed")
+                self._progress.failed(f"No bundle becomes live: each iteration fails with {type(error).__name__}; see the log.")
+                self._stopping.wait(self._settings.scheduler.scheduler_idle_sleep_time)
+            else:
+                failing = False
+                self._progress.answered()
+                if live is None:
+                    self._rest()
+
+    def _rest(self) -> None:
+        """Wait for a wakeup, but not longer than until the next poll."""
+        poll_s = self._settings.scheduler.scheduler_idle_sleep_time
+        if self._own_wakeups is None or self._own_wakeups.wait(poll_s) is None:
+            self._stopping.wait(poll_s)
