@@ -30,6 +30,7 @@ ALLOWED = {
     "paceline/airflow/timezone.py": "utcnow() in the code of a DAG file",
     "paceline/authoring/triggers.py": "outside of tasks and waiters, where nobody says what PostgreSQL's clock shows",
     "scheduler/dagfiles/watch.py": "whether a file was written just now; at worst it is read once more, or a check later",
+    "scheduler/dagfiles/pinned_folder.py": "whether a file was written just now; at worst it is read once more",
     "scheduler/store/upkeep/heartbeats.py": "CLOCK_BOOTTIME, which is monotonic: how long the lease of this worker lasts",
     "workers/flower/queues.py": "what a person is shown",
     "workers/process/logs.py": "the times in logs",

@@ -51,6 +51,10 @@ class BundleFile(NamedTuple):
     is_executable: bool = False
 
 
+#: A file that was not read: its path in the bundle, its real path and its status.
+Listed = tuple[str, str, os.stat_result]
+
+
 class BundleRefusedError(UsageError):
     """A bundle cannot take a file or an archive."""
 
@@ -74,10 +78,23 @@ def read_folder(folder: Path, limits: Bundles) -> Iterator[BundleFile]:
     if not folder.is_dir():
         raise BundleRefusedError(f"{_shown(str(folder))} is not a folder: name the folder with the DAG files.")
     root = os.path.realpath(folder)
-    yield from _below(root, root, "", _Checks(limits), (root,))
+    checks = _Checks(limits)
+    for path, real, status in _below(root, root, "", checks, (root,)):
+        yield _file(path, real, status.st_mode, checks)
 
 
-def _below(root: str, folder: str, prefix: str, checks: "_Checks", around: tuple[str, ...]) -> Iterator[BundleFile]:
+def list_folder(folder: Path, limits: Bundles) -> Iterator[Listed]:
+    """The files of a folder as `read_folder` finds them, without reading them: path, real path and status. BundleRefusedError."""
+    checks = _Checks(limits)
+    root = os.path.realpath(folder)
+    for path, real, status in _below(root, root, "", checks, (root,)):
+        _check_regular(path, status.st_mode)
+        checks.add(path)
+        checks.weigh(path, status.st_size)
+        yield path, real, status
+
+
+def _below(root: str, folder: str, prefix: str, checks: "_Checks", around: tuple[str, ...]) -> Iterator[Listed]:
     """`around` are the real paths of the folder and the folders around it."""
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names of any bytes
@@ -89,11 +106,11 @@ def _below(root: str, folder: str, prefix: str, checks: "_Checks", around: tuple
         if not f"{real}/".startswith(f"{root}/"):
             raise BundleRefusedError(f"{_shown(path)} is a link that leads out of the folder: put a copy in its place.")
         try:
-            mode = os.stat(real).st_mode  # noqa: PTH116 - names of any bytes
+            status = os.stat(real)  # noqa: PTH116 - names of any bytes
         except OSError as error:
             raise BundleRefusedError(f"{_shown(path)} cannot be read: {error.strerror}.") from None
-        if not stat.S_ISDIR(mode):
-            yield _file(path, real, mode, checks)
+        if not stat.S_ISDIR(status.st_mode):
+            yield path, real, status
         elif real in around:
             raise BundleRefusedError(f"{_shown(path)} is a link to a folder around it: remove it.")
         elif not os.path.lexists(f"{real}/{ENVIRONMENT}"):
@@ -101,8 +118,7 @@ def _below(root: str, folder: str, prefix: str, checks: "_Checks", around: tuple
 
 
 def _file(path: str, real: str, mode: int, checks: "_Checks") -> BundleFile:
-    if not stat.S_ISREG(mode):
-        raise BundleRefusedError(f"{_shown(path)} is {KINDS.get(stat.S_IFMT(mode), 'no regular file')}: remove it.")
+    _check_regular(path, mode)
     checks.add(path)
     try:
         with os.fdopen(log_paths.regular_descriptor(Path(real)), "rb") as file:
@@ -111,6 +127,11 @@ def _file(path: str, real: str, mode: int, checks: "_Checks") -> BundleFile:
         raise BundleRefusedError(f"{_shown(path)} cannot be read: {error.strerror or error}.") from None
     checks.weigh(path, len(content))
     return BundleFile(path, content, bool(mode & stat.S_IXUSR))
+
+
+def _check_regular(path: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise BundleRefusedError(f"{_shown(path)} is {KINDS.get(stat.S_IFMT(mode), 'no regular file')}: remove it.")
 
 
 def write_archive(files: Iterable[BundleFile], target: IO[bytes]) -> None:

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
@@ -24,12 +24,13 @@ from scheduler.dagfiles import problem, process_tree
 from scheduler.dagfiles.answers import Answer, DagRow
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
+from scheduler.dagfiles.pinned_folder import ChangedError, PinnedFolder, Snapshot
 from scheduler.dagfiles.watch import Listing, Watch
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import measures
 from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
-from scheduler.store.dags import files
+from scheduler.store.dags import current, files
 from scheduler.store.dags.current import ParsedDag
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
@@ -90,6 +91,9 @@ class DagFileManager:
             check_interval_s=limits.min_file_process_interval,
             ignore_syntax=settings.core.dag_ignore_file_syntax,
         )
+        self._pinned = PinnedFolder(settings.dags_folder, settings.bundles) if settings.bundles.pin_dags_folder else None
+        #: The folder when each file that is being parsed was submitted.
+        self._submitted: dict[str, Snapshot | None] = {}
         self._parser = Parser(settings)
         self._host = socket.gethostname()
         self._listing: Listing | None = None
@@ -205,20 +209,25 @@ class DagFileManager:
             if answer.file not in self._claimed:
                 self._answers.popleft()
                 continue
-            if answer.file in self._stale:
+            folder = self._pinned.look() if self._pinned is not None else None
+            before = self._submitted.get(answer.file)
+            overtaken = folder is not None and (before is None or before.differs(folder, (answer.file, *answer.modules)))
+            if overtaken or answer.file in self._stale:
                 # It is unknown which of the two versions was parsed, so the file is parsed again under the same claim.
-                self._stale.discard(answer.file)
-                self._answers.popleft()
-                self._parser.submit([answer.file])
+                self._parse_again()
                 continue
             try:
-                result = self._record(answer)
+                result = self._record(answer, folder)
+            except ChangedError:
+                self._parse_again()
+                continue
             except AWAY:
                 self._answers.rotate(-1)  # this answer may be the cause: store the others before the next attempt
                 raise
             self._attempts.pop(answer.file, None)
             self._answers.popleft()
             self._claimed.pop(answer.file, None)
+            self._submitted.pop(answer.file, None)
             if answer.file in self._overtaken:
                 self._overtaken.discard(answer.file)
                 self._ask_at = 0.0
@@ -228,10 +237,23 @@ class DagFileManager:
                 self._log(answer.file, result.problem)
         return recorded
 
-    def _record(self, answer: Answer) -> files.Recorded:
+    def _parse_again(self) -> None:
+        """Drop the first answer, and submit its file again."""
+        answer = self._answers.popleft()
+        self._stale.discard(answer.file)
+        self._submit([answer.file])
+
+    def _submit(self, paths: Sequence[str]) -> None:
+        if self._pinned is not None and paths:
+            self._submitted |= dict.fromkeys(paths, self._pinned.look())
+        self._parser.submit(paths)
+
+    def _record(self, answer: Answer, folder: Snapshot | None) -> files.Recorded:
         """Store an answer. An invalid answer becomes a problem of its file. Only errors of an unreachable database are raised."""
         try:
-            return self._put(self._parsed(answer))
+            return self._put(self._parsed(answer, folder))
+        except ChangedError:
+            raise
         except AWAY as error:
             if not self._gives_up(answer.file, error):
                 raise
@@ -282,18 +304,24 @@ class DagFileManager:
             self._logged[path] = problem.message
             log.warning("The DAG file %s cannot be used: %s", path, problem.message)
 
-    def _parsed(self, answer: Answer) -> files.ParsedFile:
+    def _parsed(self, answer: Answer, folder: Snapshot | None) -> files.ParsedFile:
         """Convert an answer into a record to store. MalformedDagError if one of its DAGs is invalid."""
         for row in answer.dags:
             self._check.check(row, answer.file)
         paused = self._settings.core.dags_are_paused_at_creation
+        dags = tuple(stored_dag(row, paused) for row in answer.dags)
+        if folder is not None:
+            others = self._watch.dag_files() - {answer.file, *answer.modules}
+            dags = tuple(current.with_code(dag, folder.entries.values(), others=others) for dag in dags)
         return files.ParsedFile(
             path=answer.file,
             modified_at=self._claimed[answer.file],
             duration_s=answer.duration_s,
-            dags=tuple(stored_dag(row, paused) for row in answer.dags),
+            dags=dags,
+            folder=folder,
             modules=answer.modules,
-            rests=self._rests(answer),
+            # A change of a file that it does not import is found when it is parsed again.
+            rests=self._rests(answer) if folder is None else None,
             problem=answer.problem,
             source=functools.partial(_source, self._settings.dags_folder / answer.file),
         )
@@ -327,7 +355,7 @@ class DagFileManager:
         # If the claim of a file expired while it is still being parsed here, only the claim is renewed.
         fresh = [file.path for file in claimed if file.path not in self._claimed]
         self._claimed |= {file.path: file.modified_at for file in claimed}
-        self._parser.submit(fresh)
+        self._submit(fresh)
         return tuple(fresh)
 
     def _run(self) -> None:

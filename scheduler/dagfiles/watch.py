@@ -212,6 +212,10 @@ class Watch:
         """Return the seconds after which to look again even without an event; None if not needed."""
         return None if self._events is None else self._events.settles_in_s()
 
+    def dag_files(self) -> frozenset[str]:
+        """The DAG files of the last listing."""
+        return frozenset(name for name, file in self._last.items() if file.is_dag_file)
+
     def list_again(self) -> None:
         """Make the next look a full listing, like the first one."""
         self._next_listing = 0.0

@@ -180,6 +180,8 @@ class Bundles(Section):
     """Maximum size of all files of a bundle together, in bytes."""
     max_file_bytes: Count = 52_428_800
     """Maximum size of one file of a bundle, in bytes."""
+    pin_dags_folder: bool = False
+    """Whether runs execute the DAGs folder as it was when their DAG was parsed. Its versions are in the bundle dags-folder."""
     keep_versions: Count = 20
     """Bundle versions that stay below <home>/bundles of a machine, those that were needed last. Those in use always stay."""
     sources: BundleSources = ""

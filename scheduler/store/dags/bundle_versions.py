@@ -1,9 +1,8 @@
 """The wanted version of each bundle: a scheduler claims it, parses its files, and makes all of its DAGs live in one transaction."""
 
-import hashlib
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -104,10 +103,7 @@ def record(connection: Connection, version_id: int, files: Sequence[ParsedBundle
         return refuse(connection, version_id, problems)
     entries = bundles.tree(EngineReader(connection), version_id)
     own = {file.path for file in files if file.dags}
-    dags = []
-    for file in files:
-        code = _code_of(entries, others=own - {file.path, *file.modules})
-        dags += [replace(dag, content_hash=hashlib.sha256(f"{dag.content_hash} {code}".encode()).hexdigest()) for dag in file.dags]
+    dags = [current.with_code(dag, entries, others=own - {file.path, *file.modules}) for file in files for dag in file.dags]
     current.add_versions(connection, sorted(dags, key=lambda dag: dag.dag_id), version_id)
     try:
         found = current.version_ids(connection, {dag.dag_id: dag for dag in dags}, f"bundle {row.bundle}")
@@ -188,11 +184,6 @@ def _lock_bundle(connection: Connection, version_id: int) -> tuple[str, int | No
         (version_id,),
     ).first()
     return ("", None) if row is None else (row.name, row.wanted_id)
-
-
-def _code_of(entries: Sequence[bundles.Entry], *, others: Collection[str]) -> str:
-    """The digest of all that a DAG may execute or read: the bundle without the `others`, the DAG files that it does not import."""
-    return bundles.digest_of(entry for entry in entries if entry.path not in others)
 
 
 def _twice(files: Sequence[ParsedBundleFile]) -> list[tuple[str, Problem]]:

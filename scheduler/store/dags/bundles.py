@@ -7,7 +7,7 @@ differs from the one before: see `bundle_path` in the schema.
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from scheduler.store.db.rows import EngineReader, Reader
 
 #: The revision of the schema whose processes execute the code of a version. An older worker would look into its own DAGs folder.
 SINCE = "0003"
+#: The bundle that is the DAGs folder of the schedulers, with `bundles.pin_dags_folder`.
+DAGS_FOLDER = "dags-folder"
 #: Bytes of compressed files that one statement stores or reads.
 BATCH_BYTES = 8 << 20
 
@@ -37,6 +39,7 @@ class Entry:
     path: str
     digest: str
     is_executable: bool
+    byte_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,15 @@ def publish(
     Keys of `files` are paths relative to the folder, with `/`. Content that the bundle had before is that version again; one that
     was refused is parsed again. PacelineError while a process runs that would not execute the code of a version.
     """
+    if bundle == DAGS_FOLDER:
+        raise PacelineError(f"{DAGS_FOLDER!r} is the DAGs folder of the schedulers: name the bundle otherwise.")
     _refuse_old_processes(connection)
-    digests = {path: hashlib.sha256(file.content).hexdigest() for path, file in files.items()}
-    entries = {path: Entry(path, digests[path], file.is_executable) for path, file in files.items()}
+    contents, entries = dict[str, bytes](), dict[str, Entry]()
+    for path, file in files.items():
+        found = hashlib.sha256(file.content).hexdigest()
+        contents[found], entries[path] = file.content, Entry(path, found, file.is_executable, len(file.content))
     # Missing contents first, so that the bundle is not locked while they are sent.
-    _store_blobs(connection, {digests[path]: file.content for path, file in files.items()})
+    _store_blobs(connection, contents.keys(), contents.__getitem__)
     connection.exec_driver_sql("insert into bundle (name) values (%s) on conflict do nothing", (bundle,))
     wanted_id = connection.exec_driver_sql("select wanted_id from bundle where name = %s for update", (bundle,)).scalar_one()
     digest = digest_of(entries.values())
@@ -84,7 +91,7 @@ def publish(
     ).first()
     before = {} if wanted_id is None else {entry.path: entry for entry in tree(EngineReader(connection), wanted_id)}
     if known is None:
-        version_id, number = _insert(connection, bundle, files, entries, digest, by=by, message=message, origin=origin)
+        version_id, number = _insert(connection, bundle, entries, digest, "new", by=by, message=message, origin=origin)
     else:
         version_id, number = known
     connection.exec_driver_sql("update bundle set wanted_id = %s where name = %s", (version_id, bundle))
@@ -94,6 +101,28 @@ def publish(
         changed=tuple(sorted(path for path in entries.keys() & before.keys() if entries[path] != before[path])),
         removed=tuple(sorted(before.keys() - entries.keys())),
     )  # fmt: skip
+
+
+def store_folder(connection: Connection, entries: Mapping[str, Entry], read: Callable[[str], bytes], *, by: str) -> int:
+    """Store the DAGs folder as it is now, as a version of DAGS_FOLDER. Returns its ID.
+
+    Its files are parsed one by one, so the version is ready. `read` returns the content with a digest, if it is not stored.
+    """
+    digest = digest_of(entries.values())
+    known = "select id from bundle_version where bundle = %s and digest = decode(%s, 'hex') for key share"
+    version_id: int | None = connection.exec_driver_sql(known, (DAGS_FOLDER, digest)).scalar()
+    if version_id is None:
+        _store_blobs(connection, {entry.digest for entry in entries.values()}, read)
+        connection.exec_driver_sql("insert into bundle (name) values (%s) on conflict do nothing", (DAGS_FOLDER,))
+        connection.exec_driver_sql("select from bundle where name = %s for update", (DAGS_FOLDER,))
+        version_id = connection.exec_driver_sql(known, (DAGS_FOLDER, digest)).scalar()
+        if version_id is None:
+            version_id, _ = _insert(connection, DAGS_FOLDER, entries, digest, "ready", by=by, message="", origin="")
+    connection.exec_driver_sql(
+        "update bundle set version_id = %(id)s, wanted_id = %(id)s where name = %(name)s and version_id is distinct from %(id)s",
+        {"id": version_id, "name": DAGS_FOLDER},
+    )
+    return version_id
 
 
 def want(connection: Connection, bundle: str, number: int | None = None) -> tuple[int, int]:
@@ -131,7 +160,7 @@ def tree(reader: Reader, version_id: int) -> list[Entry]:
     return reader.objects(
         Entry,
         """
-        select p.path, encode(p.digest, 'hex') as digest, p.is_executable
+        select p.path, encode(p.digest, 'hex') as digest, p.is_executable, p.byte_count
           from bundle_version v
           join bundle_path p on p.bundle = v.bundle and p.first <= v.number and coalesce(p.last, v.number) >= v.number
          where v.id = %s order by p.path
@@ -201,13 +230,13 @@ def _refuse_old_processes(connection: Connection) -> None:
         )
 
 
-def _store_blobs(connection: Connection, contents: Mapping[str, bytes]) -> None:
+def _store_blobs(connection: Connection, digests: Collection[str], read: Callable[[str], bytes]) -> None:
     """Store the contents that are missing, and lock the others, so that retention does not delete them before the commit."""
     known = connection.exec_driver_sql(
         "select encode(digest, 'hex') from bundle_blob where digest = any(%s::bytea[]) order by digest for key share",
-        (_bytea(contents),),
+        (_bytea(digests),),
     )
-    missing = {digest: zlib.compress(contents[digest]) for digest in sorted(contents.keys() - set(known.scalars()))}
+    missing = {digest: zlib.compress(read(digest)) for digest in sorted(set(digests) - set(known.scalars()))}
     for batch in _batches((digest, len(packed)) for digest, packed in missing.items()):
         connection.exec_driver_sql(
             "insert into bundle_blob (digest, content) select * from unnest(%s::bytea[], %s::bytea[]) on conflict do nothing",
@@ -216,19 +245,26 @@ def _store_blobs(connection: Connection, contents: Mapping[str, bytes]) -> None:
 
 
 def _insert(
-    connection: Connection, bundle: str, files: Mapping[str, BundleFile], entries: Mapping[str, Entry], digest: str, *,
-    by: str, message: str, origin: str,
-) -> tuple[int, int]:  # fmt: skip
+    connection: Connection,
+    bundle: str,
+    entries: Mapping[str, Entry],
+    digest: str,
+    state: str,
+    *,
+    by: str,
+    message: str,
+    origin: str,
+) -> tuple[int, int]:
     version_id, number = connection.exec_driver_sql(
         """
-        insert into bundle_version (bundle, number, digest, file_count, byte_count, message, origin, created_by)
+        insert into bundle_version (bundle, number, digest, state, file_count, byte_count, message, origin, created_by)
         select %(bundle)s, 1 + coalesce((select max(number) from bundle_version where bundle = %(bundle)s), 0),
-               decode(%(digest)s, 'hex'), %(files)s, %(bytes)s, %(message)s, %(origin)s, %(by)s
+               decode(%(digest)s, 'hex'), %(state)s, %(files)s, %(bytes)s, %(message)s, %(origin)s, %(by)s
         returning id, number
         """,
         {
-            "bundle": bundle, "digest": digest, "files": len(files), "bytes": sum(len(file.content) for file in files.values()),
-            "message": message, "origin": origin, "by": by,
+            "bundle": bundle, "digest": digest, "state": state, "files": len(entries),
+            "bytes": sum(entry.byte_count for entry in entries.values()), "message": message, "origin": origin, "by": by,
         },
     ).one()  # fmt: skip
     paths = sorted(entries)
@@ -251,7 +287,7 @@ def _insert(
         """,
         {
             "bundle": bundle, "number": number, "paths": paths, "digests": _bytea(entries[path].digest for path in paths),
-            "modes": [entries[path].is_executable for path in paths], "sizes": [len(files[path].content) for path in paths],
+            "modes": [entries[path].is_executable for path in paths], "sizes": [entries[path].byte_count for path in paths],
         },
     )  # fmt: skip
     return version_id, number

@@ -3,11 +3,14 @@
 A DAG belongs to the file, or to the bundle, that had its ID first, for as long as that defines it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
+
+from scheduler.store.dags import bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,15 @@ def _taken_sentence(connection: Connection, where: str, taken: list[str]) -> str
     owner = "a file that is being stored" if row is None else place(row.bundle, row.file)
     others = f" (and {len(taken) - 1} more IDs)" if len(taken) > 1 else ""
     return f"DAG {taken[0]!r}{others} is in {owner} and in {where}; {owner} keeps it: rename one of them or remove a file."
+
+
+def with_code(dag: ParsedDag, entries: Iterable[bundles.Entry], *, others: Collection[str]) -> ParsedDag:
+    """The DAG with the hash of its content and code.
+
+    Its code is all files of its bundle but the `others`, the DAG files that it does not import.
+    """
+    code = bundles.digest_of(entry for entry in entries if entry.path not in others)
+    return replace(dag, content_hash=hashlib.sha256(f"{dag.content_hash} {code}".encode()).hexdigest())
 
 
 def place(bundle: str | None, file: str) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
-from scheduler.store.dags import current, import_errors
+from scheduler.store.dags import bundles, current, import_errors
+from scheduler.store.dags.bundles import Entry
 from scheduler.store.dags.current import ParsedDag, TakenError
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
@@ -31,6 +32,17 @@ NEWEST_MODULES = """
 TOO_LONG = "54000"
 
 
+class Folder(Protocol):
+    """The files of the DAGs folder at one moment."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """By path."""
+
+    def read(self, digest: str) -> bytes:
+        """A content."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedFile:
     """The result of parsing a file: DAGs, or a problem and no DAGs. `modified_at` is that of the claim."""
@@ -44,6 +56,8 @@ class ParsedFile:
     #: How long it is not parsed again if nothing changes and its DAGs can be stored; None is the minimum.
     rests: timedelta | None = None
     problem: Problem | None = None
+    #: The DAGs folder when it was parsed, if runs are pinned to it; the hashes of `dags` cover its code.
+    folder: Folder | None = None
     #: Reads the text of the file, which is kept with each new version.
     source: Callable[[], str | None] = lambda: None
 
@@ -230,8 +244,11 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_
         connection.exec_driver_sql("delete from import_error where file = %(path)s", {"path": parsed.path})
     # In the order in which the rows are locked for every file.
     changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
-    versions = current.add_versions(connection, changed) if changed else ()
-    text = parsed.source() if versions else None
+    bundle_version_id = None
+    if changed and parsed.folder is not None:
+        bundle_version_id = bundles.store_folder(connection, parsed.folder.entries, parsed.folder.read, by=claimed_by)
+    versions = current.add_versions(connection, changed, bundle_version_id) if changed else ()
+    text = parsed.source() if versions and bundle_version_id is None else None
     if text is not None:
         _keep_source(connection, versions, text)
     if changed:

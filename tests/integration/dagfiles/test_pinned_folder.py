@@ -1,0 +1,92 @@
+"""The DAGs folder as a bundle: each change is a version, to which the DAG versions refer."""
+
+import pytest
+
+from scheduler.dagfiles.supervise import DagFileManager
+from scheduler.settings.sections import Bundles
+from scheduler.store.dags import bundles
+from scheduler.store.db.rows import EngineReader
+
+from .conftest import MINUTE, NOW, Files, source
+
+
+def pinning(files: Files, **more: object) -> DagFileManager:
+    files.settings = files.settings.model_copy(update={"bundles": Bundles(pin_dags_folder=True, **more)})  # type: ignore[arg-type]
+    return files.manager()
+
+
+def pinned(files: Files) -> dict[str, dict[str, bytes]]:
+    """By DAG ID: the folder to which its newest version is pinned."""
+    rows = files.rows("select d.dag_id, v.bundle_version_id from dag d join dag_version v on v.id = d.version_id")
+    found = {}
+    with files.engine.connect() as connection:
+        reader = EngineReader(connection)
+        for dag_id, version_id in rows:
+            entries = bundles.tree(reader, version_id)
+            contents = dict(bundles.blobs(reader, {entry.digest for entry in entries}))
+            found[dag_id] = {entry.path: contents[entry.digest] for entry in entries}
+    return found
+
+
+def test_a_dag_is_pinned_to_the_folder_as_it_was_parsed(files: Files) -> None:
+    files.write("a.py", "from lib import X\n" + source("a"))
+    files.write("b.py", source("b"))
+    files.write("lib.py", "X = 1")
+    files.write("data/rates.csv", "1")
+    manager = pinning(files)
+    files.read_all(manager, now=NOW)
+    assert {name: sorted(folder) for name, folder in pinned(files).items()} == {
+        "a": ["a.py", "b.py", "data/rates.csv", "lib.py"], "b": ["a.py", "b.py", "data/rates.csv", "lib.py"]
+    }  # fmt: skip
+    assert files.rows("select number, state, created_by from bundle_version") == [(1, "ready", "a")]
+
+    # Parsed again without a change, nothing is new.
+    files.read_all(manager, now=NOW + MINUTE)
+    assert files.dags() == {"a": ("a.py", True, 1), "b": ("b.py", True, 1)}
+
+    # Another DAG file is none of the code of a DAG.
+    files.write("b.py", source("b", task_id="two"))
+    files.turn_until(manager, lambda: files.dags()["b"][2] == 2, now=NOW + MINUTE)
+    files.read_all(manager, now=NOW + 2 * MINUTE)
+    assert files.dags() == {"a": ("a.py", True, 1), "b": ("b.py", True, 2)}
+
+    # A module changes the DAGs of all files, also of those that may import it in a task only. So does a file that tasks read.
+    files.write("lib.py", "X = 2")
+    files.turn_until(manager, lambda: files.dags()["a"][2] == 2, now=NOW + 2 * MINUTE)
+    files.read_all(manager, now=NOW + 3 * MINUTE)
+    assert files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)}
+    files.write("data/rates.csv", "2")
+    files.read_all(manager, now=NOW + 4 * MINUTE)
+    assert files.dags() == {"a": ("a.py", True, 3), "b": ("b.py", True, 4)}
+    assert {folder["data/rates.csv"] for folder in pinned(files).values()} == {b"2"}
+
+    # What it was before is that version again.
+    files.write("data/rates.csv", "1")
+    files.read_all(manager, now=NOW + 5 * MINUTE)
+    assert files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)}
+
+
+def test_a_folder_that_can_be_no_bundle_is_not_pinned_and_the_log_says_why(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    files.write("a.py", source("a"))
+    outside = files.settings.home / "secret"
+    outside.parent.mkdir(parents=True, exist_ok=True)
+    outside.write_text("secret")
+    (files.settings.dags_folder / "link.txt").symlink_to(outside)
+
+    files.read_all(pinning(files), now=NOW)
+
+    assert files.rows("select bundle_version_id from dag_version") == [(None,)]
+    assert [record.getMessage() for record in caplog.records if "not pinned" in record.getMessage()] == [
+        "The DAGs folder is not pinned, so runs execute what it has when a task starts:"
+        " 'link.txt' is a link that leads out of the folder: put a copy in its place."
+    ]
+
+
+def test_large_files_do_not_stop_the_dags(files: Files) -> None:
+    files.write("a.py", source("a"))
+    files.write("data.bin", b"x" * 2000)
+
+    files.read_all(pinning(files, max_file_bytes=1000), now=NOW)
+
+    assert files.dags() == {"a": ("a.py", True, 1)}
+    assert files.rows("select count(*) from bundle_blob") == [(0,)]
