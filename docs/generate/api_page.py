@@ -9,7 +9,7 @@ from scheduler.settings import Settings
 
 PREFIX = "/api/v2"
 #: The meanings of the scopes of scheduler/api/access.py.
-SCOPES = {"dag": "on the DAG", "any": "on a DAG", "all": "", "login": ""}
+SCOPES = {"dag": "on the DAG", "any": "on a DAG", "all": "", "login": "", "bundle": "on the bundle"}
 
 
 def lines() -> list[str]:
@@ -28,7 +28,8 @@ def lines() -> list[str]:
         "fields are in the OpenAPI document, which each web process serves at `/api/v2/openapi.json`.",
         "",
         'A role "on the DAG" can be a right by tag. "on a DAG" means on at least one DAG; the response has only DAGs that the',
-        "account may see. The section `Paceline` lists the routes that Airflow's API lacks.",
+        'account may see. "on the bundle" is the role by the tag `bundle:<name>`; to deploy without it, an account needs the',
+        "role admin. The section `Paceline` lists the routes that Airflow's API lacks.",
     ]
     for tag in sorted(by_tag, key=lambda name: (name == "Paceline", name.lower())):
         text += ["", f"## {tag}", "", "| route | role | meaning | query | body |", "|---|---|---|---|---|", *by_tag[tag]]

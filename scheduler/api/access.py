@@ -7,8 +7,11 @@ from scheduler.actions.actor import ForbiddenError
 from scheduler.store.accounts.accounts import ROLES, Account
 
 #: "dag": on the DAG of the path (with ~ on any DAG; the list then has only DAGs that the account may see). "any": on at least one
-#: DAG; the route filters. "all": the role of the account itself, since it is about no DAG. "login": every account.
-Scope = Literal["dag", "any", "all", "login"]
+#: DAG; the route filters. "all": the role of the account itself, since it is about no DAG. "login": every account. "bundle": on the
+#: bundle of the path, by its tag; to change one without that, the account needs the role admin: its code reads every secret.
+Scope = Literal["dag", "any", "all", "login", "bundle"]
+#: The prefix of the tag that gives an account a role on a bundle, such as bundle:sales.
+BUNDLE_TAG = "bundle:"
 VIEW, OPERATE, ADMINISTER = ROLES
 #: Whether a request that is no GET changes nothing: always, or if `dry_run` in its body is true, which is the default there.
 OnlyReads = bool | Literal["dry_run"]
@@ -27,6 +30,7 @@ TI = f"{RUN}/taskInstances/{{task_id}}"
 GROUP = f"{RUN}/taskGroupInstances/{{group_id}}"
 VIEWER_OF_DAG, OPERATOR_OF_DAG, ADMIN_OF_DAG = Needs(VIEW, "dag"), Needs(OPERATE, "dag"), Needs(ADMINISTER, "dag")
 VIEWER_OF_ANY, OPERATOR_OF_ANY = Needs(VIEW, "any"), Needs(OPERATE, "any")
+VIEWER_OF_BUNDLE, OPERATOR_OF_BUNDLE = Needs(VIEW, "bundle"), Needs(OPERATE, "bundle")
 VIEWER, OPERATOR, ADMIN = Needs(VIEW, "all"), Needs(OPERATE, "all"), Needs(ADMINISTER, "all")
 LOGIN = Needs(VIEW, "login")
 
@@ -49,7 +53,10 @@ def tags_with(account: Account, needed: str) -> list[str] | None:
 
 
 def may(account: Account, needs: Needs, dag_tags: list[str] | None = None) -> bool:
-    """Whether an account may use a route; `dag_tags` are the tags of the DAG of its path, if it has one."""
+    """Whether an account may use a route; `dag_tags` are the tags of the DAG or bundle of its path, if it has one."""
+    if needs.scope == "bundle":
+        by_tag = any(at_least(account.tags.get(tag), needs.role) for tag in dag_tags or ())
+        return by_tag or at_least(account.role, VIEW if needs.role == VIEW else ADMINISTER)
     if needs.scope == "login" or at_least(account.role, needs.role):
         return True
     tags = tags_with(account, needs.role) or []
@@ -60,5 +67,9 @@ def may(account: Account, needs: Needs, dag_tags: list[str] | None = None) -> bo
 
 def refusal(needs: Needs) -> ForbiddenError:
     """The error for an account that may not use a route."""
-    where = {"dag": "this DAG", "any": "a DAG"}.get(needs.scope, "this installation")
+    where = {
+        "dag": "this DAG",
+        "any": "a DAG",
+        "bundle": f"this bundle by its tag {BUNDLE_TAG}<name>, or the role {ADMINISTER}",
+    }.get(needs.scope, "this installation")
     return ForbiddenError(f"This needs the role {needs.role} on {where}: ask an administrator.")

@@ -23,6 +23,7 @@ from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.api import asgi, errors, routes
 from scheduler.api.access import LOGIN
 from scheduler.api.call import Service, new_router, operation_id, service_of
+from scheduler.dagfiles import bundle_files
 from scheduler.process import measures
 from scheduler.process.health_server import Page
 from scheduler.settings import Settings
@@ -74,7 +75,12 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.TimeLimit, late=_late)
-    app.add_middleware(asgi.BodyLimit, most_bytes=settings.web.max_request_bytes, authenticate=_refusal)
+    app.add_middleware(
+        asgi.BodyLimit,
+        most_bytes=settings.web.max_request_bytes,
+        upload_bytes=bundle_files.most_archive_bytes(settings.bundles),
+        authenticate=_refusal,
+    )
     app.add_middleware(asgi.EntityTags)
     app.add_middleware(asgi.Prefix, base_path=settings.web.base_path)
     return app

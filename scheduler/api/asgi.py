@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +20,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SMALL_BODY, MOST_LISTS = 64 << 10, 250_000
 #: Seconds for the next part of a body, and for all of it.
 PART_S, BODY_S = 20.0, 120.0
+#: The upload of a bundle, whose archive is no JSON, and the seconds for it.
+UPLOAD, UPLOAD_S = re.compile(r"/api/v2/bundles/[^/]+/versions"), 600.0
 #: Seconds for the first byte of a response, from the last byte of the request.
 ANSWER_S = 60.0
 #: Bytes of a response.
@@ -51,33 +54,35 @@ class Prefix:
 
 class BodyLimit:
     """Refuses a body with too many bytes, lists or objects, or one that arrives too slowly, as the other errors are: Starlette's
-    own limit answers in plain text.
+    own limit answers in plain text. An upload may have `upload_bytes`.
 
     `authenticate` is called in a thread before more than SMALL_BODY bytes are read, and returns the refusal if there is one.
     """
 
-    def __init__(self, app: App, most_bytes: int, authenticate: Callable[[Scope], Any]) -> None:
+    def __init__(self, app: App, most_bytes: int, upload_bytes: int, authenticate: Callable[[Scope], Any]) -> None:
         self._app = app
-        self._most_bytes = most_bytes
+        self._most_bytes, self._upload_bytes = most_bytes, upload_bytes
         self._authenticate = authenticate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         read = lists = 0
         is_whole = False
         began = time.monotonic()
+        is_upload = self._is_upload(scope)
+        most_bytes, most_s = (self._upload_bytes, UPLOAD_S) if is_upload else (self._most_bytes, BODY_S)
         announced = dict(scope["headers"]).get(b"content-length", b"0") if scope["type"] == "http" else b"0"
 
         async def limited() -> Any:
             nonlocal read, lists, is_whole
             if is_whole:
                 return await receive()  # it waits for the end of the connection
-            message = {} if announced.isdigit() and int(announced) > self._most_bytes else await in_time()
+            message = {} if announced.isdigit() and int(announced) > most_bytes else await in_time()
             part = message.get("body", b"")
             is_whole = not message.get("more_body")
             read += len(part)
-            lists += part.count(b"[") + part.count(b"{")
-            if not message or read > self._most_bytes:
-                limit = f"web.max_request_bytes allows {self._most_bytes:,}"
+            lists += 0 if is_upload else part.count(b"[") + part.count(b"{")
+            if not message or read > most_bytes:
+                limit = f"{'bundles.max_bytes' if is_upload else 'web.max_request_bytes'} allows {most_bytes:,}"
                 raise HTTPException(413, f"The body of the request has too many bytes: {limit}.")
             if lists > MOST_LISTS:
                 raise HTTPException(413, f"The body of the request has more than {MOST_LISTS:,} lists and objects.")
@@ -85,10 +90,10 @@ class BodyLimit:
 
         async def in_time() -> Any:
             try:
-                async with asyncio.timeout(min(PART_S, max(0.0, began + BODY_S - time.monotonic()))):
+                async with asyncio.timeout(min(PART_S, max(0.0, began + most_s - time.monotonic()))):
                     return await receive()
             except TimeoutError:
-                late = f"each part within {PART_S:.0f} s and the whole within {BODY_S:.0f} s"
+                late = f"each part within {PART_S:.0f} s and the whole within {most_s:.0f} s"
                 raise HTTPException(408, f"The body of the request arrives too slowly: send {late}.") from None
 
         if scope["type"] == "http" and self._is_large(scope, announced):
@@ -97,6 +102,12 @@ class BodyLimit:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, limited, send)
+
+    def _is_upload(self, scope: Scope) -> bool:
+        """Whether the body is the archive of a bundle."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return False
+        return UPLOAD.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))) is not None
 
     def _is_large(self, scope: Scope, announced: bytes) -> bool:
         """Whether the body may have more than SMALL_BODY bytes: one in chunks announces no number."""

@@ -177,7 +177,7 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
     try:
         if "dag_id" in path:
             authorize_dag(connection, account, needs, path["dag_id"])
-        elif not access.may(account, needs):
+        elif not access.may(account, needs, [access.BUNDLE_TAG + path["bundle_name"]] if "bundle_name" in path else None):
             raise access.refusal(needs)
     except ForbiddenError as error:
         refused = error

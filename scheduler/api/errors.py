@@ -22,6 +22,7 @@ from paceline.exceptions import (
 )
 from scheduler.actions.actor import ForbiddenError, UnprocessableError
 from scheduler.api.models.base import Detail
+from scheduler.dagfiles.bundle_files import TooLargeError
 from scheduler.store.db import database, sqlstates
 
 log = logging.getLogger("paceline.web")
@@ -70,6 +71,7 @@ STATUS: dict[type[PacelineError], int] = {
     StaleTryError: 409,
     UnreadableVersionError: 409,
     StaleError: 412,
+    TooLargeError: 413,
     BackfillError: 422,
     UnprocessableError: 422,
     TooManyLoginsError: 429,

@@ -23,6 +23,8 @@ SECTIONS = {
         "flower": "Start Flower, which shows Celery workers.",
     },
     "DAGs and their runs": {
+        "deploy": "Upload a folder of DAG files, or roll back.",
+        "bundles": "List deployed versions and their files.",
         "dags": "List, show, test, trigger, pause and delete DAGs.",
         "runs": "List, show, watch, clear and delete DAG runs.",
         "tasks": "List, explain, clear tasks, and print logs.",

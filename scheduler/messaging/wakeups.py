@@ -100,14 +100,15 @@ QUEUE, QUEUE_KEY = "queue", "paceline:wakeups:queue"
 PLAN = "plan"
 #: What people change by command or by REST API.
 Action = Literal[
-    "asset updated", "backfill created", "backfill changed", "dag paused or unpaused", "files to parse", "instances changed",
-    "pool set", "run begun", "run triggered", "runs deleted",
+    "asset updated", "backfill created", "backfill changed", "bundle deployed", "dag paused or unpaused",
+    "files to parse", "instances changed", "pool set", "run begun", "run triggered", "runs deleted",
 ]  # fmt: skip
 #: The tokens after each action, besides the tokens of its runs.
 AFTER: Mapping[Action, tuple[str, ...]] = {
     "asset updated": (PLAN,),
     "backfill created": (PLAN,),
     "backfill changed": (PLAN, QUEUE),
+    "bundle deployed": (),
     "dag paused or unpaused": (PLAN, QUEUE),
     "files to parse": (PLAN,),
     "instances changed": (QUEUE,),
@@ -202,6 +203,8 @@ class Wakeups:
 
     def announce(self, action: Action, runs: Collection[int] = ()) -> None:
         """Wake schedulers after an action, which changed these runs."""
+        if action == "bundle deployed":
+            self.wake_parsers()
         self.wake(*AFTER[action], *(f"run:{run}" for run in sorted(runs)[:MOST_RUNS]))
 
     def wake_waiters(self) -> None:

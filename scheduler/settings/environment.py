@@ -20,14 +20,15 @@ Layout = Mapping[str, tuple[str, ...]]
 PREFIX = "PACELINE_"
 #: Names of settings that do not have the form PACELINE_<SECTION>_<KEY>.
 SHORT_NAMES = {"PACELINE_HOME": ("paths", "home"), "PACELINE_DAGS_FOLDER": ("paths", "dags_folder")}
-#: Not settings: the name of the file, the passwords that docker-compose.yml puts into URLs, the images of Compose files, and the
-#: faults of a test.
+#: Not settings: the name of the file, the web process of `paceline deploy` and its token, the passwords that docker-compose.yml
+#: puts into URLs, the images of Compose files, and the faults of a test.
 PASSWORDS = (
     "POSTGRES", "SCHEDULER", "WORKER", "WEB", "FLOWER", "SPARK", "REDIS", "REDIS_SCHEDULER", "REDIS_WORKER", "REDIS_WEB",
     "REDIS_FLOWER",
 )  # fmt: skip
 IMAGES = frozenset({"PACELINE_IMAGE", "PACELINE_PYTHON_IMAGE", "PACELINE_POSTGRES_IMAGE", "PACELINE_REDIS_IMAGE"})
-OTHER_NAMES = fault_points.NAMES | {"PACELINE_CONFIG"} | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
+COMMAND_NAMES = frozenset({"PACELINE_CONFIG", "PACELINE_URL", "PACELINE_TOKEN"})
+OTHER_NAMES = fault_points.NAMES | COMMAND_NAMES | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"
 #: The prefixes of Airflow are read too, if there is no variable of Paceline.

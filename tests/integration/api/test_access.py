@@ -33,7 +33,7 @@ GUESSES = 8
 VALUES = {
     "dag_id": "etl", "dag_run_id": "good", "task_id": "extract", "map_index": "-1", "group_id": "g", "task_try_number": "1",
     "try_number": "1", "xcom_key": "return_value", "version_number": "1", "pool_name": "default_pool", "section": "core",
-    "option": "parallelism", "worker": "w", "text": "x",
+    "option": "parallelism", "worker": "w", "text": "x", "bundle_name": "sales",
 }  # fmt: skip
 #: Role of the account, or its role on the tag of the DAG alone, or on another tag.
 PEOPLE: dict[str, dict[str, Any]] = {
@@ -44,6 +44,8 @@ PEOPLE: dict[str, dict[str, Any]] = {
     "tag operator": {"tags": {"nightly": "operator"}},
     "tag admin": {"tags": {"nightly": "admin"}},
     "other tag": {"tags": {"other": "admin"}},
+    "bundle viewer": {"tags": {"bundle:sales": "viewer"}},
+    "bundle operator": {"tags": {"bundle:sales": "operator"}},
 }
 
 
@@ -76,12 +78,15 @@ def expected(person: str, needs: access.Needs) -> bool:
     ranks = {"viewer": 0, "operator": 1, "admin": 2}
     if needs.scope == "login":
         return True
+    if needs.scope == "bundle":
+        readers = {"viewer", "operator", "bundle viewer"} if needs.role == "viewer" else set()
+        return person in {"admin", "bundle operator"} | readers
     if person in ranks:
         return ranks[person] >= ranks[needs.role]
     if needs.scope == "all":
         return False
-    if person == "other tag":
-        return needs.scope == "any"
+    if person in {"other tag", "bundle viewer", "bundle operator"}:
+        return needs.scope == "any" and (person != "bundle viewer" or needs.role == "viewer")
     return ranks[person.removeprefix("tag ")] >= ranks[needs.role]
 
 

@@ -91,6 +91,9 @@ BOUNDED = {
     f"{API}/jump", f"{RUN}/comparison",
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
     f"{RUN}/upstreamAssetEvents",
+    # The DAG IDs of a version, and what differs from another: a version has at most bundles.max_files files.
+    f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}",
+    f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}/changes",
     # The settings that exist.
     f"{API}/config", f"{API}/config/section/{{section}}/option/{{option}}",
 }  # fmt: skip

@@ -1,0 +1,79 @@
+"""Bundles: deploy files as a version, and roll back to an earlier one. Schedulers parse a version and make it the live one."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from paceline.exceptions import UsageError
+from scheduler.actions.actor import Actor
+from scheduler.store.accounts import audit
+from scheduler.store.dags import bundles
+from scheduler.store.dags.bundles import BundleFile
+from scheduler.store.read import bundles as reads
+from scheduler.store.read.listing import Row
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+#: Characters of a message, and of an origin.
+LONGEST = 1000
+
+
+def deploy(by: Actor, bundle: str, files: Mapping[str, BundleFile], *, message: str = "", origin: str = "") -> Row:
+    """Store files as a version of a bundle, which goes live as soon as a scheduler has parsed all of them without an error.
+
+    Keys of `files` are paths. `origin` says where they come from, such as a Git commit. Returns the version, with `is_new`, the
+    version that is live now as `previous_version`, and the paths of the files that are `added`, `changed` and `removed` since the
+    one that was deployed last. UsageError for a name, a text or files that cannot be stored.
+    """
+    _check(bundle, message, origin)
+    if not files:
+        raise UsageError("There are no files to deploy: name the folder that holds the DAG files.")
+    row = by.write(_deploy, bundle, files, by=by.name, message=message, origin=origin)
+    by.announce("bundle deployed")
+    return row
+
+
+def roll_back(by: Actor, bundle: str, number: int | None = None) -> Row:
+    """Make an earlier version of a bundle live again, or the one that was live before. Returns it, with `previous_version`.
+
+    NotFoundError if there is no such version.
+    """
+    row = by.write(_roll_back, bundle, number, by=by.name)
+    by.announce("bundle deployed")
+    return row
+
+
+def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: str, message: str, origin: str) -> Row:
+    published = bundles.publish(connection, bundle, files, by=by, message=message, origin=origin)
+    differences = {kind: list(getattr(published, kind)) for kind in reads.KINDS}
+    row = _with_previous(connection, bundle, published.number) | {"is_new": published.is_new} | differences
+    counts = {kind: len(paths) for kind, paths in differences.items()}
+    _record(connection, "bundles.deploy", by, row, {"message": message, "origin": origin} | counts)
+    return row
+
+
+def _roll_back(connection: Connection, bundle: str, number: int | None, *, by: str) -> Row:
+    _, found = bundles.want(connection, bundle, number)
+    row = _with_previous(connection, bundle, found)
+    _record(connection, "bundles.rollback", by, row, {})
+    return row
+
+
+def _with_previous(connection: Connection, bundle: str, number: int) -> Row:
+    return reads.version(connection, bundle, number) | {"previous_version": reads.bundle(connection, bundle)["live_version"]}
+
+
+def _record(connection: Connection, event: str, by: str, row: Row, extra: Mapping[str, Any]) -> None:
+    """Add an entry to the audit log, in the transaction of the change."""
+    names = ("bundle_name", "version_number", "previous_version", "digest")
+    entry = audit.begin(connection, event, account=by, address=None, extra={name: row[name] for name in names} | dict(extra))
+    audit.end(connection, entry, 200)
+
+
+def _check(bundle: str, message: str, origin: str) -> None:
+    if not NAME.fullmatch(bundle):
+        raise UsageError(f"The name of a bundle has 1 to 100 letters, digits and _.- only, not {bundle[:100]!r}.")
+    for what, text in (("message", message), ("origin", origin)):
+        if len(text) > LONGEST or "\0" in text:
+            raise UsageError(f"The {what} of a deploy has at most {LONGEST:,} characters, and no NUL character: shorten it.")

@@ -1,0 +1,128 @@
+"""Bundles: upload a version, roll back, and read versions with their files."""
+
+import tempfile
+from collections.abc import Mapping
+from typing import IO, Annotated, Any
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+from fastapi import Header, Path, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from paceline.exceptions import NotFoundError
+from scheduler.actions import bundles as actions
+from scheduler.api.access import OPERATOR_OF_BUNDLE, VIEWER, VIEWER_OF_BUNDLE
+from scheduler.api.call import Api, Call, new_router
+from scheduler.api.errors import documented
+from scheduler.api.models import bundles as models
+from scheduler.api.params import Page
+from scheduler.dagfiles.bundle_files import read_archive
+from scheduler.store.dags import bundles as store
+from scheduler.store.db.rows import EngineReader
+from scheduler.store.read import bundles as reads
+from scheduler.store.read.listing import Row
+
+router = new_router(prefix="/bundles", tags=["Bundle"])
+
+#: Bytes of a text.
+LONGEST_TEXT = 1 << 20
+#: Bytes of an upload that stay in memory.
+SMALL_UPLOAD = 1 << 20
+ARCHIVE = {"type": "string", "format": "binary"}
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+Text = Annotated[str, Query(max_length=actions.LONGEST)]
+#: Archives are read one after the other, since each may take all bytes that a bundle may have.
+_one_at_a_time: RunVar[anyio.CapacityLimiter] = RunVar("reading of archives")
+
+
+@router.get("", VIEWER, response_model=models.BundlePage)
+def get_bundles(api: Api, page: Page) -> dict[str, Any]:
+    """List bundles."""
+    return api.page("bundles", reads.BUNDLES, reads.BUNDLES.filters(), page)
+
+
+@router.get("/{bundle_name}", VIEWER_OF_BUNDLE, response_model=models.Bundle)
+def get_bundle(api: Api, bundle_name: str) -> dict[str, Any]:
+    """Show a bundle."""
+    return api.read(reads.bundle, bundle_name)
+
+
+@router.get("/{bundle_name}/versions", VIEWER_OF_BUNDLE, response_model=models.BundleVersionPage)
+def get_bundle_versions(api: Api, bundle_name: str, page: Page) -> dict[str, Any]:
+    """List the versions of a bundle, newest first."""
+    api.read(reads.bundle, bundle_name)
+    return api.page("bundle_versions", reads.VERSIONS, reads.VERSIONS.filters().equals("bundle_name", bundle_name), page)
+
+
+@router.post(
+    "/{bundle_name}/versions",
+    OPERATOR_OF_BUNDLE,
+    response_model=models.Deployed,
+    responses=documented({413: "The bundle has too many files or bytes."}),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/gzip": {"schema": ARCHIVE}}}},
+)
+async def deploy_bundle(request: Request, api: Api, bundle_name: str, message: Text = "", origin: Text = "") -> Row:
+    """Deploy a version of a bundle: the body is a tar.gz archive of its folder.
+
+    A scheduler parses the version, and makes it live if none of its DAG files has an error. Content that the bundle had before is
+    that version again.
+    """
+    with tempfile.SpooledTemporaryFile(SMALL_UPLOAD) as packed:
+        async for part in request.stream():
+            packed.write(part)
+        packed.seek(0)
+        limiter = _one_at_a_time.get(None)
+        if limiter is None:
+            _one_at_a_time.set(limiter := anyio.CapacityLimiter(1))
+        return await anyio.to_thread.run_sync(_deploy, api, bundle_name, packed, message, origin, limiter=limiter)
+
+
+def _deploy(api: Call, bundle_name: str, packed: IO[bytes], message: str, origin: str) -> Row:
+    found = read_archive(packed, api.settings.bundles)
+    files = {file.path: store.BundleFile(file.content, file.is_executable) for file in found}
+    return actions.deploy(api.actor, bundle_name, files, message=message, origin=origin)
+
+
+@router.post("/{bundle_name}/rollback", OPERATOR_OF_BUNDLE, response_model=models.Deployed)
+def roll_back_bundle(api: Api, bundle_name: str, body: models.Rollback) -> Row:
+    """Make an earlier version of a bundle live again, or the one that was live before."""
+    return actions.roll_back(api.actor, bundle_name, body.version_number)
+
+
+@router.get("/{bundle_name}/versions/{version_number}", VIEWER_OF_BUNDLE, response_model=models.BundleVersion)
+def get_bundle_version(api: Api, bundle_name: str, version_number: Number) -> Row:
+    """Show a version of a bundle."""
+    return api.read(reads.version, bundle_name, version_number)
+
+
+@router.get("/{bundle_name}/versions/{version_number}/changes", VIEWER_OF_BUNDLE, response_model=models.BundleChanges)
+def get_bundle_changes(
+    api: Api, bundle_name: str, version_number: Number, since: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
+) -> Mapping[str, Any]:
+    """List the files and DAGs that were added, changed and removed since another version. Without `since`, all are added."""
+    version = api.read(reads.version, bundle_name, version_number)
+    old = None if since is None else api.read(reads.version, bundle_name, since)["id"]
+    return api.read(reads.changes, version["id"], old)
+
+
+@router.get("/{bundle_name}/versions/{version_number}/files", VIEWER_OF_BUNDLE, response_model=models.BundleFilePage)
+def get_bundle_files(api: Api, bundle_name: str, version_number: Number, page: Page) -> dict[str, Any]:
+    """List the files of a version of a bundle."""
+    version = api.read(reads.version, bundle_name, version_number)
+    return api.page("bundle_files", reads.FILES, reads.FILES.filters().equals("version_id", version["id"]), page)
+
+
+@router.get("/{bundle_name}/versions/{version_number}/files/{path:path}", VIEWER_OF_BUNDLE, response_model=models.BundleFileContent)
+def get_bundle_file(
+    api: Api, bundle_name: str, version_number: Number, path: str, accept: Annotated[str, Header()] = "*/*"
+) -> Response | dict[str, Any]:
+    """Show the text of a file of a version of a bundle, as its runs execute it."""
+    version = api.read(reads.version, bundle_name, version_number)
+    content = api.read(lambda connection: store.content(EngineReader(connection), version["id"], path))
+    if content is None:
+        raise NotFoundError(f"Version {version_number} of bundle {bundle_name!r} has no file {path[:200]!r}.")
+    text = content[:LONGEST_TEXT].decode("utf-8", "replace")
+    if accept.startswith("text/plain"):
+        return PlainTextResponse(text)
+    return {"path": path, "content": text, "byte_count": len(content), "is_complete": len(content) <= LONGEST_TEXT}

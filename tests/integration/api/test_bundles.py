@@ -1,0 +1,214 @@
+"""Bundles over the REST API: who may deploy, what an upload may hold, and what is shown of versions."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from support.bundle_parsing import BROKEN, GOOD, parse_next
+
+from scheduler.api.call import PREFIX
+from scheduler.dagfiles.bundle_files import BundleFile, write_archive
+from scheduler.settings import Settings
+
+from .conftest import Web
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    write_archive((BundleFile(path, content) for path, content in files.items()), target)
+    return target.getvalue()
+
+
+def deploy(http: httpx.Client, archive: bytes | dict[str, bytes], bundle: str = "sales", **query: str) -> httpx.Response:
+    content = packed(archive) if isinstance(archive, dict) else archive
+    headers = {"Content-Type": "application/gzip"}
+    return http.post(f"{PREFIX}/bundles/{bundle}/versions", content=content, headers=headers, params=query)
+
+
+@pytest.fixture
+def http(web: Web) -> Iterator[httpx.Client]:
+    with web.http(web.account("ada", "admin")) as client:
+        yield client
+
+
+def test_a_deployed_version_is_shown_with_its_files_and_goes_live(web: Web, http: httpx.Client) -> None:
+    answer = deploy(http, {"a.py": GOOD, "sql/q.sql": "select 'ü'".encode()}, message="First", origin="git@1")
+
+    found = answer.json()
+    assert answer.status_code == 200
+    assert (found["version_number"], found["state"], found["is_wanted"], found["is_live"]) == (1, "new", True, False)
+    assert (found["is_new"], found["added"], found["previous_version"]) == (True, ["a.py", "sql/q.sql"], None)
+    assert (found["message"], found["origin"], found["created_by"]) == ("First", "git@1", "api:ada")
+
+    parse_next(web.engine)
+
+    get = lambda path: http.get(f"{PREFIX}/bundles{path}").json()  # noqa: E731
+    version = get("/sales/versions/1")
+    assert (version["state"], version["is_live"], version["dag_ids"]) == ("ready", True, ["a"])
+    assert get("")["bundles"][0] | {"live_at": None} == {
+        "bundle_name": "sales", "live_version": 1, "wanted_version": 1, "wanted_state": "ready", "live_at": None,
+        "message": "First",
+        "origin": "git@1", "created_by": "api:ada", "source": None, "problem": None, "version_count": 1, "dag_count": 1,
+    }  # fmt: skip
+    files = get("/sales/versions/1/files")["bundle_files"]
+    assert [(file["path"], file["byte_count"]) for file in files] == [("a.py", 4), ("sql/q.sql", 11)]
+    assert get("/sales/versions/1/files/sql/q.sql") == {
+        "path": "sql/q.sql", "content": "select 'ü'", "byte_count": 11, "is_complete": True,
+    }  # fmt: skip
+    plain = http.get(f"{PREFIX}/bundles/sales/versions/1/files/a.py", headers={"Accept": "text/plain"})
+    assert plain.text == "DAG\n"
+    missing = http.get(f"{PREFIX}/bundles/sales/versions/1/files/etc/passwd")
+    assert (missing.status_code, "has no file" in missing.json()["detail"]) == (404, True)
+
+
+def test_a_second_version_is_compared_and_rolled_back(web: Web, http: httpx.Client) -> None:
+    deploy(http, {"a.py": GOOD, "b.py": GOOD, "lib.py": b"1"})
+    parse_next(web.engine)
+    second = deploy(http, {"a.py": GOOD + b"2", "c.py": GOOD, "lib.py": b"1"}).json()
+    parse_next(web.engine)
+
+    assert (second["added"], second["changed"], second["removed"]) == (["c.py"], ["a.py"], ["b.py"])
+    assert (second["version_number"], second["previous_version"]) == (2, 1)
+    changes = http.get(f"{PREFIX}/bundles/sales/versions/2/changes", params={"since": 1}).json()
+    assert changes == {
+        "files": {"added": ["c.py"], "changed": ["a.py"], "removed": ["b.py"]},
+        "dags": {"added": ["c"], "changed": ["a"], "removed": ["b"]},
+    }
+    all_added = http.get(f"{PREFIX}/bundles/sales/versions/1/changes").json()
+    assert all_added["dags"] == {"added": ["a", "b"], "changed": [], "removed": []}
+
+    back = http.post(f"{PREFIX}/bundles/sales/rollback", json={})
+    assert (back.status_code, back.json()["version_number"], back.json()["previous_version"]) == (200, 1, 2)
+    parse_next(web.engine)
+    versions = http.get(f"{PREFIX}/bundles/sales/versions").json()["bundle_versions"]
+    assert [(row["version_number"], row["is_live"]) for row in versions] == [(2, False), (1, True)]
+    assert http.post(f"{PREFIX}/bundles/sales/rollback", json={"version_number": 7}).status_code == 404
+    assert http.post(f"{PREFIX}/bundles/other/rollback", json={}).status_code == 404
+
+
+def test_a_version_with_an_error_does_not_go_live(web: Web, http: httpx.Client) -> None:
+    deploy(http, {"a.py": GOOD})
+    parse_next(web.engine)
+    deploy(http, {"a.py": GOOD, "b.py": BROKEN})
+    parse_next(web.engine)
+
+    version = http.get(f"{PREFIX}/bundles/sales/versions/2").json()
+
+    assert (version["state"], version["is_live"]) == ("refused", False)
+    assert version["problems"] == [{"file": "b.py", "line": 2, "message": "NameError: broken"}]
+    assert http.get(f"{PREFIX}/bundles/sales").json()["live_version"] == 1
+
+
+def test_to_deploy_needs_the_role_on_the_bundle(web: Web) -> None:
+    statuses = {}
+    for name, rights in {
+        "viewer": {"role": "viewer"}, "operator": {"role": "operator"}, "admin": {"role": "admin"},
+        "own": {"tags": {"bundle:sales": "operator"}}, "reader": {"tags": {"bundle:sales": "viewer"}},
+        "other": {"tags": {"bundle:other": "operator"}},
+        "both": {"role": "operator", "tags": {"bundle:sales": "operator"}},
+    }.items():  # fmt: skip
+        with web.http(web.account(name, **rights)) as http:
+            answer = deploy(http, {"a.py": GOOD})
+            shown = http.get(f"{PREFIX}/bundles/sales")
+            statuses[name] = (answer.status_code, shown.status_code)
+            if answer.status_code == 403:
+                assert "role operator on this bundle by its tag bundle:<name>, or the role admin" in answer.json()["detail"]
+
+    assert statuses == {
+        "viewer": (403, 404), "operator": (403, 404), "admin": (200, 200), "own": (200, 200), "reader": (403, 200),
+        "other": (403, 403), "both": (200, 200),
+    }  # fmt: skip
+
+
+def test_the_audit_log_has_who_from_where_and_what_changed(web: Web, http: httpx.Client) -> None:
+    deploy(http, {"a.py": GOOD, "b.py": GOOD}, message="First", origin="https://example.org/etl@1")
+    parse_next(web.engine)
+    deploy(http, {"a.py": GOOD + b"2"}, message="Second")
+    parse_next(web.engine)
+    http.post(f"{PREFIX}/bundles/sales/rollback", json={})
+    with web.http(web.account("eve", "viewer")) as other:
+        deploy(other, {"a.py": b"bad"})
+
+    entries = http.get(f"{PREFIX}/eventLogs").json()["event_logs"]
+
+    own = [(entry["owner"], entry["event"]) for entry in entries if entry["event"].startswith("bundles.")]
+    assert own == [("api:ada", "bundles.deploy"), ("api:ada", "bundles.deploy"), ("api:ada", "bundles.rollback")]
+    with web.engine.connect() as connection:
+        extras = connection.exec_driver_sql("select extra from audit where event like 'bundles.%%' order by id").scalars().all()
+        refused = connection.exec_driver_sql("select account, status from audit where status = 403").all()
+    assert extras[0] | {"digest": ""} == {
+        "bundle_name": "sales", "version_number": 1, "previous_version": None, "digest": "", "message": "First",
+        "origin": "https://example.org/etl@1", "added": 2, "changed": 0, "removed": 0,
+    }  # fmt: skip
+    assert [extras[1][kind] for kind in ("added", "changed", "removed", "previous_version")] == [0, 1, 1, 1]
+    assert (extras[2]["version_number"], extras[2]["previous_version"]) == (1, 2)
+    assert refused == [("eve", 403)]
+
+
+def _tar(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = kind, link
+        archive.addfile(entry)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("archive", "status", "says"),
+    [
+        (b"", 400, "no tar.gz archive"),
+        (b"PK\x03\x04 a zip archive", 400, "no tar.gz archive"),
+        (packed({"a.py": GOOD * 1000})[:100], 400, "no tar.gz archive"),
+        (packed({}), 400, "no files to deploy"),
+        (_tar("../a.py"), 400, "leads out of the bundle"),
+        (_tar("link", tarfile.SYMTYPE, "/etc/passwd"), 400, "is a link"),
+        (_tar("two\nlines"), 400, "a line break"),
+        (_tar("x" * 250), 400, "is too long"),
+        (gzip.compress(b"\0" * (200 << 20), 9), 413, "which no bundle may have"),
+    ],
+    ids=["empty", "zip", "cut off", "no files", "outward", "link", "line break", "250 characters", "bomb"],
+)
+def test_a_bad_upload_is_refused_with_an_error_message(http: httpx.Client, archive: bytes, status: int, says: str) -> None:
+    answer = deploy(http, archive)
+
+    assert (answer.status_code, says in answer.json()["detail"]) == (status, True), answer.text
+    assert http.get(f"{PREFIX}/bundles").json()["total_entries"] == 0
+
+
+@pytest.mark.parametrize("bundle", ["two words", "a" * 101, "ü", "a\nb"])
+def test_a_bad_name_is_refused(http: httpx.Client, bundle: str) -> None:
+    answer = deploy(http, {"a.py": GOOD}, bundle=bundle.replace(" ", "%20").replace("\n", "%0A"))
+
+    assert (answer.status_code, "name of a bundle" in answer.json()["detail"]) == (400, True)
+    assert deploy(http, {"a.py": GOOD}, message="x" * 1001).status_code == 422
+    assert deploy(http, {"a.py": GOOD}, message="a\0b").status_code == 400
+
+
+def test_an_upload_has_its_own_limit(make_web: Callable[..., Web], settings: Settings) -> None:
+    """Larger than other requests may be, and of any bytes; one above it is refused before it is read."""
+    limits = settings.bundles.model_copy(update={"max_files": 10, "max_bytes": 300_000})
+    web = make_web(settings.model_copy(update={"bundles": limits}), max_request_bytes=70_000)
+    brackets = {"a.py": GOOD, "data": bytes(range(256)) * 1000}
+    with web.http(web.account("ada", "admin")) as http:
+        assert deploy(http, brackets).status_code == 200
+        large = gzip.compress(b"[" * 100, 0) + b"[" * 400_000
+
+        answer = deploy(http, large)
+        unannounced = http.post(f"{PREFIX}/bundles/sales/versions", content=iter([large]))
+        many = deploy(http, {f"{number}.py": b"" for number in range(11)})
+        other = http.post(f"{PREFIX}/bundles/sales/rollback", content=b" " * 100_000)
+
+    assert (answer.status_code, unannounced.status_code, many.status_code, other.status_code) == (413, 413, 413, 413)
+    assert "bundles.max_bytes allows" in answer.json()["detail"] and "bundles.max_files" in many.json()["detail"]
+    assert "web.max_request_bytes" in other.json()["detail"]
+    with web.http() as http:
+        assert deploy(http, large).status_code == 401
+
+
+def test_a_large_upload_that_is_refused_gets_its_answer(web: Web) -> None:
+    with web.http(web.account("eve", "viewer")) as http:
+        assert deploy(http, b"x" * (20 << 20)).status_code == 403
