@@ -11,11 +11,16 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.exceptions import PacelineError
+from scheduler.settings import Settings
+from scheduler.store.dags import bundles
+from scheduler.store.dags.bundles import Entry
+from scheduler.store.db.rows import EngineReader, Reader
 
 log = logging.getLogger("paceline.bundles")
 
@@ -25,18 +30,42 @@ BATCH = 64
 NEIGHBORS = 3
 #: Names this start of the machine.
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-#: A path in a version, the SHA-256 of the file, and whether it is executable.
-Entry = tuple[str, str, bool]
 
 
 class Contents(Protocol):
     """The store of bundle versions."""
 
-    def tree(self, version_id: int) -> tuple[str, Sequence[Entry]]:
-        """The digest of a version, and its files. NotFoundError if there is no such version."""
+    def digest(self, version_id: int) -> str:
+        """The digest of a version. NotFoundError if there is no such version."""
+
+    def tree(self, version_id: int) -> Sequence[Entry]:
+        """The files of a version."""
 
     def blobs(self, digests: Collection[str]) -> Iterable[tuple[str, bytes]]:
         """The contents with these digests."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContents:
+    """The bundle versions in the database. `ask` calls a function with a reader."""
+
+    ask: Callable[[Callable[[Reader], Any]], Any]
+
+    @classmethod
+    def over(cls, run: Callable[..., Any]) -> "StoredContents":
+        """Those of a process with an engine. `run` runs a function in a transaction, as `transact` does."""
+        return cls(lambda work: run(lambda connection: work(EngineReader(connection))))
+
+    def digest(self, version_id: int) -> str:
+        return str(self.ask(lambda reader: bundles.digest(reader, version_id)))
+
+    def tree(self, version_id: int) -> Sequence[Entry]:
+        found: Sequence[Entry] = self.ask(lambda reader: bundles.tree(reader, version_id))
+        return found
+
+    def blobs(self, digests: Collection[str]) -> Iterable[tuple[str, bytes]]:
+        found: Iterable[tuple[str, bytes]] = self.ask(lambda reader: list(bundles.blobs(reader, digests)))
+        return found
 
 
 class BundleCache:
@@ -54,6 +83,11 @@ class BundleCache:
         #: By version: its digest, and the descriptor of its lock file, which keeps the folder.
         self._used: dict[int, tuple[str, int]] = {}
 
+    @classmethod
+    def of(cls, settings: Settings, contents: Contents) -> "BundleCache":
+        """The cache of this machine."""
+        return cls(settings.bundles_folder, contents, keep=settings.bundles.keep_versions)
+
     def path(self, version_id: int) -> Path:
         """The folder of a version, which stays until `release`, or until this process and those that it forked have ended.
 
@@ -61,8 +95,8 @@ class BundleCache:
         """
         used = self._used.get(version_id)
         if used is None:
-            digest, files = self._contents.tree(version_id)
-            used = self._used[version_id] = digest, self._made(version_id, digest, files)
+            digest = self._contents.digest(version_id)
+            used = self._used[version_id] = digest, self._made(version_id, digest)
         return self._folder / used[0]
 
     def release(self, version_id: int) -> None:
@@ -71,7 +105,7 @@ class BundleCache:
         if lock is not None:
             os.close(lock)
 
-    def _made(self, version_id: int, digest: str, files: Sequence[Entry]) -> int:
+    def _made(self, version_id: int, digest: str) -> int:
         """Make the folder unless it exists. Returns the descriptor of its lock file, locked and shared."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / digest
@@ -83,14 +117,20 @@ class BundleCache:
             os.close(lock)
             with _closing(_locked(self._lock_file(digest), fcntl.LOCK_EX)) as lock:
                 if not self._is_complete(path, lock):  # another process may have made it
-                    self._make(version_id, digest, files)
+                    self._make(version_id, digest)
                     os.pwrite(lock, self._boot, 0)
             self._collect(without=digest)
 
     def _is_complete(self, path: Path, lock: int) -> bool:
         return path.is_dir() and os.pread(lock, len(self._boot), 0) == self._boot
 
-    def _make(self, version_id: int, digest: str, files: Sequence[Entry]) -> None:
+    def _make(self, version_id: int, digest: str) -> None:
+        files = self._contents.tree(version_id)
+        if bundles.digest_of(files) != digest:
+            raise PacelineError(
+                f"The stored list of files of bundle version {version_id} is not what was deployed: its digest is not {digest}."
+                " Deploy the bundle again, and find out who changed the table bundle_path."
+            )
         unfinished = self._folder / f".{digest}"
         _remove(unfinished)  # of a process that was killed
         _remove(self._folder / digest)  # from before the machine was started again
@@ -115,9 +155,8 @@ class BundleCache:
         """
         missing: dict[str, list[Entry]] = {}
         for entry in files:
-            name, sha256, _ = entry
-            if (content := _same(neighbors, name, sha256)) is None:
-                missing.setdefault(sha256, []).append(entry)
+            if (content := _same(neighbors, entry)) is None:
+                missing.setdefault(entry.digest, []).append(entry)
             else:
                 _write(target, entry, content)
         return missing
@@ -129,7 +168,7 @@ class BundleCache:
             for sha256, content in self._contents.blobs(every[start : start + BATCH]):
                 entries = left.pop(sha256, ())
                 if hashlib.sha256(content).hexdigest() != sha256:
-                    names = ", ".join(name for name, _, _ in entries)
+                    names = ", ".join(entry.path for entry in entries)
                     raise PacelineError(
                         f"The stored content of {names} in bundle version {version_id} is not what was deployed: its SHA-256 is not"
                         f" {sha256}. Deploy the bundle again, and find out who changed the table bundle_blob."
@@ -137,7 +176,7 @@ class BundleCache:
                 for entry in entries:
                     _write(target, entry, content)
         if left:
-            first = next(iter(left.values()))[0][0]
+            first = next(iter(left.values()))[0].path
             raise PacelineError(
                 f"The store lacks {len(left)} file(s) of bundle version {version_id}, such as {first}: deploy the bundle again."
             )
@@ -195,26 +234,25 @@ def _closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _same(neighbors: Sequence[Path], name: str, sha256: str) -> bytes | None:
-    """The content of a file with this name and digest in another version. A task may have changed it, so its digest counts."""
+def _same(neighbors: Sequence[Path], entry: Entry) -> bytes | None:
+    """The content of an equal file in another version. A task may have changed it, so its digest counts."""
     for folder in neighbors:
         with contextlib.suppress(OSError):
-            content = (folder / name).read_bytes()
-            if hashlib.sha256(content).hexdigest() == sha256:
+            content = (folder / entry.path).read_bytes()
+            if hashlib.sha256(content).hexdigest() == entry.digest:
                 return content
     return None
 
 
 def _write(folder: Path, entry: Entry, content: bytes) -> None:
-    name, _, is_executable = entry
-    pure = PurePosixPath(name)
+    pure = PurePosixPath(entry.path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-        raise PacelineError(f"A bundle version has the path {name!r}, which is outside its folder: deploy the bundle again.")
+        raise PacelineError(f"A bundle version has the path {entry.path!r}, which is outside its folder: deploy the bundle again.")
     path = folder / pure
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         file.write(content)
-    path.chmod(0o555 if is_executable else 0o444)
+    path.chmod(0o555 if entry.is_executable else 0o444)
 
 
 def _remove(folder: Path) -> None:

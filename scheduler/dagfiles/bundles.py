@@ -6,17 +6,16 @@ A version with an error in any of its files is refused, and the live one stays.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles import problem, watch
 from scheduler.dagfiles.answers import Answer
-from scheduler.dagfiles.bundle_cache import BundleCache, Entry
+from scheduler.dagfiles.bundle_cache import BundleCache
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.sources import Sources
@@ -24,13 +23,12 @@ from scheduler.dagfiles.supervise import AWAY, STOP_S, stored_dag
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
-from scheduler.store.dags import bundle_versions, bundles
+from scheduler.store.dags import bundle_versions
 from scheduler.store.dags.bundle_versions import ClaimedVersion, Live, ParsedBundleFile
 from scheduler.store.dags.files import TOO_LONG
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db import sqlstates
 from scheduler.store.db.database import transact
-from scheduler.store.db.rows import EngineReader
 
 log = logging.getLogger(__name__)
 
@@ -39,25 +37,6 @@ LEASE_S = 20.0
 RENEW_S = 5.0
 #: Seconds of a wait for the next answer.
 ANSWER_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class StoredContents:
-    """The stored bundle versions, for the folders that this process makes of them."""
-
-    engine: Engine
-
-    def tree(self, version_id: int) -> tuple[str, list[Entry]]:
-        return transact(self.engine, _tree, version_id)
-
-    def blobs(self, digests: Collection[str]) -> list[tuple[str, bytes]]:
-        return transact(self.engine, lambda connection: list(bundles.blobs(EngineReader(connection), digests)))
-
-
-def _tree(connection: Connection, version_id: int) -> tuple[str, list[Entry]]:
-    reader = EngineReader(connection)
-    files = [(entry.path, entry.digest, entry.is_executable) for entry in bundles.tree(reader, version_id)]
-    return bundles.digest(reader, version_id), files
 
 
 class BundleManager:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -46,12 +47,15 @@ class CallbackHost:
         self._process: Piped | None = None
         self._received = pipes.LineReader(MAX_CALL_ANSWER_BYTES)
 
-    def open(self, file: str, log: str) -> str | None:
-        """Load a DAG file in a new child. Returns the error, or None. ChildEnded if the file terminated the child."""
+    def open(self, file: str, log: str, folder: Path | None = None) -> str | None:
+        """Load a DAG file of a folder, by default the DAGs folder, in a new child. Returns the error, or None.
+
+        ChildEnded if the file terminated the child.
+        """
         limits = self._settings.scheduler
         opened = self._ask(
             {
-                "folder": str(self._settings.dags_folder),
+                "folder": str(folder or self._settings.dags_folder),
                 "file": file,
                 "log": log,
                 "timezone": self._settings.core.default_timezone,

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -232,19 +232,21 @@ def modules_below(folder: Path) -> dict[str, Path]:
     }
 
 
-def are_below(folder: Path) -> dict[str, ModuleType]:
+def are_below(folder: Path, names: Sequence[str] | None = None) -> dict[str, ModuleType]:
     """Return the modules of this process that are files of the folder, or packages without __init__.py of folders in it.
 
-    An environment of Python inside the folder, or Paceline itself, is no part of it.
+    An environment of Python inside the folder, or Paceline itself, is no part of it. `names` are those to examine, by default all.
     """
     start = f"{folder}/"
     installed = tuple(place for place in INSTALLED if place.startswith(start))
     found = {}
-    for name, module in list(sys.modules.items()):
+    for name in list(sys.modules) if names is None else names:
+        module = sys.modules.get(name)
         file = getattr(module, "__file__", None)
         if file is None and isinstance(module, ModuleType) and (places := list(vars(module).get("__path__") or ())):
             file = min(places, key=lambda place: place.startswith(start))  # one elsewhere, if there is any
         if isinstance(file, str) and file.startswith(start) and not (installed and file.startswith(installed)):
+            assert module is not None
             found[name] = module
     return found
 

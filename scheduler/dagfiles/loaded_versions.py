@@ -2,6 +2,7 @@
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,8 @@ from scheduler.dagfiles.loaded_files import LoadedFiles
 
 #: How many bundle versions a process keeps loaded.
 MOST_LOADED = 10
+#: Separates the modules that have come since a version was entered, so that leaving it examines no others.
+MARK = "_paceline_version_"
 
 
 class LoadedVersions:
@@ -23,9 +26,12 @@ class LoadedVersions:
     Not thread-safe: switching changes sys.modules.
     """
 
-    def __init__(self, folder: Path, cache: BundleCache | None = None) -> None:
-        """`folder` is the local DAGs folder. Without `cache`, there are no bundle versions."""
+    def __init__(
+        self, folder: Path, cache: BundleCache | None = None, *, is_needed: Callable[[int], bool] = lambda version: False
+    ) -> None:
+        """`folder` is the local DAGs folder. Without `cache`, there are no bundle versions. A version that `is_needed` stays."""
         self._cache = cache
+        self._is_needed = is_needed
         self._version: int | None = None
         self._files = LoadedFiles(folder)
         self._current = _Version(folder, self._files)
@@ -36,11 +42,6 @@ class LoadedVersions:
         if version != self._version:
             self._switch(version)
         return self._files
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the version of the last call of `of`."""
-        return self._current.folder
 
     def _switch(self, version: int | None) -> None:
         following = self._others.get(version)
@@ -61,8 +62,8 @@ class LoadedVersions:
         finally:
             self._others[self._version] = self._current
             self._version, self._current, self._files = version, following, following.files
-        waiting = [other for other in self._others if other is not None]
-        if len(waiting) + (version is not None) > MOST_LOADED:
+        waiting = [other for other in self._others if other is not None and not self._is_needed(other)]
+        if waiting and len(waiting) + (version is not None) > MOST_LOADED:
             self._unload(waiting[0])
 
     def _unload(self, version: int) -> None:
@@ -88,7 +89,9 @@ class _Version:
 
     def leave(self) -> None:
         """Take its modules out of sys.modules, and its folders out of sys.path. It may be repeated, as `enter` may."""
-        self.modules |= are_below(self.folder)
+        names = list(sys.modules)
+        # Names have the order in which they came.
+        self.modules |= are_below(self.folder, names[names.index(MARK) :] if MARK in sys.modules else names)
         for name in self.modules:
             sys.modules.pop(name, None)
         for name, module in self.modules.items():
@@ -101,6 +104,8 @@ class _Version:
 
     def enter(self) -> None:
         """Undo `leave`."""
+        sys.modules.pop(MARK, None)
+        sys.modules[MARK] = ModuleType(MARK)
         sys.modules.update(self.modules)
         for name, module in self.modules.items():
             parent, _, own = name.rpartition(".")

@@ -15,6 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 from tenacity import stop_when_event_set
 
+from paceline.exceptions import PacelineError
+from scheduler.dagfiles.bundle_cache import BundleCache
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.process import fault_points, measures
 from scheduler.settings import Settings, log_paths
@@ -48,6 +50,10 @@ class Batch:
     #: None for emails.
     file: str | None
     notices: list[Notice]
+    #: The ID of the bundle version of the file; None: it is in the DAGs folder.
+    bundle_version: int | None = None
+    #: That of the notices.
+    place: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class Delivery:
     settings: Settings
     host: CallbackHost
     stop: threading.Event
+    cache: BundleCache
 
     @property
     def call_lease_s(self) -> float:
@@ -76,7 +83,7 @@ class Delivery:
     def _call_callbacks(self, batch: Batch, file: str) -> bool:
         """Load the file once, and again after a child has ended."""
         started = time.monotonic()
-        loaded = _LoadedFile(self.host, self.settings, file)
+        loaded = _LoadedFile(self, batch.bundle_version, file)
         try:
             for notice in batch.notices:
                 if self.stop.is_set() or time.monotonic() - started >= SLICE_S:
@@ -106,13 +113,7 @@ class Delivery:
 
     def _transact(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Repeat it until the database answers or the scheduler stops: a delivery that is not recorded would be repeated."""
-        result: R = database.until_answered(
-            self.engine,
-            pause_s=PAUSE_S,
-            failed=lambda error, _: log.warning("%s", database.translate(error)),
-            stop=stop_when_event_set(self.stop),
-            sleep=self.stop.wait,
-        )(work, *args, **kwargs)
+        result: R = until_answered(self.engine, self.stop)(work, *args, **kwargs)
         return result
 
     def _begin(self, notice: Notice, claimed_by: str, lease_s: float) -> int | None:
@@ -199,12 +200,23 @@ class Delivery:
         self._transact(notices.end, notice.id, claimed_by, error=error)
 
 
+def until_answered(engine: Engine, stop: threading.Event) -> Callable[..., Any]:
+    """`transact`, repeated until the database answers or the scheduler stops. OperationalError if it stops."""
+    return database.until_answered(
+        engine,
+        pause_s=PAUSE_S,
+        failed=lambda error, _: log.warning("%s", database.translate(error)),
+        stop=stop_when_event_set(stop),
+        sleep=stop.wait,
+    )
+
+
 class _LoadedFile:
     """The DAG file of a batch, loaded in the child process that runs its callbacks."""
 
-    def __init__(self, host: CallbackHost, settings: Settings, file: str) -> None:
-        self._host = host
-        self._path = settings.dags_folder / file
+    def __init__(self, delivery: Delivery, version: int | None, file: str) -> None:
+        self._host, self._cache, self._folder = delivery.host, delivery.cache, delivery.settings.dags_folder
+        self._version = version
         self._file = file
         self._is_open = False
         self._problem: str | None = None
@@ -214,12 +226,16 @@ class _LoadedFile:
         if self._is_open or self._problem is not None:
             return self._problem
         try:
-            problem = self._host.open(self._file, log_path)
+            if self._version is not None:
+                self._folder = self._cache.path(self._version)
+            problem = self._host.open(self._file, log_path, self._folder)
             self._is_open = True
         except ChildEnded as ended:
             problem = f"while it was loaded, {ended}"
+        except PacelineError as error:
+            problem = str(error)
         if problem is not None:
-            self._problem = f"The DAG file {self._path} cannot be loaded: {problem}"
+            self._problem = f"The DAG file {self._folder / self._file} cannot be loaded: {problem}"
         return self._problem
 
     def lost(self) -> None:
@@ -230,6 +246,8 @@ class _LoadedFile:
         if self._is_open:
             self._host.close()
             self._is_open = False
+        if self._version is not None:
+            self._cache.release(self._version)
 
 
 def _log_path(notice: Notice, settings: Settings) -> str:

@@ -3,6 +3,7 @@
 Run as many schedulers as you like. All are active and stateless, and any can be killed at any point.
 """
 
+import functools
 import logging
 import math
 import threading
@@ -16,8 +17,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from paceline.exceptions import CredentialsError, UnreachableError
 from scheduler.dagfiles import process_tree
-from scheduler.dagfiles.bundle_cache import BundleCache
-from scheduler.dagfiles.bundles import BundleManager, StoredContents
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.bundles import BundleManager
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
@@ -73,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         files = DagFileManager(engine, settings, lambda: loop.scheduler_id, wakeups=Wakeups(settings))
         files.start()
         process.ending.callback(files.stop)
-        cache = BundleCache(settings.bundles_folder, StoredContents(engine), keep=settings.bundles.keep_versions)
+        cache = BundleCache.of(settings, StoredContents.over(functools.partial(database.transact, engine)))
         own_wakeups = Wakeups(settings, BUNDLES_KEY)
         bundles = BundleManager(
             engine, settings, lambda: loop.scheduler_id, cache, wakeups=Wakeups(settings), own_wakeups=own_wakeups

@@ -19,9 +19,10 @@ from paceline.authoring.connection import FIELDS
 from paceline.authoring.connection import Connection as OtherSystem
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.dagfiles.answers import Wanted
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.callback_host import CallbackHost
 from scheduler.process.health import VitalThread
-from scheduler.services.delivery import Batch, Delivery
+from scheduler.services.delivery import Batch, Delivery, until_answered
 from scheduler.services.service import AT_ONCE, Result, Service
 from scheduler.settings import Settings
 from scheduler.settings.environment import CONNECTION_PREFIXES
@@ -89,20 +90,21 @@ class Notify(Service):
         free = [worker for worker in self._callbacks if not worker.busy]
         if not free:
             return 0
-        files = {file for worker in self._callbacks for file in worker.files}
-        slow = {file for worker in self._callbacks for file in worker.take_slow()}
+        busy = {place for worker in self._callbacks for place in worker.places}
+        slow = {place for worker in self._callbacks for place in worker.take_slow()}
         lease_s = free[0].delivery.lease_s
         claimed: list[Notice] = []
         # Files whose time slice has just ended wait for one pass, if other files have notices.
-        for without in [files | slow, files] if slow else [files]:
+        for without in [busy | slow, busy] if slow else [busy]:
             claimed = claimed or transact(
-                self._engine, notices.claim, claimed_by, emails=False, lease_s=lease_s, limit=limit, without_files=without
+                self._engine, notices.claim, claimed_by, emails=False, lease_s=lease_s, limit=limit, without=without
             )
-        by_file: dict[str, list[Notice]] = {}
+        numbers = {place: number for number, place in enumerate(dict.fromkeys(notice.place for notice in claimed))}
+        batches: dict[tuple[str, str, int | None], list[Notice]] = {}
         for notice in claimed:
-            by_file.setdefault(notice.file, []).append(notice)
-        for number, (file, of_file) in enumerate(by_file.items()):
-            free[number % len(free)].put(Batch(claimed_by, file, of_file))
+            batches.setdefault((notice.place, notice.file, notice.bundle_version), []).append(notice)
+        for (place, file, version), of_file in batches.items():
+            free[numbers[place] % len(free)].put(Batch(claimed_by, file, of_file, bundle_version=version, place=place))
         return len(claimed)
 
     def _take_emails(self, claimed_by: str, limit: int) -> int:
@@ -119,7 +121,8 @@ class Notify(Service):
 
     def _delivery(self) -> Delivery:
         host = CallbackHost(self._settings, CallbackReads(self._engine, self._settings))
-        return Delivery(engine=self._engine, settings=self._settings, host=host, stop=self._stop)
+        cache = BundleCache.of(self._settings, StoredContents.over(until_answered(self._engine, self._stop)))
+        return Delivery(engine=self._engine, settings=self._settings, host=host, stop=self._stop, cache=cache)
 
 
 class _Worker:
@@ -132,28 +135,28 @@ class _Worker:
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._files: list[str | None] = []
+        self._places: list[str] = []
         self._slow: set[str] = set()
 
     @property
     def busy(self) -> bool:
-        return bool(self._files)
+        return bool(self._places)
 
     @property
-    def files(self) -> set[str]:
-        """The DAG files of its current and waiting batches."""
+    def places(self) -> set[str]:
+        """The places of the DAG files of its current and waiting batches."""
         with self._lock:
-            return {file for file in self._files if file is not None}
+            return set(self._places)
 
     def take_slow(self) -> set[str]:
-        """The files whose time slice has ended since the last call, with callbacks left."""
+        """The places whose time slice has ended since the last call, with callbacks left."""
         with self._lock:
             slow, self._slow = self._slow, set()
             return slow
 
     def put(self, batch: Batch) -> None:
         with self._lock:
-            self._files.append(batch.file)
+            self._places.append(batch.place)
         self._batches.put(batch)
         if self._thread is None:
             self._thread = VitalThread(target=self._run, name=self._name, daemon=True)
@@ -175,14 +178,14 @@ class _Worker:
         try:
             if not self.delivery.deliver(batch) and batch.file is not None:
                 with self._lock:
-                    self._slow.add(batch.file)
+                    self._slow.add(batch.place)
         except OperationalError as error:  # the scheduler stops; the claims will expire
             log.warning("%s", database.translate(error))
         except Exception:
             log.exception("The delivery of %d notice(s) failed; it is repeated when their claims have expired", len(batch.notices))
         finally:
             with self._lock:
-                self._files.remove(batch.file)
+                self._places.remove(batch.place)
 
 
 #: Prior runs end at the run of the callback. This counts only if that has been deleted.

@@ -1,12 +1,27 @@
-"""A store of bundle versions in memory, for tests of what executes them."""
+"""Bundle versions: a store in memory, and deploys to the database of a scenario."""
 
 import hashlib
-import json
+import multiprocessing
 import os
+import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scheduler.dagfiles.bundle_cache import BundleCache, Entry
+from scheduler.dagfiles.bundle_cache import BundleCache
+from scheduler.dagfiles.fork_server import Work, parse
+from scheduler.dagfiles.load import are_below
+from scheduler.settings import Settings
+from scheduler.store.dags import bundle_versions, bundles
+from scheduler.store.dags.bundle_versions import ParsedBundleFile
+from scheduler.store.dags.bundles import BundleFile, Entry, digest_of
+from scheduler.store.dags.current import ParsedDag
+from scheduler.store.db.database import transact
+from support import folders
+
+if TYPE_CHECKING:
+    from support.scenario import Scenario
 
 
 class Published:
@@ -16,7 +31,7 @@ class Published:
         self, *versions: Mapping[str, str | bytes], executable: Collection[str] = (), before_blobs: Callable[[], object] = bool
     ) -> None:
         """`before_blobs` is called before each answer with contents."""
-        self.trees: dict[int, tuple[str, list[Entry]]] = {}
+        self.trees: list[list[Entry]] = []
         self.content: dict[str, bytes] = {}
         self.read: list[str] = []
         self._before_blobs = before_blobs
@@ -30,16 +45,15 @@ class Published:
             content = text if isinstance(text, bytes) else text.encode()
             sha256 = hashlib.sha256(content).hexdigest()
             self.content[sha256] = content
-            entries.append((name, sha256, name in executable))
-        version = len(self.trees) + 1
-        self.trees[version] = hashlib.sha256(json.dumps([version, entries]).encode()).hexdigest(), entries
-        return version
+            entries.append(Entry(name, sha256, name in executable))
+        self.trees.append(entries)
+        return len(self.trees)
 
-    def digest(self, version: int) -> str:
-        return self.trees[version][0]
+    def digest(self, version_id: int) -> str:
+        return digest_of(self.tree(version_id))
 
-    def tree(self, version_id: int) -> tuple[str, list[Entry]]:
-        return self.trees[version_id]
+    def tree(self, version_id: int) -> list[Entry]:
+        return self.trees[version_id - 1]
 
     def blobs(self, digests: Collection[str]) -> Iterator[tuple[str, bytes]]:
         self._before_blobs()
@@ -54,6 +68,11 @@ def cache_of(published: Published, folder: Path, *, keep: int = 20) -> BundleCac
     return BundleCache(folder, published, keep=keep)
 
 
+def versions_in(folder: Path) -> set[str]:
+    """The names of all that is in the folder of a cache, without lock files."""
+    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+
+
 def files_in(folder: Path) -> dict[str, str]:
     """The files below a folder, without bytecode."""
     return {
@@ -61,3 +80,37 @@ def files_in(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix != ".pyc" and os.access(path, os.R_OK)
     }
+
+
+def deploy(scenario: "Scenario", files: Mapping[str, str], bundle: str = "sales") -> int:
+    """Publish a folder as a bundle version, parse its files, and make it live. Returns its ID."""
+    contents = {path: BundleFile(textwrap.dedent(text).encode()) for path, text in files.items()}
+    published = transact(scenario.engine, bundles.publish, bundle, contents, by="ada")
+    claimed = transact(scenario.engine, bundle_versions.claim, claimed_by="s#1", lease_s=60)
+    assert claimed is not None
+    if claimed.is_parsed:
+        live = transact(scenario.engine, bundle_versions.go_live, claimed.id)
+    else:
+        names = [path for path, text in files.items() if path.endswith(".py") and "DAG(" in text]
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            found = pool.apply(_parsed, (scenario.settings, contents, names))
+        parsed = [ParsedBundleFile(path=name, dags=tuple(ParsedDag(**dag) for dag in dags)) for name, dags in found.items()]
+        live = transact(scenario.engine, bundle_versions.record, claimed.id, parsed, claimed_by="s#1")
+    assert live.is_live, live.problems
+    return published.id
+
+
+def _parsed(settings: Settings, contents: Mapping[str, BundleFile], names: Collection[str]) -> dict[str, list[dict[str, str]]]:
+    """The rows of the DAGs of each file, as a parser's child returns them."""
+    for name in are_below(settings.bundles_folder):  # of a waiter in this process
+        del sys.modules[name]
+    with folders.short_folder() as folder:
+        for path, file in contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(file.content)
+        work = Work(folder, settings.core, settings.scheduler)
+        return {name: [_row(row) for row in parse(name, work)["dags"]] for name in names}
+
+
+def _row(row: Mapping[str, str]) -> dict[str, str]:
+    return {name: row[name] for name in ("dag_id", "content_hash", "data")}

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from paceline.states import TaskState
-from scheduler.dagfiles.loaded_files import LoadedFiles
+from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.messaging.publisher import Publisher, broker_lists
 from scheduler.messaging.wakeups import Wakeups, client
 from scheduler.serialized.dag import SerializedDag
@@ -230,7 +230,7 @@ def pool_process(scenario: Scenario, *, in_place_seconds: float = 0.0, running: 
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, scenario.hot, scenario.follower),
-        files=LoadedFiles(settings.dags_folder),
+        files=LoadedVersions(settings.dags_folder),
         slot=slot,
         guard=Guard(),
         log=logs.TryLog(),

@@ -19,7 +19,8 @@ from celery.worker import state as celery_state
 from sqlalchemy import Engine
 
 from scheduler.dagfiles import load
-from scheduler.dagfiles.loaded_files import LoadedFiles
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import hardening, role, service_manager
@@ -267,11 +268,14 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
     hot = HotPath(settings, slot.worker_id, place)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
+    store = DatabaseStore(settings, hot, follower, lock=lock)
+    contents = StoredContents(lambda work: store.patient(lambda: work(hot)))
+    cache = BundleCache.of(settings, contents)
     return TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,
-        store=DatabaseStore(settings, hot, follower, lock=lock),
-        files=LoadedFiles(settings.dags_folder),
+        store=store,
+        files=LoadedVersions(settings.dags_folder, cache),
         slot=slot,
         guard=Guard(own_process=True),
         log=logs.TryLog(

@@ -18,7 +18,7 @@ from paceline.authoring.running import Context
 from paceline.authoring.xcom import RETURN_KEY
 from paceline.exceptions import PacelineError
 from paceline.states import TaskState
-from scheduler.dagfiles.loaded_files import LoadedFiles
+from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
@@ -85,7 +85,7 @@ class TryRunner:
     settings: Settings
     logs_folder: Path
     store: Store
-    files: LoadedFiles
+    files: LoadedVersions
     slot: Slot
     guard: Guard
     log: logs.Log
@@ -223,7 +223,8 @@ class TryRunner:
         """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
-        operator = self.files.task(dag.file, claim.dag_id, claim.task_id, (claim.version_id, dag.edges))
+        files = self.files.of(dag.bundle_version)
+        operator = files.task(dag.file, claim.dag_id, claim.task_id, (claim.version_id, dag.edges))
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]
         ti.log_url = log_paths.page_of_try(self.settings.flower.pages_url, claim) or path

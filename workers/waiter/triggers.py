@@ -5,8 +5,10 @@ import contextlib
 import importlib
 import logging
 import sys
+import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -15,12 +17,15 @@ from typing import Any
 from paceline.authoring import deferral, xcom
 from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import PacelineError
+from scheduler.dagfiles.bundle_cache import BundleCache
 from scheduler.dagfiles.load import MODULE_PREFIX
 from scheduler.dagfiles.loaded_files import LoadedFiles
+from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.settings import Settings
 from scheduler.store.moves.fire import Fired
 from scheduler.store.worker.deferrals import Awaited
 from workers.task import outcome
+from workers.waiter import steps
 
 log = logging.getLogger("paceline.waiter")
 
@@ -67,15 +72,24 @@ class OtherRuns:
 
 
 class Triggers:
-    """Creates and awaits triggers. Their classes are loaded in a separate thread, because DAG files may take long."""
+    """Creates and awaits triggers. Their classes are loaded in a separate thread, because DAG files may take long.
 
-    def __init__(self, settings: Settings, other_runs: OtherRuns) -> None:
+    The steps of all triggers of DAG files alternate in one thread. Each step finds the modules of the version of its run.
+    """
+
+    def __init__(self, settings: Settings, other_runs: OtherRuns, cache: BundleCache | None = None) -> None:
+        """Without `cache`, there are no bundle versions."""
         self._settings = settings
         self._other_runs = other_runs
-        self._files = LoadedFiles(settings.dags_folder)
+        self._cache = cache
+        #: How many triggers there are of each bundle version.
+        self._awaited = Counter[int | None]()
+        self._files = LoadedVersions(settings.dags_folder, cache, is_needed=lambda version: self._awaited[version] > 0)
+        #: Held while a class is loaded, and during each step of a trigger of a DAG file.
+        self._modules = threading.Lock()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
-        #: The classes that are being loaded, by class path and file, and the turn of the one that the thread loads.
-        self._loading: dict[tuple[str, str | None], asyncio.Task[Any]] = {}
+        #: The classes that are being loaded, by class path, file and version, and the turn of the one that the thread loads.
+        self._loading: dict[tuple[str, str | None, int | None], asyncio.Task[Any]] = {}
         self._turn = asyncio.Lock()
         #: The dispatches for which `kill` was called, until their triggers are cancelled.
         self._stopped: set[str] = set()
@@ -101,7 +115,29 @@ class Triggers:
         return Fired(ti_id=row.ti_id, dispatch_id=row.dispatch_id, outcome=result)
 
     async def _event(self, row: Awaited) -> Any:
-        kind = await self._class(row)
+        version = row.bundle_version
+        self._awaited[version] += 1
+        try:
+            kind = await self._class(row)
+            if row.file is None:
+                return await self._first_event(row, kind)
+            return await steps.of_version(self._first_event(row, kind), lambda: self._entered(version))
+        finally:
+            self._awaited[version] -= 1
+
+    def _entered(self, version: int | None) -> steps.Lock | None:
+        """The lock, held, with the modules of a version importable; None while a class is loaded."""
+        lock = self._modules
+        if not lock.acquire(blocking=False):
+            return None
+        try:
+            self._files.of(version)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    async def _first_event(self, row: Awaited, kind: Any) -> Any:
         trigger = kind(**deferral.decode(row.kwargs))
         if isinstance(trigger, deferral.BaseTrigger):
             trigger.other_runs = self._other_runs
@@ -121,7 +157,7 @@ class Triggers:
     async def _class(self, row: Awaited) -> Any:
         if row.file is None and (known := _known(row.classpath)) is not None:
             return known
-        place = row.classpath, row.file
+        place = row.classpath, row.file, row.bundle_version
         loading = self._loading.get(place)
         if loading is None:
             loading = self._loading[place] = asyncio.create_task(self._load_in_turn(*place), name=f"load {row.classpath}")
@@ -129,22 +165,33 @@ class Triggers:
         # Another trigger may wait for the same class, so a trigger that is cancelled must not cancel the loading.
         return await asyncio.shield(loading)
 
-    async def _load_in_turn(self, classpath: str, file: str | None) -> Any:
-        """Load one class at a time. The time limit starts with its turn: it does not include the files before it."""
+    async def _load_in_turn(self, classpath: str, file: str | None, version: int | None) -> Any:
+        """Load one class at a time. The time limit starts with its turn: it does not include the files before it.
+
+        Nor does it include the time to fetch its bundle version, which may have to wait for the database.
+        """
         async with self._turn:
+            loop = asyncio.get_running_loop()
+            if version is not None and self._cache is not None:
+                await loop.run_in_executor(self._loader, self._cache.path, version)
             limit_s = self._settings.scheduler.dag_file_processor_timeout
-            loading = asyncio.get_running_loop().run_in_executor(self._loader, self._load, classpath, file)
+            loading = loop.run_in_executor(self._loader, self._load, classpath, file, version)
             await asyncio.wait({loading}, timeout=limit_s)
             if loading.done():
                 return loading.result()
-            # The file blocks the thread, so the next class needs a new one.
+            # The file blocks the thread, so the next class needs a new one. Its lock would stay locked.
             loading.add_done_callback(lambda late: late.cancelled() or late.exception())
             self._loader.shutdown(wait=False)
             self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+            self._modules = threading.Lock()
             raise PacelineError(f"Its class could not be loaded from {file or classpath} within {limit_s:g} s.")
 
-    def _load(self, classpath: str, file: str | None) -> Any:
-        dag_file = None if file is None else self._files.module(file)
+    def _load(self, classpath: str, file: str | None, version: int | None) -> Any:
+        with self._modules:
+            return self._loaded(classpath, file, self._files.of(version))
+
+    def _loaded(self, classpath: str, file: str | None, files: LoadedFiles) -> Any:
+        dag_file = None if file is None else files.module(file)
         if dag_file is not None and classpath.startswith(MODULE_PREFIX):
             return _attribute(dag_file, classpath.partition(".")[2])
         parts = classpath.split(".")

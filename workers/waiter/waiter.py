@@ -21,13 +21,14 @@ from sqlalchemy.exc import DBAPIError
 
 from paceline.authoring.triggers import Counts, Target
 from scheduler.dagfiles import load
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
 from scheduler.process import fault_points, hardening, measures, role, service_manager
 from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db import clock
+from scheduler.store.db import clock, database
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
 from scheduler.store.moves.fire import Fired, fire
@@ -106,7 +107,8 @@ class Waiter(Listener):
         self.waiter_id = self._registration.enter()
         self._registration.expire_former()
         self._other_runs = OtherRuns(self._states, self._clock())
-        self._triggers = Triggers(settings, self._other_runs)
+        until_answered = database.until_answered(engine, pause_s=PAUSE_S, failed=lambda error, _: log.warning("%s", error))
+        self._triggers = Triggers(settings, self._other_runs, BundleCache.of(settings, StoredContents.over(until_answered)))
         self._versions = Versions()
         #: By dispatch ID: the claimed trigger, and the asyncio task that awaits it.
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}

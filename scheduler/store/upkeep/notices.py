@@ -16,6 +16,8 @@ from scheduler.store.db.database import step
 
 #: Whether a notice is open, see store/upkeep/pending_work.
 PENDING = "exists (select from notice where ended_at is null)"
+#: The place of a notice: the file that its DAG `d` has now, with the name of its bundle.
+PLACE = "concat_ws(':', d.bundle, d.file)"
 #: The largest number of blocking task instances that an SLA callback receives.
 MOST_BLOCKING = 1000
 
@@ -29,6 +31,8 @@ class Notice:
     file: str
     #: The ID of the bundle version of its run; None: the file is in the DAGs folder.
     bundle_version: int | None
+    #: See PLACE.
+    place: str
     dag_id: str
     run_id: str
     dag_run_id: int
@@ -53,17 +57,17 @@ class Notice:
 
 @step("notice")
 def claim(
-    connection: Connection, claimed_by: str, *, emails: bool, lease_s: float, limit: int, without_files: Collection[str] = ()
+    connection: Connection, claimed_by: str, *, emails: bool, lease_s: float, limit: int, without: Collection[str] = ()
 ) -> list[Notice]:
-    """Claim the oldest emails or callbacks without a claim, except those of `without_files`."""
+    """Claim the oldest emails or callbacks without a claim, except those of the places `without`."""
     claimed = connection.exec_driver_sql(
-        """
+        f"""
         with free as (
             select n.id
               from notice n join dag_run r on r.id = n.dag_run_id left join dag d on d.dag_id = r.dag_id
              where n.ended_at is null and (n.kind like 'email%%') = %(emails)s and n.kind <> 'asset'
                and (n.claimed_until is null or n.claimed_until <= clock_timestamp())
-               and coalesce(d.file, '') <> all(%(without)s::text[])
+               and {PLACE} <> all(%(without)s::text[])
              order by n.id limit %(limit)s
                for update of n skip locked
         )
@@ -71,7 +75,7 @@ def claim(
           from free where n.id = free.id
         returning n.id
         """,
-        {"by": claimed_by, "emails": emails, "lease": lease_s, "limit": limit, "without": list(without_files)},
+        {"by": claimed_by, "emails": emails, "lease": lease_s, "limit": limit, "without": list(without)},
     )
     ids = sorted(claimed.scalars())
     return _read(connection, ids) if ids else []
@@ -182,11 +186,11 @@ def blocking(connection: Connection, dag_run_id: int) -> list[dict[str, Any]]:
 def _read(connection: Connection, ids: list[int]) -> list[Notice]:
     """The data of these notices. For an event of a run, the task instance is the one that ended last, or failed last."""
     found = connection.exec_driver_sql(
-        """
+        f"""
         select n.id, n.kind, case when v.bundle_version_id is null then coalesce(d.file, v.data->>'file') else v.data->>'file' end
                    as file,
-               v.bundle_version_id as bundle_version, r.dag_id, r.run_id, n.dag_run_id, n.reason,
-               coalesce(n.data, '{}') as data, n.created_at, n.done,
+               v.bundle_version_id as bundle_version, {PLACE} as place, r.dag_id, r.run_id, n.dag_run_id, n.reason,
+               coalesce(n.data, '{{}}') as data, n.created_at, n.done,
                jsonb_build_object('run_type', r.run_type, 'state', r.state, 'logical_date', r.logical_date,
                    'data_interval_start', r.data_interval_start, 'data_interval_end', r.data_interval_end,
                    'start_date', r.started_at, 'end_date', r.ended_at, 'run_after', r.run_after, 'conf', r.conf,
@@ -198,7 +202,7 @@ def _read(connection: Connection, ids: list[int]) -> list[Notice]:
                    'end_date', case when former.started_at is null then t.ended_at else former.ended_at end,
                    'worker', case when former.started_at is null then t.worker else former.worker end) end as ti,
                case when n.kind like 'email%%' then
-                   array(select jsonb_array_elements_text(v.data->'tasks'->t.task_no->'email')) else '{}' end as email
+                   array(select jsonb_array_elements_text(v.data->'tasks'->t.task_no->'email')) else '{{}}' end as email
           from notice n
           join dag_run r on r.id = n.dag_run_id
           join dag_version v on v.id = r.version_id

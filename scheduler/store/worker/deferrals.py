@@ -28,6 +28,8 @@ class Awaited:
     task_id: str
     #: When the task continues without the event; None for a trigger without a timeout.
     due_at: datetime | None = None
+    #: The ID of the bundle version of the run; None: the file is in the DAGs folder.
+    bundle_version: int | None = None
 
 
 @step("await")
@@ -48,10 +50,11 @@ def claim(connection: Connection, waiter: str, *, limit: int) -> list[Awaited]:
             returning d.task_instance_id, d.dispatch_id, d.classpath, d.kwargs, d.file
         )
         select d.task_instance_id as ti_id, d.dispatch_id::text, d.classpath, d.kwargs, d.file, r.dag_id, r.run_id, t.task_id,
-               t.due_at
+               t.due_at, v.bundle_version_id as bundle_version
           from taken d
           join task_instance t on t.id = d.task_instance_id
           join dag_run r on r.id = t.dag_run_id
+          join dag_version v on v.id = r.version_id
         """,
         {"waiter": waiter, "limit": limit},
     )

@@ -20,6 +20,7 @@ from paceline.authoring.xcom import RETURN_KEY
 from paceline.states import FAILURES, FINISHED, RunState, TaskState
 from scheduler.dagfiles import callback_context
 from scheduler.dagfiles.loaded_files import Loaded, LoadedFiles
+from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
@@ -253,9 +254,15 @@ def _due_at(instance: Instance) -> float:
     return math.inf if instance.due_at is None else instance.due_at
 
 
-class LoadedDag(LoadedFiles):
+class LoadedDag(LoadedVersions):
     """The files of a DAG that is loaded already."""
 
+    def __init__(self, settings: Settings, dag: DAG) -> None:
+        super().__init__(settings.dags_folder)
+        self._files = _OnlyFile(settings, dag)
+
+
+class _OnlyFile(LoadedFiles):
     def __init__(self, settings: Settings, dag: DAG) -> None:
         super().__init__(settings.dags_folder)
         self._dag = Loaded({dag.dag_id: dag}, {}, read_elsewhere=False, at=0.0)

@@ -1,6 +1,7 @@
 """Bundles that schedulers read from Git and from file systems of fsspec."""
 
 import base64
+import functools
 import io
 import json
 import os
@@ -19,8 +20,8 @@ from support.processes import free_port
 from support.waiting import eventually
 
 from paceline.authoring.connection import Connection
-from scheduler.dagfiles.bundle_cache import BundleCache
-from scheduler.dagfiles.bundles import BundleManager, StoredContents
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.bundles import BundleManager
 from scheduler.dagfiles.sources import Sources
 from scheduler.settings import Settings
 from scheduler.settings.sections import Bundles
@@ -401,7 +402,8 @@ def test_a_published_source_becomes_live(files: Files, settings: Settings, repos
     repository.commit(a=source("a"))
     changed = settings.model_copy(update={"bundles": Bundles(sources=f"sales=git+file://{repository.folder}")})
     engine = database.create(changed)
-    manager = BundleManager(engine, changed, lambda: "a", BundleCache(settings.home / "bundles", StoredContents(engine), keep=2))
+    cache = BundleCache.of(settings, StoredContents.over(functools.partial(transact, engine)))
+    manager = BundleManager(engine, changed, lambda: "a", cache)
     manager.start()
     try:
         eventually(lambda: files.rows("select dag_id, bundle from dag where is_active") == [("a", "sales")], timeout=60)

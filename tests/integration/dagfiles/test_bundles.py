@@ -1,5 +1,6 @@
 """Bundle versions with a real database: schedulers parse them, and make those without errors live."""
 
+import functools
 import logging
 import time
 import zlib
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from scheduler.dagfiles.bundle_cache import BundleCache
-from scheduler.dagfiles.bundles import BundleManager, StoredContents
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.bundles import BundleManager
 from scheduler.messaging.wakeups import BUNDLES_KEY, KEY, Wakeups, client
 from scheduler.settings import Settings
 from scheduler.store.dags import bundle_versions, bundles
@@ -38,7 +39,7 @@ class Deployment:
             if isinstance(value, dict)
         }
         settings = self.files.settings.model_copy(update=sections)
-        cache = BundleCache(self.disks / name, StoredContents(self.engine), keep=4)
+        cache = BundleCache(self.disks / name, StoredContents.over(functools.partial(transact, self.engine)), keep=4)
         others = {key: value for key, value in options.items() if not isinstance(value, dict)}
         manager = BundleManager(self.engine, settings, lambda: name, cache, **others)
         self.managers.append(manager)

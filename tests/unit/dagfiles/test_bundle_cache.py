@@ -5,17 +5,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.bundles import Published, cache_of, files_in
+from support.bundles import Published, cache_of, files_in, versions_in
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles import bundle_cache
 
 FIRST = {"d.py": "A = 1", "lib.py": "B = 1", "data/names.csv": "a,b", "run.sh": "#!/bin/sh"}
-
-
-def versions_in(folder: Path) -> set[str]:
-    """The names of all that is below the folder of the cache, without lock files."""
-    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
 
 
 def test_a_version_becomes_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -66,7 +61,7 @@ def test_a_file_that_a_task_changed_is_not_copied(tmp_path: Path) -> None:
 
 def test_a_content_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
     published = Published(FIRST)
-    sha256 = next(sha256 for name, sha256, _ in published.trees[1][1] if name == "lib.py")
+    sha256 = next(entry.digest for entry in published.tree(1) if entry.path == "lib.py")
     published.content[sha256] = b"import evil"
 
     with pytest.raises(
@@ -79,10 +74,26 @@ def test_a_content_that_is_not_the_published_one_is_refused(tmp_path: Path) -> N
 
 def test_a_missing_content_is_named(tmp_path: Path) -> None:
     published = Published(FIRST)
-    del published.content[published.trees[1][1][0][1]]
+    del published.content[published.tree(1)[0].digest]
 
     with pytest.raises(PacelineError, match=r"The store lacks 1 file\(s\) of bundle version 1, such as d\.py"):
         cache_of(published, tmp_path).path(1)
+
+    assert versions_in(tmp_path) == set()
+
+
+class _Tampered(Published):
+    """A store in which somebody has replaced a file of a version by another one that is stored."""
+
+    def digest(self, version_id: int) -> str:
+        return super().digest(1)
+
+
+def test_a_list_of_files_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
+    published = _Tampered(FIRST, {**FIRST, "lib.py": "A = 1"})
+
+    with pytest.raises(PacelineError, match=r"^The stored list of files of bundle version 2 is not what was deployed"):
+        cache_of(published, tmp_path).path(2)
 
     assert versions_in(tmp_path) == set()
 

@@ -171,6 +171,18 @@ def test_loaded_files_reads_a_file_again_when_a_module_has_changed(head: str, va
     assert loaded.task("d.py", "d", "t").python_callable() == 22
 
 
+def test_loaded_files_reads_a_package_without_init_again(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    write("package/beside.py", "VALUE = 1")
+    write("d.py", one_task(value="__import__('package', fromlist=['beside']).beside.VALUE"))
+    loaded = LoadedFiles(tmp_path)
+    assert [loaded.task("d.py", "d", "t").python_callable() for _ in range(2)] == [1, 1]
+
+    os.utime(write("package/beside.py", "VALUE = 22"), (1, 1))  # so that Python's own cache of it cannot be taken for current
+
+    assert loaded.task("d.py", "d", "t").python_callable() == 22
+
+
 def test_loaded_files_reports_a_missing_file_or_dag(write: Write, tmp_path: Path) -> None:
     path = write("d.py", one_task())
     loaded = LoadedFiles(tmp_path)

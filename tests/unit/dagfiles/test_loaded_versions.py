@@ -97,7 +97,7 @@ def test_modules_and_path_of_other_versions_are_not_visible(tmp_path: Path) -> N
 
     assert "lib" not in sys.modules
     assert not [place for place in sys.path if published.digest(1) in place]
-    assert str(loaded.folder) in sys.path
+    assert str(tmp_path / "bundles" / published.digest(2)) in sys.path
 
 
 def test_a_module_keeps_its_state_and_identity(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_installed_modules_are_shared_even_from_inside_the_folder(tmp_path: Path
     monkeypatch.setattr("scheduler.dagfiles.load.INSTALLED", (f"{installed}/",))
     monkeypatch.syspath_prepend(str(installed))
     published = Published({"d.py": one_task("import installed_here\nreturn id(installed_here)")})
-    (tmp_path / "local/d.py").write_text(published.content[published.trees[1][1][0][1]].decode())
+    (tmp_path / "local/d.py").write_text(published.content[published.tree(1)[0].digest].decode())
     loaded = loaded_from(published, tmp_path)
 
     assert call(loaded, None) == call(loaded, 1)
@@ -226,7 +226,7 @@ def test_an_interruption_leaves_whole_versions(tmp_path: Path, monkeypatch: pyte
 
 def test_a_version_that_cannot_be_fetched_changes_nothing(tmp_path: Path) -> None:
     published = Published({"d.py": one_task("return 1")}, {"d.py": one_task("return 2")})
-    del published.content[published.trees[2][1][0][1]]
+    del published.content[published.tree(2)[0].digest]
     loaded = loaded_from(published, tmp_path)
     call(loaded, 1)
 

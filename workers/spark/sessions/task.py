@@ -5,14 +5,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from paceline.authoring import context, execution
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.exceptions import FailTask, PacelineError
+from scheduler.dagfiles import load
 from scheduler.settings import Settings
 from workers.process import progress, trace_properties
 from workers.process.logs import LoggerStates, stamp, worker_log
@@ -56,10 +56,9 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
     loggers.note_new()
     try:
         with session.until_end(warm, begun) as spark:
-            _pickle_by_value(settings.dags_folder)
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
-            with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
+            with _pickled_by_value(settings), watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
                 result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
@@ -122,13 +121,25 @@ def _name(ti: Any) -> str:
     return f"{ti.dag_id}.{ti.task_id}{f'[{ti.map_index}]' if ti.map_index >= 0 else ''} {ti.run_id}"
 
 
-def _pickle_by_value(folder: Path) -> None:
-    """Pickle functions of DAG files as code, because Spark's Python workers cannot import DAG files."""
+@contextlib.contextmanager
+def _pickled_by_value(settings: Settings) -> Iterator[None]:
+    """Pickle functions of DAG files and their modules as code, because Spark's Python workers cannot import them.
+
+    Of bundles, this process has only the modules of the version of its task.
+    """
     from pyspark import cloudpickle
 
-    for module in list(sys.modules.values()):
-        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
-            cloudpickle.register_pickle_by_value(module)
+    modules = [module for folder in (settings.dags_folder, settings.bundles_folder) for module in load.are_below(folder).values()]
+    modules = [module for module in modules if module.__name__ in sys.modules]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        # By their names, which may be those of installed modules for another version.
+        for module in modules:
+            with contextlib.suppress(ValueError):
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 #: Milliseconds to wait for the events of the previous task, which the store counts a moment later.
