@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.exceptions import UsageError
+from paceline.exceptions import ConflictError, UsageError
 from scheduler.actions.actor import Actor
 from scheduler.store.accounts import audit
 from scheduler.store.dags import bundles
@@ -24,9 +24,10 @@ def deploy(by: Actor, bundle: str, files: Mapping[str, BundleFile], *, message: 
 
     Keys of `files` are paths. `origin` says where they come from, such as a Git commit. Returns the version, with `is_new`, the
     version that is live now as `previous_version`, and the paths of the files that are `added`, `changed` and `removed` since the
-    one that was deployed last. UsageError for a name, a text or files that cannot be stored.
+    one that was deployed last. UsageError for a name, a text or files that cannot be stored; ConflictError for a
+    bundle that schedulers read from a source.
     """
-    _check(bundle, message, origin)
+    _check_texts(bundle, message, origin)
     if not files:
         raise UsageError("There are no files to deploy: name the folder that holds the DAG files.")
     row = by.write(_deploy, bundle, files, by=by.name, message=message, origin=origin)
@@ -37,14 +38,20 @@ def deploy(by: Actor, bundle: str, files: Mapping[str, BundleFile], *, message: 
 def roll_back(by: Actor, bundle: str, number: int | None = None) -> Row:
     """Make an earlier version of a bundle live again, or the one that was live before. Returns it, with `previous_version`.
 
-    NotFoundError if there is no such version.
+    NotFoundError if there is no such version; UsageError for the DAGs folder.
     """
+    if bundle == bundles.DAGS_FOLDER:
+        raise UsageError(f"{bundle!r} is the DAGs folder of the schedulers: put the earlier files there.")
     row = by.write(_roll_back, bundle, number, by=by.name)
     by.announce("bundle deployed")
     return row
 
 
 def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: str, message: str, origin: str) -> Row:
+    known = reads.BUNDLES.first(connection, reads.BUNDLES.filters().equals("bundle_name", bundle))
+    if known is not None and known["source"]:
+        place = known["source"].get("title", "a source")
+        raise ConflictError(f"Bundle {bundle!r} is read from {place}: change it there, or deploy to another bundle.")
     published = bundles.publish(connection, bundle, files, by=by, message=message, origin=origin)
     differences = {kind: list(getattr(published, kind)) for kind in reads.KINDS}
     row = _with_previous(connection, bundle, published.number) | {"is_new": published.is_new} | differences
@@ -71,7 +78,7 @@ def _record(connection: Connection, event: str, by: str, row: Row, extra: Mappin
     audit.end(connection, entry, 200)
 
 
-def _check(bundle: str, message: str, origin: str) -> None:
+def _check_texts(bundle: str, message: str, origin: str) -> None:
     if not NAME.fullmatch(bundle):
         raise UsageError(f"The name of a bundle has 1 to 100 letters, digits and _.- only, not {bundle[:100]!r}.")
     for what, text in (("message", message), ("origin", origin)):

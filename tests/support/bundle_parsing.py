@@ -1,7 +1,5 @@
 """A scheduler that parses bundle versions without a parser: a DAG file `a.py` has the DAG `a`, and one with "broken" an error."""
 
-import json
-
 from sqlalchemy import Connection, Engine
 
 from scheduler.store.dags import bundle_versions, bundles
@@ -10,6 +8,8 @@ from scheduler.store.dags.current import ParsedDag
 from scheduler.store.dags.import_errors import Problem
 from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
+
+from .scenario import dag
 
 #: A DAG file that `parse_next` accepts, and one that it refuses.
 GOOD, BROKEN = b"DAG\n", b"DAG\nbroken\n"
@@ -42,6 +42,5 @@ def _parse_next(connection: Connection) -> Live | None:
 
 
 def _dag(path: str) -> ParsedDag:
-    dag_id = path.removesuffix(".py").replace("/", ".")
-    data = {"dag_id": dag_id, "file": path, "schedule": {"kind": "none"}, "tasks": []}
-    return ParsedDag(dag_id=dag_id, content_hash=f"hash of {dag_id}", data=json.dumps(data))
+    made = dag(path.removesuffix(".py").replace("/", "."), {"task": []}, file=path)
+    return ParsedDag(dag_id=made.dag_id, content_hash=made.content_hash, data=made.to_json())

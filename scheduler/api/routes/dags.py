@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query, Request, Response
@@ -18,6 +19,7 @@ from scheduler.api.models import dags as models
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
 from scheduler.settings import log_paths
+from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.read import dags as lists
 from scheduler.store.read import overview, records, runs
 from scheduler.store.read.listing import Filters, in_memory
@@ -25,8 +27,6 @@ from scheduler.store.read.listing import Filters, in_memory
 router = new_router(tags=["DAG"])
 #: Bytes of a DAG file in a response.
 LONGEST_SOURCE = 4 << 20
-#: The name of the only bundle, which is the DAGs folder.
-BUNDLE = "dags-folder"
 RANGES = ranges("dag_run_start_date", "dag_run_end_date")
 PATTERNS = patterns(dag_id="dag_id", dag_display_name="dag_id")
 TASK_ORDERS = {"task_id", "task_display_name", "owner", "start_date", "pool", "queue", "retries", "trigger_rule", "operator_name"}
@@ -59,14 +59,13 @@ async def _filters(
     filters.equals("last_run_state", last_dag_run_state)
     filters.equals("has_import_errors", has_import_errors).equals("has_asset_schedule", has_asset_schedule)
     filters.matches("asset_uris", asset_dependency).one_of("timetable", timetable_type)
-    if bundle_name not in {None, BUNDLE} or bundle_version is not None:
-        filters.nothing()
+    filters.equals("bundle_name", bundle_name).equals("bundle_version", bundle_version)
     lists.favorite(filters, api.account.id, is_favorite)
     return lists.with_runs(filters, dag_run_state, ranges_["dag_run_start_date"], ranges_["dag_run_end_date"])
 
 
 Chosen = Annotated[Filters, Depends(_filters)]
-#: The parameters that choose DAGs. The others choose none alone: each DAG is in the only bundle.
+#: The parameters that choose DAGs. The others choose none alone: a bundle may have all DAGs.
 CHOOSING = {name for function in (_filters, RANGES, PATTERNS) for name in inspect.signature(function).parameters}
 CHOOSING -= {"api", "ranges_", "patterns_", "exclude_stale", "tags_match_mode", "bundle_name", "bundle_version"}
 #: These choose DAGs only if they are true: the DAGs without them are usually all DAGs.
@@ -175,8 +174,7 @@ def get_dag_versions(
     if dag_id != "~":
         api.read(lists.dag, dag_id)
         filters.equals("dag_id", dag_id)
-    if bundle_name not in {None, BUNDLE} or bundle_version is not None:
-        filters.nothing()
+    filters.equals("bundle_name", bundle_name).equals("bundle_version", bundle_version)
     return api.page("dag_versions", lists.VERSIONS, filters, page)
 
 
@@ -201,7 +199,8 @@ def get_dag_source(
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
     kept = api.read(lists.source, version["version_id"])
-    now = _file(api, row["file"]) if version is row and not (version_number and kept) else None
+    is_pinned = row["bundle_version"] is not None  # what is in the folder is not what its runs execute
+    now = _file(api, row["file"]) if version is row and not is_pinned and not (version_number and kept) else None
     text = kept if now is None else now
     if text is None:
         raise NotFoundError(f"The source of version {number} of DAG {dag_id!r} was not kept, and its file is not here.")
@@ -286,7 +285,7 @@ def get_import_errors(
 ) -> dict[str, Any]:
     """List DAG files that cannot be read."""
     filters = records.error_filters(api.tags()).like_each(patterns_).equals("filename", filename)
-    if bundle_name not in {None, BUNDLE}:
+    if bundle_name not in {None, DAGS_FOLDER}:
         filters.nothing()
     return api.page("import_errors", records.IMPORT_ERRORS, filters, page)
 
@@ -303,7 +302,8 @@ def _one(api: Api, dag_id: str) -> dict[str, Any]:
 
 
 def _row(api: Api, row: dict[str, Any], favorites: set[str]) -> dict[str, Any]:
-    return row | {"fileloc": str(api.settings.dags_folder / row["file"]), "is_favorite": row["dag_id"] in favorites}
+    folder = api.settings.dags_folder if row["bundle_name"] == DAGS_FOLDER else Path(row["bundle_name"])
+    return row | {"fileloc": str(folder / row["file"]), "is_favorite": row["dag_id"] in favorites}
 
 
 def _tasks(api: Api, dag_id: str) -> list[dict[str, Any]]:

@@ -2,8 +2,13 @@
 
 from sqlalchemy import Connection
 
+from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.read.listing import Listing, Page, Row
 
+#: Of a DAG version `v`: its bundle and the version of that, which is NULL for the DAGs folder as it stands.
+NAME_OF = f"coalesce((select b.bundle from bundle_version b where b.id = v.bundle_version_id), '{DAGS_FOLDER}')"
+VERSION_OF = "(select b.number::text from bundle_version b where b.id = v.bundle_version_id)"
+BUNDLE_OF = f"{NAME_OF} as bundle_name, {VERSION_OF} as bundle_version"
 BUNDLES = Listing(
     columns="""
         b.name as bundle_name, l.number as live_version, w.number as wanted_version, w.state as wanted_state, l.live_at,

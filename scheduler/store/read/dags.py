@@ -11,6 +11,7 @@ from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.dags import bundles
 from scheduler.store.db.rows import EngineReader
+from scheduler.store.read.bundles import BUNDLE_OF, NAME_OF, VERSION_OF
 from scheduler.store.read.listing import Entries, Filters, Listing, Page, Row
 
 #: The newest run, for filters and orders only.
@@ -22,7 +23,8 @@ DAGS = Listing(
         d.dag_id, d.file, d.is_active, d.parsed_at, coalesce(s.is_paused, false) as is_paused, v.id as version_id,
         v.number as version_number, v.created_at as version_created_at, v.max_active_runs, v.max_active_tasks,
         v.data - 'tasks' as spec, s.next_logical_date, s.next_interval_start, s.next_interval_end, s.next_run_after,
-        f.duration_s as parse_duration_s, f.parsed_at as file_parsed_at, {HAS_IMPORT_ERRORS} as has_import_errors
+        f.duration_s as parse_duration_s, f.parsed_at as file_parsed_at, {BUNDLE_OF},
+        {HAS_IMPORT_ERRORS} as has_import_errors
     """,
     tables="""
         dag d join dag_version v on v.id = d.version_id
@@ -38,17 +40,17 @@ DAGS = Listing(
     filtered={
         "is_active": "d.is_active", "has_import_errors": HAS_IMPORT_ERRORS,
         "has_asset_schedule": "(v.asset_uris is not null)", "asset_uris": "v.asset_uris::text",
-        "timetable": "v.data->'schedule'->>'kind'",
+        "timetable": "v.data->'schedule'->>'kind'", "bundle_name": NAME_OF, "bundle_version": VERSION_OF,
     },
     default_order=("dag_id",),
     key="d.dag_id",
 )  # fmt: skip
 #: By default the oldest first.
 VERSIONS = Listing(
-    columns="v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at",
+    columns=f"v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF}",
     tables="dag_version v",
     orders={"id": "v.id", "version_number": "v.number", "created_at": "v.created_at", "dag_id": "v.dag_id",
-            "bundle_name": "v.id", "bundle_version": "v.id"},
+            "bundle_name": NAME_OF, "bundle_version": VERSION_OF},
     default_order=("id",),
     key="v.id",
 )  # fmt: skip

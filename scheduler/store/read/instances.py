@@ -8,12 +8,13 @@ from sqlalchemy import Connection
 from paceline.exceptions import NotFoundError
 from paceline.states import STARTED, TRY_FAILED
 from scheduler.store.db import rows
+from scheduler.store.read.bundles import BUNDLE_OF
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.runs.selection import Runs, Tasks
 
-OF_TASK = """
+OF_TASK = f"""
     t.id, r.dag_id, r.run_id, r.logical_date, r.run_after,
-    r.version_id, v.number as version_number, v.created_at as version_created_at,
+    r.version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
     t.task_id, t.map_index, t.task_no, t.map_label, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight
 """
 #: Earlier tries in one list: the newest ones.

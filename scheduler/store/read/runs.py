@@ -5,19 +5,20 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
+from scheduler.store.read.bundles import BUNDLE_OF
 from scheduler.store.read.listing import ANY, Filters, Listing, Row
 
 DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
 #: By default the oldest first.
 RUNS = Listing(
-    columns="""
+    columns=f"""
         r.id, r.dag_id, r.run_id, r.run_type, r.state, r.logical_date, r.data_interval_start, r.data_interval_end, r.run_after,
         r.requested_state, r.conf, r.partition_key, r.partition_date,
         r.triggered_by, r.queued_at, r.started_at, r.ended_at, r.examined_at, r.clear_number, r.backfill_id,
         extract(epoch from coalesce(r.ended_at, case when r.state = 'running' then clock_timestamp() end) - r.started_at)::float
             as duration,
         case when r.state = 'running' then r.scheduling_error end as scheduling_error,
-        v.id as version_id, v.number as version_number, v.created_at as version_created_at,
+        v.id as version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
         (select n.note from run_note n where n.dag_run_id = r.id) as note
     """,
     tables="dag_run r",

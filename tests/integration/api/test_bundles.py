@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from support.bundle_parsing import BROKEN, GOOD, parse_next
+from support.scenario import Scenario, dag
 
 from scheduler.api.call import PREFIX
 from scheduler.dagfiles.bundle_files import BundleFile, write_archive
@@ -100,6 +101,44 @@ def test_a_version_with_an_error_does_not_go_live(web: Web, http: httpx.Client) 
     assert (version["state"], version["is_live"]) == ("refused", False)
     assert version["problems"] == [{"file": "b.py", "line": 2, "message": "NameError: broken"}]
     assert http.get(f"{PREFIX}/bundles/sales").json()["live_version"] == 1
+
+
+def test_a_bundle_that_schedulers_read_is_not_deployed(web: Web, http: httpx.Client) -> None:
+    deploy(http, {"a.py": GOOD})
+    with web.engine.begin() as connection:
+        connection.exec_driver_sql("""update bundle set source = '{"title": "git+https://example.org/etl.git"}'""")
+
+    answer = deploy(http, {"a.py": GOOD + b"2"})
+    folder = deploy(http, {"a.py": GOOD}, bundle="dags-folder")
+    back = http.post(f"{PREFIX}/bundles/dags-folder/rollback", json={})
+
+    assert (answer.status_code, "is read from git+https://example.org/etl.git" in answer.json()["detail"]) == (409, True)
+    assert (folder.status_code, back.status_code) == (400, 400)
+
+
+def test_dags_versions_and_runs_name_their_bundle(web: Web, http: httpx.Client, scenario: Scenario) -> None:
+    """The source of a DAG is that of its version, whatever is in the DAGs folder."""
+    scenario.add(dag("local", {"t": []}))
+    scenario.settings.dags_folder.joinpath("a.py").write_text("of the DAGs folder")
+    deploy(http, {"a.py": GOOD, "b.py": GOOD})
+    parse_next(web.engine)
+    deploy(http, {"a.py": GOOD + b"2", "b.py": GOOD})
+    parse_next(web.engine)
+    scenario.trigger("a", run_id="one")
+
+    get = lambda path, **query: http.get(f"{PREFIX}{path}", params=query).json()  # noqa: E731
+    shown = {row["dag_id"]: (row["bundle_name"], row["bundle_version"]) for row in get("/dags")["dags"]}
+    assert shown == {"a": ("sales", "2"), "b": ("sales", "1"), "local": ("dags-folder", None)}
+    assert [row["dag_id"] for row in get("/dags", bundle_name="sales")["dags"]] == ["a", "b"]
+    assert [row["dag_id"] for row in get("/dags", bundle_name="dags-folder")["dags"]] == ["local"]
+    assert [row["dag_id"] for row in get("/dags", bundle_name="sales", bundle_version="2")["dags"]] == ["a"]
+    versions = get("/dags/a/dagVersions", order_by="bundle_version")["dag_versions"]
+    assert [(row["bundle_name"], row["bundle_version"]) for row in versions] == [("sales", "1"), ("sales", "2")]
+    (run,) = get("/dags/a/dagRuns")["dag_runs"]
+    assert (run["bundle_version"], run["dag_versions"][0]["bundle_name"]) == ("2", "sales")
+    assert get("/dags/a/details")["latest_dag_version"]["bundle_version"] == "2"
+    assert (get("/dagSources/a")["content"], get("/dagSources/a", version_number=1)["content"]) == ("DAG\n2", "DAG\n")
+    assert [row["run_count"] for row in get("/bundles/sales/versions")["bundle_versions"]] == [1, 0]
 
 
 def test_to_deploy_needs_the_role_on_the_bundle(web: Web) -> None:

@@ -19,6 +19,7 @@ import pytest
 from airflow_client import client as airflow
 from click.testing import CliRunner
 from psycopg2 import errors
+from support.bundle_parsing import BROKEN, GOOD, parse_next
 from support.servers import PostgresServer
 from support.waiting import eventually
 
@@ -28,6 +29,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 
 from .conftest import PASSWORD, Web, World
+from .test_bundles import deploy
 
 
 def test_a_client_that_has_the_response_gets_304(web: Web, world: World) -> None:
@@ -368,6 +370,11 @@ def test_everything_works_under_the_role_of_web_processes(settings: Settings, wo
         airflow.DAGApi(client).patch_dag("etl", airflow.DAGPatchBody(is_paused=True))
         airflow.DAGApi(client).favorite_dag("etl")
         airflow.DAGApi(client).delete_dag("hourly")
+    with web.http(token) as http:
+        for content in (GOOD, GOOD + b"2", BROKEN, BROKEN, GOOD):
+            assert deploy(http, {"a.py": content, "b.txt": b"1"}).status_code == 200
+            parse_next(world.scenario.engine)
+        assert http.post(f"{PREFIX}/bundles/sales/rollback", json={"version_number": 3}).status_code == 200
     assert world.scenario.rows("select distinct actor from event where actor like 'api:%%'") == [("api:ada",)]
     assert {row[0] for row in world.scenario.rows("select status from audit")} <= {200, 201, 204}
 
