@@ -24,6 +24,7 @@ SECTIONS = {
     },
     "DAGs and their runs": {
         "deploy": "Upload a folder of DAG files, or roll back.",
+        "plan": "Show what a deploy would change.",
         "bundles": "List deployed versions and their files.",
         "dags": "List, show, test, trigger, pause and delete DAGs.",
         "runs": "List, show, watch, clear and delete DAG runs.",

@@ -33,14 +33,23 @@ class DagRow(Strict):
     is_paused_upon_creation: bool | None
 
 
+class TaskDetails(Strict):
+    """What a task executes, see task_details."""
+
+    arguments: dict[Storable, Storable]
+    code: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class Reading(Strict):
     """The result of parsing a file: its DAGs, or a problem.
 
     `modules` are the imported modules of the DAGs folder, as relative paths. `settled` means that the DAGs depend only on code.
+    `tasks` are by DAG and task ID, if they were asked for.
     """
 
     dags: tuple[DagRow, ...] = ()
     problem: Problem | None = None
+    tasks: dict[str, dict[str, TaskDetails]] = {}
     modules: Annotated[tuple[Path, ...], Field(max_length=MAX_MODULES)] = ()
     settled: bool = False
 

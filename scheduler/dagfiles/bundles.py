@@ -6,7 +6,7 @@ A version with an error in any of its files is refused, and the live one stays.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -37,6 +37,21 @@ LEASE_S = 20.0
 RENEW_S = 5.0
 #: Seconds of a wait for the next answer.
 ANSWER_S = 0.5
+
+
+def parse_folder(parser: Parser, folder: Path, settings: Settings) -> Iterator[list[Answer]]:
+    """Parse all DAG files of a folder. Yields the answers that arrive, at least every ANSWER_S seconds."""
+    waiting = watch.dag_files(folder, settings.core.dag_ignore_file_syntax) or []
+    left = len(waiting)
+    waiting.reverse()
+    parser.use(folder)
+    while left:
+        free = settings.scheduler.parsing_processes - parser.busy
+        parser.submit([waiting.pop() for _ in range(min(free, len(waiting)))])
+        parser.wait(ANSWER_S)
+        answers = parser.collect()
+        left -= len(answers)
+        yield answers
 
 
 class BundleManager:
@@ -134,17 +149,10 @@ class BundleManager:
 
     def _answers(self, claimed: ClaimedVersion, folder: Path) -> list[Answer] | None:
         """Parse all DAG files of a version. None if another scheduler has it meanwhile, or this one stops."""
-        waiting = watch.dag_files(folder, self._settings.core.dag_ignore_file_syntax) or []
-        waiting.reverse()
-        count = len(waiting)
         answers: list[Answer] = []
-        self._parser.use(folder)
         renew_at = time.monotonic() + RENEW_S
-        while len(answers) < count:
-            free = self._settings.scheduler.parsing_processes - self._parser.busy
-            self._parser.submit([waiting.pop() for _ in range(min(free, len(waiting)))])
-            self._parser.wait(ANSWER_S)
-            answers += self._parser.collect()
+        for some in parse_folder(self._parser, folder, self._settings):
+            answers += some
             self._iterations.ran()
             lost = self._stopping.is_set()
             if not lost and time.monotonic() >= renew_at:

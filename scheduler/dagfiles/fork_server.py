@@ -26,7 +26,7 @@ from paceline.authoring import json_schema, running
 from paceline.authoring.arguments import ID_MAX_LENGTH
 from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError
-from scheduler.dagfiles import load, loaded_files, pipes, problem, process_tree
+from scheduler.dagfiles import load, loaded_files, pipes, problem, process_tree, task_details
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
 from scheduler.process import hardening
 from scheduler.serialized.authored import from_dag
@@ -49,6 +49,8 @@ class Work:
     folder: Path
     core: Core
     scheduler: Scheduler
+    #: Whether answers have the details of tasks.
+    details: bool = False
 
 
 def run_child(file: str, work: Work, *, parent: int, processes: int | None, result_fd: int, output_fd: int) -> NoReturn:
@@ -83,7 +85,10 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
         running.defaulted.clear()
         dags = load.load(work.folder, file, all_errors=True)
-        return {"dags": [_row(dag, file, work) for dag in dags.values()]}
+        reading: dict[str, Any] = {"dags": [_row(dag, file, work) for dag in dags.values()]}
+        if work.details:
+            reading["tasks"] = {dag.dag_id: task_details.details(dag, work.folder) for dag in dags.values()}
+        return reading
     except BaseException as error:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # with the reserve
@@ -251,6 +256,7 @@ class ForkServer(pipes.PipeServer):
                     Path(request["folder"]),
                     Core.model_validate(request["core"]),
                     Scheduler.model_validate(request["scheduler"]),
+                    details=request["details"],
                 )
                 warm_up(self._work)
                 # Existing objects are excluded from garbage collection, so that children do not copy their pages by touching them.

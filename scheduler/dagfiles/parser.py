@@ -34,8 +34,10 @@ class Parser:
     It restarts the fork server if a file kills it, stops it or forges its answers.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, details: bool = False) -> None:
+        """With `details`, answers have those of each task."""
         self._settings = settings
+        self._details = details
         self._folder = settings.dags_folder
         self._process: Piped | None = None
         self._received = pipes.LineReader(MAX_LINE_BYTES)
@@ -116,6 +118,7 @@ class Parser:
         self._send(
             {
                 "folder": str(self._folder),
+                "details": self._details,
                 "core": self._settings.core.model_dump(mode="json", exclude={"fernet_key"}),
                 "scheduler": self._settings.scheduler.model_dump(mode="json"),
             }

@@ -1,6 +1,7 @@
 """The schedules of DAGs: the planned next run of each, which the scheduler stores beside the data of the parser."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -145,15 +146,18 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
     else:
         last, covered = newest_scheduled(connection, dag_id) or (None, None)
         following = next_run(dag, last, now, covered=covered)
-    times: list[RunTimes] = []
-    while following is not None and len(times) < count:
-        times.append(following)
-        # The runs after the first are predicted, as if each were created in time.
+    return list(itertools.islice(from_run(dag, following, now), count))
+
+
+def from_run(dag: SerializedDag, first: RunTimes | None, now: datetime) -> Iterator[RunTimes]:
+    """The runs of a schedule from `first` on. Those after the first are predicted, as if each were created in time."""
+    following = first
+    while following is not None:
+        yield following
+        if next_timetable(dag).is_continuous:
+            return
         then = max(now, following.run_after)
         following = next_run(dag, following.logical_date, then, covered=following.data_interval_end)
-        if next_timetable(dag).is_continuous:
-            break
-    return times
 
 
 def next_run(dag: SerializedDag, last: datetime | None, now: datetime, *, covered: datetime | None = None) -> RunTimes | None:

@@ -1,0 +1,251 @@
+"""What a deploy of a folder would change: the folder and the live version of its bundle are parsed alike, and compared."""
+
+import functools
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from paceline.authoring.timetables.base import RunTimes
+from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.bundle_files import BundleFile, read_folder
+from scheduler.dagfiles.bundles import parse_folder
+from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.parser import Parser
+from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.difference import Details, Difference, difference
+from scheduler.settings import Settings
+from scheduler.store.dags import schedules
+from scheduler.store.db import clock
+from scheduler.store.db.database import transact
+from scheduler.store.read import plan as read
+from scheduler.store.read.plan import LiveBundle, LiveDag, Needs
+
+HORIZON = timedelta(days=7)
+#: The runs of one DAG that are compared.
+MOST_RUNS = 2000
+#: The arguments of a DAG that decide which runs its schedule creates.
+OF_SCHEDULE = frozenset({"schedule", "timezone", "start_date", "end_date", "catchup", "allowed_run_types"})
+
+
+#: The paths of the files that are added, changed and removed.
+Files = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the version would be refused."""
+
+    file: str
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagPlan:
+    """What happens to one DAG. `change` is added, changed or removed."""
+
+    dag_id: str
+    file: str
+    change: str
+    difference: Difference = field(default_factory=Difference)
+    #: The logical dates of the runs in HORIZON that only the new version creates, and of those that only the live one does.
+    created_runs: list[datetime] = field(default_factory=list)
+    dropped_runs: list[datetime] = field(default_factory=list)
+    is_paused: bool = False
+    #: The open runs by the number of their DAG version, and whether they keep it.
+    open_runs: dict[int, int] = field(default_factory=dict)
+    keeps_versions: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The changes of a deploy. It would be refused if there are `problems`."""
+
+    bundle: str
+    live_version: int | None
+    problems: list[Problem]
+    dags: list[DagPlan]
+    files: Files
+    missing: Needs
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.dags) or any(self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The DAGs of one folder, with the details of their tasks."""
+
+    dags: dict[str, SerializedDag]
+    details: dict[str, Details]
+    problems: list[Problem]
+
+
+def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
+    """Plan the deploy of a folder. BundleRefusedError if the folder has a file that a bundle cannot take."""
+    files = list(read_folder(folder, settings.bundles))
+    live = transact(engine, read.bundle, bundle)
+    parser = Parser(settings, details=True)
+    with tempfile.TemporaryDirectory(prefix="paceline-plan-") as name:
+        place = Path(name)
+        cache = BundleCache(place / "live", StoredContents.over(functools.partial(transact, engine)), keep=1)
+        try:
+            # Only what would be deployed.
+            after = _parsed(parser, _written(place / "new", files), settings)
+            before, old_files = _Side({}, {}, []), dict[str, bytes]()
+            if live.version_id is not None:
+                path = cache.path(live.version_id)
+                before, old_files = _parsed(parser, path, settings), _contents(path)
+        finally:
+            parser.stop()
+            if live.version_id is not None:
+                cache.release(live.version_id)
+    contents = {file.path: file.content for file in files}
+    return transact(engine, _plan, settings, live, (before, after), _compared(old_files, contents))
+
+
+def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: tuple[_Side, _Side], files: Files) -> Plan:
+    before, after = sides
+    now = clock.now(connection)
+    live_dags = read.dags(connection, live.name, now)
+    taken = [
+        Problem(after.dags[owner.dag_id].file, None, f"DAG {owner.dag_id!r} is also in {_place(owner)}: rename one of them.")
+        for owner in read.owners(connection, list(after.dags), live.name)
+    ]
+    comparison = _Comparison(connection, settings, before, after, now)
+    both = sorted(live_dags.keys() | after.dags.keys())
+    dags = [one for dag_id in both if (one := comparison.dag(live_dags.get(dag_id), after.dags.get(dag_id))) is not None]
+    # A file with an error may have any DAGs, so which ones are removed is unknown.
+    if after.problems:
+        dags = [one for one in dags if one.change != "removed"]
+    problems = [*after.problems, *taken]
+    missing = _missing(connection, settings, after)
+    return Plan(bundle=live.name, live_version=live.number, problems=problems, dags=dags, files=files, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The comparison of two folders at one time."""
+
+    connection: Connection
+    settings: Settings
+    before: _Side
+    after: _Side
+    now: datetime
+
+    def dag(self, old: LiveDag | None, new: SerializedDag | None) -> DagPlan | None:
+        """What happens to one DAG; None if nothing does."""
+        if new is not None:
+            return self._added(new) if old is None else self._changed(old, new)
+        assert old is not None
+        dropped = [] if old.is_paused else list(dates(old.dag, old.next, self.now))
+        return DagPlan(
+            dag_id=old.dag.dag_id, file=old.dag.file, change="removed", dropped_runs=dropped, is_paused=old.is_paused,
+            open_runs=old.open_runs,
+        )  # fmt: skip
+
+    def _added(self, new: SerializedDag) -> DagPlan:
+        paused = read.is_paused(self.connection, new.dag_id)
+        if paused is None:
+            own = new.is_paused_upon_creation
+            paused = self.settings.core.dags_are_paused_at_creation if own is None else own
+        created = [] if paused else self._future(new)
+        return DagPlan(dag_id=new.dag_id, file=new.file, change="added", created_runs=created, is_paused=paused)
+
+    def _changed(self, old: LiveDag, new: SerializedDag) -> DagPlan | None:
+        # Both parsed here, with the same settings; as it is stored only if it cannot be parsed here.
+        dag = self.before.dags.get(new.dag_id, old.dag)
+        details = (side.details.get(new.dag_id, {}) for side in (self.before, self.after))
+        found = difference(dag, new, *details)
+        if not found:
+            return None
+        created, dropped = list[datetime](), list[datetime]()
+        if not old.is_paused and any(change["name"] in OF_SCHEDULE for change in found.fields):
+            was, will = list(dates(dag, old.next, self.now)), self._future(new)
+            created, dropped = sorted(set(will) - set(was)), sorted(set(was) - set(will))
+        return DagPlan(
+            dag_id=new.dag_id, file=new.file, change="changed", difference=found, created_runs=created, dropped_runs=dropped,
+            is_paused=old.is_paused, open_runs=old.open_runs, keeps_versions=not new.disable_bundle_versioning,
+        )  # fmt: skip
+
+    def _future(self, new: SerializedDag) -> list[datetime]:
+        return list(dates(new, read.first_run(self.connection, new, self.now), self.now))
+
+
+def dates(dag: SerializedDag, first: RunTimes | None, now: datetime) -> Iterator[datetime]:
+    """The logical dates of the runs that a schedule creates until HORIZON."""
+    runs = itertools.islice(schedules.from_run(dag, first, now), MOST_RUNS)
+    return (run.logical_date for run in itertools.takewhile(lambda run: run.run_after <= now + HORIZON, runs))
+
+
+def _missing(connection: Connection, settings: Settings, after: _Side) -> Needs:
+    tasks = [task for dag in after.dags.values() for task in dag.tasks]
+    arguments = [task["arguments"] for details in after.details.values() for task in details.values()]
+    named = {
+        text.strip("'\"")
+        for each in arguments for name, text in each.items()
+        if (name == "conn_id" or name.endswith("_conn_id")) and text != "None" and "{{" not in text
+    }  # fmt: skip
+    return read.missing(
+        connection,
+        pools={task.pool for task in tasks},
+        queues={task.queue or settings.core.default_queue for task in tasks},
+        connections=named,
+        silent_after_s=settings.worker.heartbeat_timeout,
+    )
+
+
+def _parsed(parser: Parser, folder: Path, settings: Settings) -> _Side:
+    side, check = _Side({}, {}, []), DagCheck()
+    for answer in sorted(itertools.chain(*parse_folder(parser, folder, settings)), key=lambda answer: answer.file):
+        _add(side, answer, check)
+    return side
+
+
+def _add(side: _Side, answer: Answer, check: DagCheck) -> None:
+    if answer.problem is not None:
+        side.problems.append(Problem(answer.file, answer.problem.line, answer.problem.message))
+    for row in answer.dags:
+        try:
+            check.check(row, answer.file)
+        except MalformedDagError as error:
+            side.problems.append(Problem(answer.file, None, f"DAG {row.dag_id!r} is not valid: {error}."))
+            continue
+        if (first := side.dags.get(row.dag_id)) is not None:
+            side.problems.append(Problem(answer.file, None, f"DAG {row.dag_id!r} is also in {first.file}: rename one of them."))
+            continue
+        side.dags[row.dag_id] = SerializedDag.from_json(row.data)
+        side.details[row.dag_id] = {task_id: one.model_dump() for task_id, one in answer.tasks.get(row.dag_id, {}).items()}
+
+
+def _written(folder: Path, files: list[BundleFile]) -> Path:
+    folder.mkdir()
+    for file in files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+    return folder
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _compared(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> Files:
+    return {
+        "added": sorted(now.keys() - before.keys()),
+        "changed": sorted(path for path in now.keys() & before.keys() if now[path] != before[path]),
+        "removed": sorted(before.keys() - now.keys()),
+    }
+
+
+def _place(owner: Any) -> str:
+    return owner.file if owner.bundle is None else f"{owner.file} of bundle {owner.bundle}"

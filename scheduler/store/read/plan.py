@@ -1,0 +1,155 @@
+"""What `paceline plan` compares a folder with: the live DAGs of a bundle, their next and open runs, and what tasks need."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from paceline.authoring.timetables.base import RunTimes
+from paceline.states import RUN_UNFINISHED
+from scheduler.serialized.dag import SerializedDag
+from scheduler.store.dags import schedules
+from scheduler.store.db.clock import LIVE_WORKER
+from scheduler.store.db.rows import EngineReader
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBundle:
+    """The live version of a bundle; its ID and number are None if none has been live."""
+
+    name: str
+    version_id: int | None = None
+    number: int | None = None
+    #: Why schedulers cannot read its source, or None.
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDag:
+    """An active DAG of the bundle."""
+
+    dag: SerializedDag
+    is_paused: bool
+    #: The run that is planned next.
+    next: RunTimes | None
+    #: The open runs by the number of the version of the DAG that they keep.
+    open_runs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The names that tasks use and that do not exist: pools, queues without a live worker, connections."""
+
+    pools: list[str]
+    queues: list[str]
+    connections: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    dag_id: str
+    data: dict[str, object]
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    dag_id: str
+    number: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The bundle and file of an active DAG; the bundle is None for the DAGs folder."""
+
+    dag_id: str
+    bundle: str | None
+    file: str
+
+
+def bundle(connection: Connection, name: str) -> LiveBundle:
+    """The live version of a bundle, which need not exist."""
+    found = EngineReader(connection).objects(
+        LiveBundle,
+        "select b.name, v.id as version_id, v.number, b.problem from bundle b left join bundle_version v on v.id = b.version_id"
+        " where b.name = %s",
+        (name,),
+    )
+    return found[0] if found else LiveBundle(name)
+
+
+def dags(connection: Connection, name: str, now: datetime) -> dict[str, LiveDag]:
+    """The active DAGs of a bundle by ID."""
+    reader = EngineReader(connection)
+    found = reader.objects(
+        _Row,
+        """
+        select d.dag_id, v.data, coalesce(s.is_paused, false) as is_paused
+          from dag d join dag_version v on v.id = d.version_id left join dag_schedule s on s.dag_id = d.dag_id
+         where d.bundle = %s and d.is_active order by d.dag_id
+        """,
+        (name,),
+    )
+    open_: dict[str, dict[int, int]] = {}
+    for each in reader.objects(
+        _Open,
+        f"""
+        select r.dag_id, v.number, count(*) as runs from dag_run r join dag_version v on v.id = r.version_id
+         where r.dag_id = any(%s) and r.state in {RUN_UNFINISHED.sql} group by 1, 2 order by 1, 2
+        """,
+        ([row.dag_id for row in found],),
+    ):
+        open_.setdefault(each.dag_id, {})[each.number] = each.runs
+    live = {}
+    for row in found:
+        dag = SerializedDag.from_json(row.data)
+        planned = next(iter(schedules.upcoming(connection, row.dag_id, count=1)), None)
+        newest = first_run(connection, dag, now)
+        # As in services/plan: without catchup, only the newest due run counts.
+        skips_ahead = (
+            not dag.catchup and newest is not None and planned is not None and planned.run_after <= newest.run_after <= now
+        )
+        open_runs = open_.get(row.dag_id, {})
+        live[row.dag_id] = LiveDag(dag=dag, is_paused=row.is_paused, next=newest if skips_ahead else planned, open_runs=open_runs)
+    return live
+
+
+def is_paused(connection: Connection, dag_id: str) -> bool | None:
+    """Whether a DAG that existed before is paused; None for a new one."""
+    found: bool | None = EngineReader(connection).value("select is_paused from dag_schedule where dag_id = %s", (dag_id,))
+    return found
+
+
+def first_run(connection: Connection, dag: SerializedDag, now: datetime) -> RunTimes | None:
+    """The first run that this version of a DAG would create if it became live now."""
+    last, covered = schedules.newest_scheduled(connection, dag.dag_id) or (None, None)
+    return schedules.next_run(dag, last, now, covered=covered)
+
+
+def owners(connection: Connection, dag_ids: Collection[str], bundle: str) -> list[Owner]:
+    """The active DAGs among these that belong to the DAGs folder or to another bundle."""
+    return EngineReader(connection).objects(
+        Owner,
+        "select dag_id, bundle, file from dag where is_active and dag_id = any(%s) and bundle is distinct from %s order by dag_id",
+        (list(dag_ids), bundle),
+    )
+
+
+def missing(
+    connection: Connection, *, pools: Collection[str], queues: Collection[str], connections: Collection[str], silent_after_s: float
+) -> Needs:
+    """Those of these pools, queues and connections that do not exist. Without any live worker, queues are not checked."""
+
+    def names(statement: str, wanted: Collection[str], **parameters: object) -> list[str]:
+        found = connection.exec_driver_sql(statement, {"names": sorted(wanted), **parameters})
+        return sorted(found.scalars())
+
+    wanted = "select w from unnest(%(names)s::text[]) w where"
+    listening = f"select from process p where {LIVE_WORKER}"
+    return Needs(
+        names(f"{wanted} not exists (select from pool where name = w)", pools),
+        names(f"{wanted} exists ({listening}) and not exists ({listening} and w = any(p.queues))", queues, silent=silent_after_s),
+        names(f"{wanted} not exists (select from connection where conn_id = w)", connections),
+    )
