@@ -8,10 +8,12 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from scheduler.api.log_levels import CANDIDATES, Level, level_of
 from scheduler.api.logs import opened
 
 BLOCK = 1 << 20
@@ -81,9 +83,12 @@ def after(file: Path, offset: int, limit: int) -> dict[str, Any]:
         return _part(stream, offset, limit) | {"first_line": None, "total_lines": None}
 
 
-def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0, match_case: bool = False) -> dict[str, Any]:
+def search(
+    file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0, match_case: bool = False, level: Level | None = None
+) -> dict[str, Any]:
     """The lines that contain a text, from a place on that an earlier search returned: `next_offset` with `next_line`.
 
+    With `level` (WARNING or ERROR), only lines of at least this level; the text can be empty then.
     Without `match_case`, it ignores the case of the letters A to Z: a log is searched as bytes, so that this is fast.
     `is_complete` tells whether the search reached the end of the log.
     """
@@ -98,19 +103,41 @@ def search(file: Path, text: str, *, limit: int, offset: int = 0, line: int = 0,
             cut = data.rfind(b"\n") + 1
             # A line longer than the block continues in the next one, which overlaps by the length of the text.
             data = data[:cut] if cut and offset + len(data) < size else data
-            used, line = _in_block(data, wanted, matches, limit=limit, line=line, offset=offset, match_case=match_case)
-            is_cut = not cut and offset + len(data) < size
+            find = _finder(data, wanted, match_case=match_case, level=level)
+            used, line = _in_block(data, find, matches, limit=limit, line=line, offset=offset)
+            is_cut = wanted and not cut and offset + len(data) < size
             offset += used - (len(wanted) - 1 if is_cut and used == len(data) else 0)
     return {"matches": matches, "next_offset": offset, "next_line": line, "size": size, "is_complete": offset >= size}
 
 
+def _finder(data: bytes, wanted: bytes, *, match_case: bool, level: Level | None) -> Callable[[int], int]:
+    """Finds the first match of a block from an index on; -1 if there is none."""
+    folded = data if match_case else data.lower()
+    if level is None:
+        return lambda at: folded.find(wanted, at)
+
+    def find(at: int) -> int:
+        while found := CANDIDATES[level].search(data, at):
+            begin = data.rfind(b"\n", 0, found.start()) + 1
+            end = data.find(b"\n", found.start())
+            end = len(data) if end < 0 else end
+            if (
+                level_of(data[begin : min(end, begin + LONGEST_LINE)].rstrip(b"\r")) >= level
+                and folded.find(wanted, begin, end) >= 0
+            ):
+                return found.start()
+            at = end + 1
+        return -1
+
+    return find
+
+
 def _in_block(
-    data: bytes, wanted: bytes, matches: list[dict[str, Any]], *, limit: int, line: int, offset: int, match_case: bool
+    data: bytes, find: Callable[[int], int], matches: list[dict[str, Any]], *, limit: int, line: int, offset: int
 ) -> tuple[int, int]:
     """Add the matches of a block; the bytes that were searched, and the number of the line after them."""
-    folded = data if match_case else data.lower()
     at = counted = 0
-    while (place := folded.find(wanted, at)) >= 0:
+    while (place := find(at)) >= 0:
         begin = data.rfind(b"\n", 0, place) + 1
         end = data.find(b"\n", place)
         end = len(data) if end < 0 else end
@@ -143,22 +170,25 @@ def _part(stream: BinaryIO, offset: int, limit: int) -> dict[str, Any]:
         at += len(line)
         text = _text(line)
         if not line.endswith(b"\n") and at < size:
-            skipped = _to_line_end(stream)
+            skipped, last = _to_line_end(stream)
             at += skipped
             text += f" ... ({skipped} more bytes)"
+            # A bar of progress writes each of its states over the one before, so its last state counts.
+            text += f"\r{_text(last)}" if b"\r" in line and len(last) < LONGEST_LINE else ""
         found.append(text)
         taken += len(line)
     return {"lines": found, "offset": min(offset, size), "next_offset": at, "size": size}
 
 
-def _to_line_end(stream: BinaryIO) -> int:
-    """Skip the rest of a line; its bytes."""
-    skipped = 0
+def _to_line_end(stream: BinaryIO) -> tuple[int, bytes]:
+    """Skip the rest of a line; its bytes, and what follows its last carriage return."""
+    skipped, last = 0, b""
     while part := stream.readline(BLOCK):
         skipped += len(part)
+        last = (last + part).rstrip(b"\r\n").rpartition(b"\r")[2]
         if part.endswith(b"\n"):
             break
-    return skipped
+    return skipped, last[: LONGEST_LINE + 1]
 
 
 def _skip(stream: BinaryIO, offset: int, lines_: int) -> int:

@@ -53,7 +53,7 @@ export const t = {
   zone: { label: 'Times', local: 'Local', utc: 'UTC', pick: 'The zone of all times', search: 'Search a zone, such as Europe/Berlin', switch: (name: string) => `The DAG is scheduled in ${name}: show all times in it` },
   keys: {
     title: 'Keyboard', help: 'This list', search: 'Filter the list', jump: 'Go to anything', go: 'Go to', next: 'Next or previous row',
-    open: 'Open the row', theme: 'Change the theme', grid: 'Move in the grid', logNext: 'Next or previous match in a log', close: 'Close a dialog',
+    open: 'Open the row', theme: 'Change the theme', grid: 'Move in the grid', logNext: 'Next or previous match in a log', logError: 'The last error of a log, then the one before', logWrap: 'Wrap the lines of a log', close: 'Close a dialog',
   },
   rights: {
     page: 'Your account may not open this page', needs: (role: string) => `It needs the role ${role} on the whole installation: ask an administrator.`, limited: 'limited',
@@ -142,6 +142,9 @@ export const t = {
   log: {
     search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,
     none: 'no match', loading: 'Loading the log', waiting: 'The log appears here as soon as the task starts.', empty: 'The log is empty.', live: 'live', ended: 'end of log', searching: 'searching', previous: 'Previous match', next: 'Next match', cut: 'This line is longer than 10,000 characters; download the log for all of it.',
+    level: 'Level', levels: { all: 'All', warning: 'Warnings', error: 'Errors' }, linesOf: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'line' : 'lines'}`, noneOf: 'No line has this level.',
+    toError: 'Jump to the error', noError: 'This log has no line with an error.', link: 'Link to this line', inLog: 'Show this line in the log', linkCopied: (line: number) => `The link to line ${line.toLocaleString(locale)} is copied`,
+    fold: 'Fold', unfold: 'Unfold', group: 'Group', progress: (count: number) => `${many(count, 'line')} of progress before`, states: (count: number) => `(${many(count, 'state')} before)`,
   },
   runsList: { from: 'From', until: 'To', failedTask: 'Failed task', marked: (count: number) => `${many(count, 'run')} marked`, markText: (count: number, state: string) => `${many(count, 'run')} will be marked ${state}. ${state === 'failed' ? 'Running tasks are stopped.' : 'Their failed tasks and those that have not ended are marked success, too.'}`, title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run matches these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },
   queues: {

@@ -3,17 +3,18 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
-from paceline.exceptions import NotFoundError
+from paceline.exceptions import NotFoundError, UsageError
 from paceline.states import CAN_LOG
 from scheduler.actions.tasks import Place
 from scheduler.api import log_lines, logs
 from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
+from scheduler.api.log_levels import Level
 from scheduler.api.models.pictures import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, TaskPlace
@@ -96,7 +97,8 @@ def search_log(
     api: Api,
     place: TaskPlace,
     try_number: int,
-    text: Annotated[str, Query(min_length=1, max_length=1000)],
+    text: Annotated[str, Query(max_length=1000)] = "",
+    level: Literal["warning", "error"] | None = None,
     match_case: bool = False,
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     line: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
@@ -104,10 +106,14 @@ def search_log(
 ) -> dict[str, Any]:
     """Search the whole log of a try for a text. A search of a huge log ends after 1.5 seconds and can be continued.
 
-    Without match_case, the case of the letters A to Z is ignored.
+    Without match_case, the case of the letters A to Z is ignored. With level, only lines of at least this level are found, also
+    those of other programs than Paceline, such as Spark; the text can be left out then.
     """
+    if not text and level is None:
+        raise UsageError("Give a text or a level to search for.")
     file, _ = _file(api, place, try_number)
-    return log_lines.search(file, text, limit=limit, offset=offset, line=line, match_case=match_case)
+    least = None if level is None else Level[level.upper()]
+    return log_lines.search(file, text, limit=limit, offset=offset, line=line, match_case=match_case, level=least)
 
 
 def _file(api: Call, place: Place, try_number: int) -> tuple[Path, bool]:

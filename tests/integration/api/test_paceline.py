@@ -214,6 +214,46 @@ def test_the_whole_log_is_searched(http: httpx.Client, world: World) -> None:
     assert [match["line"] for match in rest["matches"]] == [800_002]
 
 
+def test_lines_are_found_by_their_level(http: httpx.Client, world: World) -> None:
+    """Each form in which programs write levels; a word in the middle of a line is none."""
+    errors = (
+        "2026-01-02T03:04:05.678Z ERROR paceline.worker: lost",
+        "26/01/02 03:04:05 ERROR TaskSetManager: Task 0 failed",
+        "ERROR:root:no file",
+        "[2026-01-02T03:04:05.678+0000] {load.py:12} ERROR - no file",
+        "2026-01-02 03:04:05 | CRITICAL | load | no file",
+        "\x1b[31mERROR\x1b[0m no file",
+        '{"at": "2026-01-02T03:04:05.678Z", "level": "ERROR", "message": "no file"}',
+        "Traceback (most recent call last):",
+        "pkg.LoadError: no file",
+        "KeyboardInterrupt",
+        "Caused by: java.io.IOException: no file",
+    )
+    warnings = ("WARNING: slow", "26/01/02 03:04:05 WARN Utils: slow", "/srv/load.py:3: DeprecationWarning: old")
+    others = (
+        "0 ERROR lines",
+        "2026-01-02T03:04:05.678Z INFO Retrying after ERROR",
+        "an Error: it is in a sentence",
+        "DEBUG:root:ERROR",
+        "ERRORS: 3",
+    )
+    world.log("good", "extract", "\n".join((*errors, *warnings, *others)) + "\n")
+
+    assert [match["text"] for match in lines_of(http, "/search", level="error")["matches"]] == list(errors)
+    assert [match["text"] for match in lines_of(http, "/search", level="warning")["matches"]] == [*errors, *warnings]
+    assert [match["line"] for match in lines_of(http, "/search", level="warning", text="SLOW")["matches"]] == [11, 12]
+    refused = http.get(f"{LOGS}/search")
+    assert refused.status_code == 400 and "a text or a level" in refused.text
+
+
+def test_a_cut_bar_of_progress_shows_its_last_state(http: httpx.Client, world: World) -> None:
+    states = "".join(f"\r{percent:3d}%|{'#' * 1000}|" for percent in range(101))
+    world.log("good", "extract", f"{states}\nlast\n")
+
+    first, last = lines_of(http, "/lines", line=0)["lines"]
+    assert first.rpartition("\r")[2].startswith("100%|#") and last == "last"
+
+
 def test_the_search_finds_letters_beyond_ascii(http: httpx.Client, world: World) -> None:
     """Bytes have no case there: text of the log must be found as it is written."""
     world.log("good", "extract", "Ärger in ÜBERSICHT\n日本語\n")

@@ -1,38 +1,42 @@
-/** A window on a log: rows of one height, so that each of ten million lines has its scroll position. The server searches. */
-import { useSignal, useSignalEffect } from '@preact/signals'
+/** The log of a try: search, levels, folds, the way to its errors, and a link to each line. The server searches. */
+import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { message } from '../api/client'
 import type { LogLines } from '../api/types'
 import { bytes } from '../format'
 import { onChange, type Topic } from '../live/changes'
-import { Button, Check, Empty, Note, Search, Skeleton } from '../parts/basic'
+import { Button, Check, Empty, Note, Search, Segments, Skeleton } from '../parts/basic'
 import { plainKey } from '../parts/List'
-import { attempt } from '../parts/overlay'
+import { attempt, toast } from '../parts/overlay'
+import { query, setQuery } from '../shell/router'
 import { t } from '../strings'
-import { useHeight } from '../pages/dag/useHeight'
-import { marked, spans } from './ansi'
+import { chosen, findFolds, unfolded, type Fold } from './folds'
+import { errorStarts, type Level } from './levels'
+import { Head, Line } from './Line'
+import { LogWindow } from './LogWindow'
 import { LogSource, type LogPath } from './source'
+import { useMatches } from './useMatches'
 
-const ROW = 19
-/** Browsers cannot show elements that are much higher; a longer log scrolls in proportion. */
-const TALLEST = 6_000_000
 const FOLLOW_MS = 1000
-const LONGEST_LINE = 10_000
-const MOST_MATCHES = 10_000
+const WRAP = 'paceline.log.wrap'
+
+/** Whether lines wrap: as chosen last, or on a narrow screen. */
+const wraps = () => (localStorage.getItem(WRAP) ?? (matchMedia('(max-width: 560px)').matches ? '1' : '')) === '1'
+const keyOf = (fold: Fold) => `${fold.kind} ${fold.from}`
 
 export function LogView({ path, mapIndex, topic, known }: { path: LogPath; mapIndex: number; topic: Topic; known: LogLines | null }) {
   const source = useMemo(() => new LogSource(path, mapIndex, known), [])
-  const [following, setFollowing] = useState(true)
-  const top = useSignal(0)
-  const box = useRef<HTMLDivElement>(null)
-  const own = useRef(false)
-  const [holder, height] = useHeight(88, 240)
+  /** The line that the address names; lines count from 0, and their numbers from 1. */
+  const linked = Number(query.value.get('line')) - 1
+  const [following, setFollowing] = useState(() => linked < 0)
+  const [wrap, setWrap] = useState(wraps)
   const [text, setText] = useState('')
-  const matches = useSignal<number[]>([])
+  const [level, setLevel] = useState<Level>('')
+  const clicked = useSignal<Record<string, boolean>>({})
+  const wanted = useSignal(-1)
+  const reveal = useRef<(line: number) => void>(() => undefined)
   const current = useSignal(-1)
-  const complete = useSignal(true)
-  const searching = useSignal(false)
-  const [wrong, setWrong] = useState<string | null>(null)
+  const error = useRef({ starts: [] as number[], at: 0, size: -1 })
+  const { lines: matches, complete, searching, wrong } = useMatches(source, text, level)
 
   useEffect(() => {
     void source.follow()
@@ -44,90 +48,77 @@ export function LogView({ path, mapIndex, topic, known }: { path: LogPath; mapIn
     }
   }, [])
 
-  const total = source.total.value
-  const rows = Math.max(1, Math.floor(height / ROW))
-  const tall = total * ROW
-  const virtual = Math.min(tall, TALLEST)
-  const last = Math.max(0, total - height / ROW)
-  /** Move so that a line (which may be a fraction) is the first one shown. */
-  const move = (line: number) => {
-    const to = Math.max(0, Math.min(last, line))
-    top.value = to
-    const view = box.current
-    if (!view) return
-    own.current = true
-    view.scrollTop = last ? (to / last) * Math.max(0, virtual - height) : 0
-  }
-  useEffect(() => {
-    if (following) move(last)
-  }, [total, height, following])
-  useSignalEffect(() => {
-    void source.version.value
-    source.need(Math.floor(top.value), Math.min(source.total.value - 1, Math.ceil(top.value) + rows))
-  })
-
-  useEffect(() => {
-    matches.value = []
-    current.value = -1
-    complete.value = true
-    setWrong(null)
-    if (!text) return
-    let live = true
-    searching.value = true
-    const run = async () => {
-      let at = { offset: 0, line: 0 }
-      for (;;) {
-        const found = await source.search(text, at)
-        if (!live) return
-        const before = matches.value.length
-        matches.value = [...matches.value, ...found.matches.map((one) => one.line)]
-        if (!before && matches.value.length) show(0)
-        complete.value = found.is_complete
-        if (found.is_complete || matches.value.length >= MOST_MATCHES) return
-        at = { offset: found.next_offset, line: found.next_line }
-      }
-    }
-    run()
-      .catch((error: unknown) => live && setWrong(message(error)))
-      .finally(() => live && (searching.value = false))
-    return () => void (live = false)
-  }, [text])
-
-  const show = (at: number) => {
-    const line = matches.value[at]
-    if (line === undefined) return
+  const version = source.version.value
+  const folds = useMemo(() => findFolds(source.all()), [version])
+  const hides = (fold: Fold, line: number) => fold.from <= line && line < fold.until
+  // The lines around one that somebody looks for may be loaded, and fold, later than it.
+  const isOpen = (fold: Fold) => clicked.value[keyOf(fold)] ?? (fold.open || hides(fold, wanted.value))
+  const rows = useMemo(
+    () => (level ? chosen(matches.value.map((one) => one.line)) : unfolded(source.total.value, folds, isOpen)),
+    level ? [level, matches.value] : [level, source.total.value, folds, clicked.value, wanted.value],
+  )
+  const texts = useMemo(() => (level ? new Map(matches.value.map((one) => [one.line, one.text])) : null), [level, matches.value])
+  const heads = new Map(folds.map((fold) => [fold.head, fold]))
+  const toggle = (fold: Fold, to = !isOpen(fold)) => {
     setFollowing(false)
-    current.value = at
-    if (line < top.value + 1 || line > top.value + rows - 3) move(line - rows / 2)
+    clicked.value = { ...clicked.value, [keyOf(fold)]: to }
   }
-  const step = (by: number) => matches.value.length && show((current.value + by + matches.value.length) % matches.value.length)
+  /** Bring a line into view, also if it is folded away. */
+  const show = (line: number) => {
+    setFollowing(false)
+    wanted.value = line
+    folds.filter((fold) => hides(fold, line) && !isOpen(fold)).forEach((fold) => toggle(fold, true))
+    requestAnimationFrame(() => reveal.current(line))
+  }
+  const link = (line: number | null) => setQuery({ line: line === null ? null : String(line + 1), ...(line === null ? {} : { try: String(path.try_number) }) })
+  const open = (line: number) => {
+    setLevel('')
+    link(line)
+  }
+  useEffect(() => {
+    if (linked >= 0 && source.loaded.value) show(linked)
+  }, [linked, source.loaded.value, level])
+
+  const pick = (at: number) => {
+    const match = matches.value[at]
+    if (!match) return
+    current.value = at
+    show(match.line)
+  }
+  const step = (by: number) => matches.value.length && pick((current.value + by + matches.value.length) % matches.value.length)
+  useEffect(() => void (current.value = -1), [text, level])
+  useEffect(() => {
+    if (text && matches.value.length && current.value < 0) pick(0)
+  }, [matches.value])
+
+  /** To the last error, and then to each one before it. */
+  const toError = () =>
+    attempt(async () => {
+      if (error.current.size !== source.size.value) {
+        const starts = errorStarts(await source.errors())
+        error.current = { starts, at: starts.length, size: source.size.value }
+      }
+      const { starts } = error.current
+      if (!starts.length) return void toast(t.log.noError)
+      error.current.at = (error.current.at || starts.length) - 1
+      const line = starts[error.current.at]!
+      // The address may name it already.
+      if (line === linked && !level) show(line)
+      else open(line)
+    })
+  const setWrapped = (on: boolean) => {
+    localStorage.setItem(WRAP, on ? '1' : '')
+    setWrap(on)
+  }
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
-      if (plainKey(event) && (event.key === 'n' || event.key === 'N')) step(event.key === 'n' ? 1 : -1)
+      if (!plainKey(event)) return
+      const act = { n: () => step(1), N: () => step(-1), e: () => void toError(), w: () => setWrapped(!wrap) }[event.key]
+      act?.()
     }
     document.addEventListener('keydown', press)
     return () => document.removeEventListener('keydown', press)
   })
-  useEffect(() => {
-    const view = box.current
-    if (!view) return
-    const wheel = (event: WheelEvent) => {
-      if (event.deltaY < 0) setFollowing(false)
-      if (tall <= TALLEST || !event.deltaY) return
-      event.preventDefault()
-      move(top.value + event.deltaY / ROW)
-    }
-    view.addEventListener('wheel', wheel, { passive: false })
-    return () => view.removeEventListener('wheel', wheel)
-  })
-
-  const press = (event: KeyboardEvent) => {
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: rows - 2, PageUp: 2 - rows, Home: -Infinity, End: Infinity }[event.key]
-    if (by === undefined) return
-    event.preventDefault()
-    setFollowing(event.key === 'End')
-    move(by === -Infinity ? 0 : by === Infinity ? last : top.value + by)
-  }
   const download = () =>
     attempt(async () => {
       const link = document.createElement('a')
@@ -138,84 +129,59 @@ export function LogView({ path, mapIndex, topic, known }: { path: LogPath; mapIn
     })
 
   if (!source.loaded.value) return source.error.value ? <Empty title={source.error.value} /> : <Skeleton rows={12} height={24} />
-  void source.version.value
-  const first = Math.floor(top.value)
-  const shown = Array.from({ length: Math.min(rows + 2, Math.max(0, total - first)) }, (_, at) => first + at)
-  const hits = text ? new Set(matches.value) : null
-  const at = matches.value[current.value]
-  const shift = (box.current?.scrollTop ?? 0) - (top.value - first) * ROW
+  const hits = text ? new Set(matches.value.map((one) => one.line)) : null
+  const now = matches.value[current.value]?.line
+  const address = (line: number) => {
+    const next = new URLSearchParams(query.value)
+    next.set('try', String(path.try_number))
+    next.set('line', String(line + 1))
+    return `?${next}`
+  }
   return (
     <div class="log">
       <div class="log-bar">
         <Search value={text} onInput={setText} placeholder={t.log.search} width={260} />
+        {(text || level) && (
+          <span class="small num dim nowrap" role="status">
+            {matches.value.length ? `${text && !level ? `${current.value + 1} / ` : ''}${(level ? t.log.linesOf : t.log.matches)(matches.value.length, !complete.value)}` : searching.value ? t.log.searching : t.log.none}
+          </span>
+        )}
         {text && (
           <>
-            <span class="small num dim nowrap" role="status">
-              {matches.value.length ? `${current.value + 1} / ${t.log.matches(matches.value.length, !complete.value)}` : searching.value ? t.log.searching : t.log.none}
-            </span>
             <Button icon="up" label={t.log.previous} disabled={!matches.value.length} onClick={() => step(-1)} />
             <Button icon="down" label={t.log.next} disabled={!matches.value.length} onClick={() => step(1)} />
           </>
         )}
+        <Segments label={t.log.level} value={level} options={[['', t.log.levels.all], ['warning', t.log.levels.warning], ['error', t.log.levels.error]] as const} onChange={(next) => setLevel(next as Level)} />
+        <Button icon="imports" onClick={() => void toError()}>{t.log.toError}</Button>
         <span class="grow" />
-        {!source.final.value && <Check on={following} onChange={setFollowing}>{t.log.follow}</Check>}
+        {!source.final.value && !level && <Check on={following} onChange={setFollowing}>{t.log.follow}</Check>}
+        <Check on={wrap} onChange={setWrapped}>{t.log.wrap}</Check>
         <Button icon="download" kind="plain" label={t.log.download} onClick={() => void download()} />
       </div>
-      {wrong && <Note kind="bad">{wrong}</Note>}
-      <div ref={holder}>
-        <div
-          ref={box}
-          class="log-box"
-          style={{ height: `${height}px` }}
-          tabIndex={0}
-          role="log"
-          aria-live="off"
-          aria-label={t.task.log}
-          onKeyDown={press}
-          onScroll={(event) => {
-            if (own.current) {
-              own.current = false
-              return
-            }
-            const view = event.currentTarget
-            const room = Math.max(1, view.scrollHeight - view.clientHeight)
-            top.value = tall > TALLEST ? (view.scrollTop / room) * last : view.scrollTop / ROW
-            const atEnd = view.scrollTop >= room - 2
-            if (atEnd !== following && !source.final.value) setFollowing(atEnd)
-          }}
-        >
-          {total === 0 ? (
-            <div class="empty">{source.final.value ? t.log.empty : t.log.waiting}</div>
-          ) : (
-            <div style={{ height: `${Math.max(virtual, height)}px`, width: `calc(${Math.min(LONGEST_LINE, source.longest)}ch + 90px)`, minWidth: '100%' }}>
-              {shown.map((number) => (
-                <div key={number} class={`log-line ${hits?.has(number) ? 'match' : ''} ${number === at ? 'current' : ''}`} style={{ transform: `translateY(${shift + (number - first) * ROW}px)` }}>
-                  <span class="log-no num">{number + 1}</span>
-                  <Line text={source.line(number)} search={hits?.has(number) ? text : ''} />
-                </div>
-              ))}
-            </div>
-          )}
-        </div>
-      </div>
+      {wrong.value && <Note kind="bad">{wrong.value}</Note>}
+      <LogWindow source={source} rows={rows} wrap={wrap} following={following && !level} setFollowing={setFollowing} reveal={reveal} found={level !== ''}>
+        {(line) => {
+          const fold = level ? undefined : heads.get(line)
+          const given = texts ? texts.get(line) : source.line(line)
+          const search = hits?.has(line) ? text : ''
+          return {
+            class: `${hits?.has(line) && !level ? 'match' : ''} ${line === now && text ? 'current' : ''} ${line === linked ? 'linked' : ''}`,
+            content: (
+              <>
+                <a class="log-no num" href={address(line)} tabIndex={-1} title={level ? t.log.inLog : t.log.link} onClick={(event) => { event.preventDefault(); open(line); if (!level) void navigator.clipboard?.writeText(location.href).then(() => toast(t.log.linkCopied(line + 1)), () => undefined) }}>{line + 1}</a>
+                {fold ? <Head fold={fold} open={isOpen(fold)} text={given} search={search} onToggle={() => toggle(fold)} /> : <Line text={given} search={search} />}
+              </>
+            ),
+          }
+        }}
+      </LogWindow>
       <div class="log-foot">
         {source.final.value ? <span>{t.log.ended}</span> : <span class="log-live">{t.log.live}</span>}
-        <span class="num">{t.log.lines(total)}</span>
+        <span class="num">{t.log.lines(source.total.value)}</span>
         <span class="num">{bytes(source.size.value)}</span>
         {source.error.value && <span class="wrong">{source.error.value}</span>}
       </div>
     </div>
-  )
-}
-
-function Line({ text, search }: { text: string | undefined; search: string }) {
-  if (text === undefined) return <span class="dim">…</span>
-  const cut = text.length > LONGEST_LINE
-  const parts = marked(spans(cut ? text.slice(0, LONGEST_LINE) : text), search)
-  return (
-    <span>
-      {parts.map((part, at) => (part.hit ? <mark key={at}>{part.text}</mark> : part.style ? <span key={at} class={part.style}>{part.text}</span> : part.text))}
-      {cut && <span class="dim"> … {t.log.cut}</span>}
-    </span>
   )
 }

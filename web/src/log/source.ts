@@ -2,6 +2,7 @@
 import { signal } from '@preact/signals'
 import { api, message, ok } from '../api/client'
 import type { LogLines } from '../api/types'
+import type { Found, Level } from './levels'
 
 export interface LogPath {
   dag_id: string
@@ -11,6 +12,9 @@ export interface LogPath {
 }
 const CHUNK = 500
 const MOST_CHUNKS = 60
+const MOST_ERRORS = 20_000
+/** Characters of a line that are shown. */
+const LONGEST = 10_000
 
 export class LogSource {
   readonly total = signal(0)
@@ -90,10 +94,38 @@ export class LogSource {
     }
   }
 
-  async search(text: string, more: { offset: number; line: number }) {
+  /** The lines in memory with their numbers, in order. */
+  *all(): Iterable<readonly [number, string]> {
+    for (const chunk of [...this.chunks.keys()].sort((a, b) => a - b)) {
+      for (const [at, line] of this.chunks.get(chunk)!.entries()) if (line !== undefined) yield [chunk * CHUNK + at, line]
+    }
+  }
+
+  /** How many rows of so many columns a line takes on average. */
+  meanRows(columns: number): number {
+    let [rows, lines] = [0, 0]
+    for (const [, line] of this.all()) {
+      rows += Math.max(1, Math.ceil(Math.min(line.length, LONGEST) / columns))
+      lines++
+    }
+    return lines ? rows / lines : 1
+  }
+
+  /** All lines of level error. */
+  async errors(): Promise<Found[]> {
+    const found: Found[] = []
+    for (let place = { offset: 0, line: 0 }; ; ) {
+      const part = await this.search('', 'error', place)
+      found.push(...part.matches)
+      if (part.is_complete || found.length >= MOST_ERRORS) return found
+      place = { offset: part.next_offset, line: part.next_line }
+    }
+  }
+
+  async search(text: string, level: Level, more: { offset: number; line: number }) {
     return ok(
       api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/logs/{try_number}/search', {
-        params: { path: this.path, query: { text, map_index: this.mapIndex, limit: 2000, ...more } },
+        params: { path: this.path, query: { ...(text ? { text } : {}), ...(level === 'warning' || level === 'error' ? { level } : {}), map_index: this.mapIndex, limit: 2000, ...more } },
       }),
     )
   }
@@ -124,7 +156,7 @@ export class LogSource {
       let of = this.chunks.get(chunk)
       if (!of) this.chunks.set(chunk, (of = []))
       of[number % CHUNK] = line
-      if (line.length > this.longest) this.longest = Math.min(line.length, 10_000)
+      if (line.length > this.longest) this.longest = Math.min(line.length, LONGEST)
     })
     for (const old of this.chunks.keys()) {
       if (this.chunks.size <= MOST_CHUNKS) break

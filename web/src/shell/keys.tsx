@@ -47,7 +47,7 @@ export function KeysHelp() {
   const rows: [string[], string][] = [
     [['Ctrl', 'K'], k.jump], [['/'], k.search], [['j'], k.next], [['k'], k.next], [['Enter'], k.open], [['g', 'h'], `${k.go}: ${t.home}`],
     [['g', 'd'], `${k.go}: ${n.dags}`], [['g', 'r'], `${k.go}: ${n.runs}`], [['g', 'w'], `${k.go}: ${n.actions}`], [['g', 'q'], `${k.go}: ${n.queues}`], [['g', 'p'], `${k.go}: ${n.pools}`],
-    [['g', 'i'], `${k.go}: ${n.imports}`], [['g', 'l'], `${k.go}: ${n.audit}`], [['←', '↑', '↓', '→'], k.grid], [['n'], k.logNext], [['N'], k.logNext], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
+    [['g', 'i'], `${k.go}: ${n.imports}`], [['g', 'l'], `${k.go}: ${n.audit}`], [['←', '↑', '↓', '→'], k.grid], [['n'], k.logNext], [['N'], k.logNext], [['e'], k.logError], [['w'], k.logWrap], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
   ]
   return (
     <Dialog title={k.title} onClose={() => (helping.value = false)}>

@@ -13,9 +13,9 @@ export default function TaskPanel({ dagId, runId, taskId, runs }: { dagId: strin
   const at = runs.indexOf(runId)
   const before = at < 0 ? undefined : runs[at + 1]
   const after = runs[at - 1]
-  const show = (run: string | undefined) => run && setQuery({ run, try: null })
+  const show = (run: string | undefined) => run && setQuery({ run, try: null, line: null })
   const close = () => {
-    setQuery({ run: null, task: null, tab: null, try: null })
+    setQuery({ run: null, task: null, tab: null, try: null, line: null })
     document.querySelector<HTMLElement>('.grid-box')?.focus()
   }
   useEffect(() => {

@@ -123,9 +123,9 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
           <span class="row small" style={{ paddingBottom: '12px' }}>
             <span class="dim">{t.task.try_}</span>
             {numbers.length > 8 ? (
-              <select class="select" aria-label={t.task.try_} value={String(chosen)} onChange={(event) => setQuery({ try: event.currentTarget.value })}>{numbers.map((one) => <option key={one} value={String(one)}>{one}</option>)}</select>
+              <select class="select" aria-label={t.task.try_} value={String(chosen)} onChange={(event) => setQuery({ try: event.currentTarget.value, line: null })}>{numbers.map((one) => <option key={one} value={String(one)}>{one}</option>)}</select>
             ) : (
-              <Segments label={t.task.try_} value={String(chosen)} options={numbers.map((one) => [String(one), <>{one} <Mark size={12} state={tries.findLast((of) => of.try_number === one)?.state ?? ti.state} /></>] as const)} onChange={(next) => setQuery({ try: next === String(ti.try_number) ? null : next })} />
+              <Segments label={t.task.try_} value={String(chosen)} options={numbers.map((one) => [String(one), <>{one} <Mark size={12} state={tries.findLast((of) => of.try_number === one)?.state ?? ti.state} /></>] as const)} onChange={(next) => setQuery({ try: next === String(ti.try_number) ? null : next, line: null })} />
             )}
           </span>
         )}
