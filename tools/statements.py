@@ -31,7 +31,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "instances.py: filters.sql", "assets.py: filters.sql", "xcoms.py: filters.sql", "runs.py: filters.sql",
     ),
     "a placeholder": ("dags.py: filters.parameter(account_id)",),
-    "made of constants and of filters.conditions, see listing.Filters": ("home.py: where",),
+    "made of constants and of filters.conditions, see listing.Filters": ("home.py: where", "trend.py: where"),
     "made of columns that the package names and of placeholders": (
         "listing.py: filters.sql", "listing.py: where", "listing.py: chosen",
     ),

@@ -1,9 +1,12 @@
 """Home: what waits, what failed, and the next runs."""
 
+import re
+
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import Installation
+from browser.test_pages import run_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -32,3 +35,46 @@ def test_unanswered_questions_are_among_what_waits(page: Page, installation: Ins
     waiting.get_by_role("link", name="Questions wait for an answer.").click()
     expect(page.locator("tbody tr")).to_have_count(2)
     installation.cli("runs", "mark", "review", "home", "failed")
+
+
+def test_bars_of_each_range_lead_to_their_runs(page: Page, installation: Installation) -> None:
+    run_of(installation, "--conf", '{"fail": true}', prefix="past")
+    page.goto("/")
+    past = page.get_by_role("group", name="Finished runs, 24 h")
+    expect(past.locator("> div")).to_have_count(24)
+    past.get_by_role("link").last.click()
+    expect(page).to_have_url(re.compile(r"/runs\?ended_from=.*ended_until="))
+    expect(page.locator("tbody tr", has_text="past-").first).to_be_visible()
+    page.get_by_role("button", name="Ended").click()
+    expect(page).to_have_url(re.compile(r"/runs$"))
+
+    for name, bars in (("7 days", 28), ("30 days", 30)):
+        page.goto("/")
+        page.get_by_role("group", name="Range").get_by_role("button", name=name).click()
+        expect(page.get_by_role("group", name=f"Finished runs, {name}").locator("> div")).to_have_count(bars)
+        expect(page.get_by_role("group", name=f"Finished runs, {name}").get_by_role("link").last).to_be_visible()
+        failed = page.locator(".tile", has_text=f"Failed runs, {name}")
+        count = failed.locator(".num").inner_text()
+        failed.click()
+        expect(page.locator("main")).to_contain_text(f"of {count}")
+        expect(page.locator("tbody .state").first).to_have_text("failed")
+
+
+def test_home_shows_the_success_of_tags_next_runs_deadlines_and_questions(page: Page, installation: Installation) -> None:
+    run_of(installation, prefix="tagged")
+    installation.cli("dags", "trigger", "late", "--run-id", "soon")
+    page.goto("/")
+
+    def card(name: str) -> Locator:
+        return page.locator(".card", has=page.get_by_role("heading", name=name))
+
+    expect(card("Deadlines at risk").locator("li", has_text="late")).to_contain_text(re.compile(r"in (29|30) min"))
+    expect(card("Next scheduled runs").locator("li").first).to_contain_text("in ")
+    row = card("Success by tag").locator("li", has_text="tests")
+    expect(row).to_contain_text(re.compile(r"\d+ %$"))
+    row.get_by_role("link").click()
+    expect(page).to_have_url(re.compile(r"/dags\?tag=tests"))
+    page.go_back()
+    card("Unanswered questions").get_by_role("link", name="Send the invoices without the late shop?").click()
+    expect(page.get_by_role("button", name="Respond")).to_be_visible()
+    installation.cli("runs", "mark", "late", "soon", "failed")

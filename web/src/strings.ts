@@ -80,9 +80,10 @@ export const t = {
     clear: 'Clear the selection', row: 'Select the row', rows: 'Select all rows of this page',
   },
   overview: {
-    now: 'Now', running: 'Running tasks', queued: 'Queued tasks', scheduled: 'Waiting tasks', failed: 'Failed runs, 24 h', runs: 'Active runs',
-    done: 'Finished runs, 24 h', parts: 'Parts', pools: 'Pools', recentFailures: 'Recent failures', noFailures: 'No run failed in the last 24 hours.',
-    activeRuns: 'Active runs', noRuns: 'No active runs', waiting: 'Waiting longest', noWaiting: 'Nothing waits.', questions: (count: number) => `${count === 1 ? 'A question waits' : 'Questions wait'} for an answer.`, last24: 'Runs of the last 24 hours, by the hour',
+    now: 'Now', running: 'Running tasks', queued: 'Queued tasks', scheduled: 'Waiting tasks', failed: (range: string) => `Failed runs, ${range}`, runs: 'Active runs',
+    done: (range: string) => `Finished runs, ${range}`, parts: 'Parts', pools: 'Pools', recentFailures: 'Recent failures', noFailures: 'No run failed in the last 24 hours.',
+    activeRuns: 'Active runs', noRuns: 'No active runs', waiting: 'Waiting longest', noWaiting: 'Nothing waits.', questions: (count: number) => `${count === 1 ? 'A question waits' : 'Questions wait'} for an answer.`, past: 'Finished runs', range: 'Range', ranges: { '24h': '24 h', '7d': '7 days', '30d': '30 days' }, ended: (from: string, success: number, failed: number) => `${from ? `${from}: ` : ''}${success.toLocaleString(locale)} success, ${failed.toLocaleString(locale)} failed`,
+    tags: 'Success by tag', change: 'The second half of the range compared with the first, in percentage points', next: 'Next scheduled runs', noNext: 'No DAG that is not paused has a schedule.', asked: 'Unanswered questions',
     parts_: { scheduler: 'Schedulers', worker: 'Workers', waiter: 'Waiter' } as Record<string, string>,
     unused: 'not started', heartbeat: (text: string) => `heartbeat ${text}`,
     atRisk: 'Deadlines at risk', importErrors: (count: number) => `${many(count, 'DAG file')} cannot be read`,
@@ -146,7 +147,7 @@ export const t = {
     toError: 'Jump to the error', noError: 'This log has no line with an error.', link: 'Link to this line', inLog: 'Show this line in the log', linkCopied: (line: number) => `The link to line ${line.toLocaleString(locale)} is copied`,
     fold: 'Fold', unfold: 'Unfold', group: 'Group', progress: (count: number) => `${many(count, 'line')} of progress before`, states: (count: number) => `(${many(count, 'state')} before)`,
   },
-  runsList: { from: 'From', until: 'To', failedTask: 'Failed task', marked: (count: number) => `${many(count, 'run')} marked`, markText: (count: number, state: string) => `${many(count, 'run')} will be marked ${state}. ${state === 'failed' ? 'Running tasks are stopped.' : 'Their failed tasks and those that have not ended are marked success, too.'}`, title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run matches these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },
+  runsList: { ended: (from: string, until: string | null) => (until ? `Ended ${from} – ${until}` : `Ended since ${from}`), from: 'From', until: 'To', failedTask: 'Failed task', marked: (count: number) => `${many(count, 'run')} marked`, markText: (count: number, state: string) => `${many(count, 'run')} will be marked ${state}. ${state === 'failed' ? 'Running tasks are stopped.' : 'Their failed tasks and those that have not ended are marked success, too.'}`, title: 'Runs', dag: 'DAG', state: 'State', type: 'Type', run: 'Run', started: 'Started', length: 'Duration', none: 'No run matches these filters', noneText: 'Runs appear here when a schedule, a person or a backfill starts them.' },
   queues: {
     title: 'Queues and workers', queues: 'Queues', workers: 'Workers', queue: 'Queue', waiting: 'Waiting', inRedis: 'In Redis', running: 'Running', oldest: 'Oldest', workersOf: 'Workers', slots: 'Slots', worker: 'Worker', host: 'Host', since: 'Since',
     heartbeat: 'Heartbeat', drain: 'Drain', draining: 'draining', silent: 'silent', active: 'active', free: 'free', noWorkers: 'No worker runs', noWorkersText: 'Start one with paceline worker. Queued tasks wait until then.',

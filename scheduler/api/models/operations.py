@@ -153,6 +153,38 @@ class Hour(Model):
     failed: int
 
 
+class TrendBar(Model):
+    """Runs that ended in one part of a range of time."""
+
+    #: When the part begins.
+    start: datetime
+    success: int
+    failed: int
+
+
+class TagTrend(Model):
+    """Runs of the DAGs with a tag."""
+
+    tag: str
+    bars: list[TrendBar]
+
+
+class Trend(Model):
+    """How runs ended over a range of time. Bars without runs are left out."""
+
+    bars: list[TrendBar]
+    #: The tags with the most runs, at most 12.
+    tags: list[TagTrend]
+
+
+class NextRun(Model):
+    """The next scheduled run of a DAG."""
+
+    dag_id: str
+    run_after: datetime
+    logical_date: datetime | None
+
+
 class RunSummary(Model):
     """A running or failed run."""
 
@@ -242,6 +274,8 @@ class Home(Model):
     questions: list[Question]
     question_count: int
     hours: list[Hour]
+    #: Of DAGs that are not paused, the first one first.
+    next_runs: list[NextRun]
     deadlines: list[Deadline]
     processes: list[ProcessState]
     import_errors: int

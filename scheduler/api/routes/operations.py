@@ -1,11 +1,11 @@
 """The installation at work: home, explanations, queues, workers and pools."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Query
 
-from paceline.exceptions import UnreachableError
+from paceline.exceptions import UnreachableError, UsageError
 from scheduler.actions import installation
 from scheduler.api import params
 from scheduler.api.access import OPERATOR, RUN, TI, VIEWER, VIEWER_OF_ANY, VIEWER_OF_DAG
@@ -14,12 +14,14 @@ from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
 from scheduler.store.db import clock
-from scheduler.store.read import history, home, instances, overview, records, why, workers
+from scheduler.store.read import history, home, instances, overview, records, trend, why, workers
 
 router = new_router(tags=["Paceline"])
 
 #: Points in one chart.
 MOST_POINTS = 400
+#: Bars in one chart.
+MOST_BARS = 100
 
 
 @router.get(f"{RUN}/why", VIEWER_OF_DAG, response_model=models.Why)
@@ -108,10 +110,31 @@ def get_home(api: Api) -> dict[str, Any]:
         "questions": questions,
         "question_count": questions[0]["total"] if questions else 0,
         "hours": list(by_hour.values()),
+        "next_runs": api.read(home.next_runs, tags),
         "deadlines": read(home.deadlines),
         "processes": _counted(api),
         "import_errors": api.read(records.IMPORT_ERRORS.count, records.error_filters(tags)),
     }
+
+
+@router.get("/home/trend", VIEWER_OF_ANY, response_model=models.Trend)
+def get_home_trend(
+    api: Api,
+    since: datetime,
+    bar_hours: Annotated[int, Query(ge=1, le=24 * 7)] = 1,
+    bars: Annotated[int, Query(ge=1, le=MOST_BARS)] = 24,
+) -> dict[str, Any]:
+    """How the runs ended that ended from `since` on, in so many bars of so many hours: of all DAGs, and of those with each tag."""
+    if since.tzinfo is None:
+        raise UsageError("since needs a time zone, such as 2026-01-02T03:00:00Z.")
+    found: dict[str | None, dict[int, dict[str, Any]]] = {None: {}}
+    chosen = home.filters().visible(api.tags())
+    for row in api.read(trend.trend, chosen, since=since, bar_hours=bar_hours, bars=bars):
+        start = since + timedelta(hours=bar_hours * row["bar"])
+        bar = found.setdefault(row["tag"], {}).setdefault(row["bar"], {"start": start, "success": 0, "failed": 0})
+        bar[row["state"]] = row["count"]
+    shown = {tag: [by_bar[bar] for bar in sorted(by_bar)] for tag, by_bar in found.items()}
+    return {"bars": shown.pop(None), "tags": [{"tag": tag, "bars": each} for tag, each in shown.items()]}
 
 
 def _counted(api: Call) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The state of the whole installation: runs, waiting task instances with their reasons, and deadlines."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection
@@ -100,6 +101,20 @@ def deadlines(connection: Connection, filters: Filters) -> list[Row]:
           from dag_run r join deadline d on d.dag_run_id = r.id
           left join task_instance t on t.dag_run_id = r.id and t.task_no = d.task_no and d.task_no >= 0 and t.map_index <= 0
          {where} order by d.due_at limit {MOST}
+        """,
+        filters.parameters,
+    )
+    return rows.dicts(found)
+
+
+def next_runs(connection: Connection, tags: Collection[str] | None) -> list[Row]:
+    """The next scheduled runs of DAGs that are not paused, the first of all first."""
+    filters = Filters({"dag_id": "s.dag_id"}).visible(tags)
+    where = _and(filters, "not s.is_paused and s.next_run_after is not null and d.is_active")
+    found = connection.exec_driver_sql(
+        f"""
+        select s.dag_id, s.next_run_after as run_after, s.next_logical_date as logical_date
+          from dag_schedule s join dag d on d.dag_id = s.dag_id {where} order by s.next_run_after, s.dag_id limit {MOST}
         """,
         filters.parameters,
     )

@@ -155,6 +155,24 @@ def test_queues_workers_pools_and_home(web: Web, world: World) -> None:
     assert get(web, f"{ETL}/dagRuns/now/taskInstances/extract/progress")["applications"] == []
 
 
+def test_home_has_the_next_runs_and_the_trend_of_days_and_tags(web: Web, world: World) -> None:
+    world.scenario.rows("update dag_run set ended_at = now() - interval '30 hours' where run_id = 'good' returning id")
+    world.scenario.rows(
+        "update dag_schedule set next_run_after = now() + interval '1 hour' where dag_id = 'hourly' returning dag_id"
+    )
+    assert get(web, f"{PREFIX}/home")["next_runs"][0]["dag_id"] == "hourly"
+
+    (since,) = world.scenario.rows("select date_trunc('hour', now()) - interval '47 hours'")[0]
+    path = f"{PREFIX}/home/trend?bar_hours=24&bars=2&since={since.isoformat().replace('+', '%2B')}"
+    found = get(web, path)
+    assert [(bar["success"], bar["failed"]) for bar in found["bars"]] == [(1, 0), (0, 1)]
+    assert {tag["tag"]: tag["bars"] for tag in found["tags"]}["nightly"] == found["bars"]
+    with web.http(web.account("vera", tags={"other": "viewer"})) as http:
+        assert http.get(path).json() == {"bars": [], "tags": []}
+        assert http.get(f"{PREFIX}/home").json()["next_runs"] == []
+        assert http.get(f"{PREFIX}/home/trend?since=2026-01-02T03:00:00").status_code == 400
+
+
 LOGS = f"{PREFIX}/dags/etl/dagRuns/good/taskInstances/extract/logs/1"
 
 

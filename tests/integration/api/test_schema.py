@@ -90,6 +90,8 @@ BOUNDED = {
     # jump.MOST of each kind; and the tasks and fields of one run.
     f"{API}/jump", f"{RUN}/comparison",
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
+    # operations.MOST_BARS and trend.MOST_TAGS.
+    f"{API}/home/trend",
     f"{RUN}/upstreamAssetEvents",
     # The DAG IDs of a version, and what differs from another: a version has at most bundles.max_files files.
     f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}",

@@ -1,7 +1,7 @@
 /** The overview: running, failed and waiting tasks, with reasons; the last 24 hours; deadlines; the parts of the installation. */
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
-import { clock, count, relative } from '../format'
+import { count, relative, shortMoment } from '../format'
 import { useLive } from '../live/resource'
 import { Note, Skeleton, Time, Took } from '../parts/basic'
 import { Head } from '../parts/Head'
@@ -11,6 +11,7 @@ import { Use } from '../parts/Use'
 import { href, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
+import { chosenRange, endedSince, Past, Tags, useTrend } from './HomePast'
 
 type Data = components['schemas']['Home']
 const o = t.overview
@@ -19,10 +20,14 @@ const run = (one: { dag_id: string; dag_run_id: string }) => href(to('dags', one
 export default function Home() {
   const live = useLive<Data>('home', () => ok(api.GET('/api/v2/home')) as Promise<Data>, { on: ['runs'], every: 15_000 })
   const data = live.data.value
+  const range = chosenRange()
+  const trend = useTrend(range, data?.now).data.value
   if (!data) return <><Head title={t.home} />{live.error.value ? <Note kind="bad">{live.error.value}</Note> : <Skeleton rows={14} />}</>
   const at = (state: string) => (data.task_instances as Record<string, number>)[state] ?? 0
-  const failed = data.hours.reduce((sum, hour) => sum + hour.failed, 0)
-  const done = data.hours.reduce((sum, hour) => sum + hour.failed + hour.success, 0)
+  // The first request brings the last 24 hours; longer ranges come by themselves.
+  const bars = range === '24h' ? data.hours.map((hour) => ({ start: hour.hour, success: hour.success, failed: hour.failed })) : trend?.bars
+  const failed = bars?.reduce((sum, bar) => sum + bar.failed, 0)
+  const done = bars?.reduce((sum, bar) => sum + bar.failed + bar.success, 0)
   return (
     <>
       <Head title={t.home} />
@@ -32,13 +37,10 @@ export default function Home() {
         <Tile state="running" text={o.running} value={at('running')} link="/queues" />
         <Tile state="queued" text={o.queued} value={at('queued')} link="/queues" />
         <Tile state="scheduled" text={o.scheduled} value={at('scheduled')} link="/pools" />
-        <Tile state="failed" text={o.failed} value={failed} link="/runs?state=failed" bad={failed > 0} />
-        <Tile state="success" text={o.done} value={done} link="/runs" />
+        <Tile state="failed" text={o.failed(o.ranges[range])} value={failed} link={endedSince(range, data.now, 'failed')} bad={Boolean(failed)} />
+        <Tile state="success" text={o.done(o.ranges[range])} value={done} link={endedSince(range, data.now)} />
       </div>
-      <section class="card" style={{ marginBottom: '12px' }}>
-          <header><h2>{o.last24}</h2><span class="end small soft"><Legend /></span></header>
-        <Hours hours={data.hours} now={data.now} />
-      </section>
+      <Past range={range} now={data.now} bars={bars} />
       <div class="home">
         <div class="stack">
         <section class="card">
@@ -59,10 +61,12 @@ export default function Home() {
             </ul>
           )}
         </section>
-        {data.deadlines.length > 0 && <Deadlines data={data} />}
+        <Tags range={range} now={data.now} tags={trend?.tags ?? []} />
         {may('viewer') && <Capacity />}
         </div>
         <div class="stack">
+        {data.deadlines.length > 0 && <Deadlines data={data} />}
+        {data.questions.length > 0 && <Questions data={data} />}
         <section class="card">
           <header><h2>{o.activeRuns}</h2></header>
           {data.running.length === 0 ? <p class="pad soft">{o.noRuns}</p> : (
@@ -82,6 +86,16 @@ export default function Home() {
         <section class="card">
           <header><h2>{o.waiting}</h2></header>
           <WaitingList data={data} />
+        </section>
+        <section class="card">
+          <header><h2>{o.next}</h2></header>
+          {data.next_runs.length === 0 ? <p class="pad soft">{o.noNext}</p> : (
+            <ul class="rows">
+              {data.next_runs.slice(0, 6).map((one) => (
+                <li key={one.dag_id}><Icon name="clock" /><a class="grow clip" href={href(to('dags', one.dag_id))}><strong>{one.dag_id}</strong></a><span class="small soft nowrap">{shortMoment(one.run_after)}</span><span class="small dim nowrap" style={{ minWidth: '70px', textAlign: 'right' }}>{relative(one.run_after)}</span></li>
+              ))}
+            </ul>
+          )}
         </section>
         <section class="card">
           <header><h2>{o.parts}</h2></header>
@@ -161,6 +175,25 @@ function Capacity() {
   )
 }
 
+/** What tasks ask, with the way to the answer. */
+function Questions({ data }: { data: Data }) {
+  return (
+    <section class="card">
+      <header><h2>{o.asked}</h2></header>
+      <ul class="rows">
+        {data.questions.slice(0, 5).map((one) => (
+          <li key={`${one.dag_id} ${one.dag_run_id} ${one.task_id} ${one.map_index}`}>
+            <Icon name="answer" />
+            <a class="grow" href={href(to('dags', one.dag_id, 'runs', one.dag_run_id, 'tasks', one.task_id, ...(one.map_index >= 0 ? [one.map_index] : [])))}><span class="clip" style={{ display: 'block' }}>{one.subject ?? one.task_id}</span><span class="small soft">{one.dag_id}</span></a>
+            <span class="small dim"><Time at={one.asked_at} /></span>
+          </li>
+        ))}
+        {data.question_count > 5 && <li class="dim"><a href={href('/actions')}>{t.task.andMore(data.question_count - 5)}</a></li>}
+      </ul>
+    </section>
+  )
+}
+
 function Deadlines({ data }: { data: Data }) {
   return (
     <section class="card">
@@ -186,37 +219,12 @@ function grouped(failed: Data['failed']): { one: Data['failed'][number]; times: 
   return [...found.values()]
 }
 
-function Tile({ state, text, value, link, bad = false }: { state: string; text: string; value: number; link: string; bad?: boolean }) {
+function Tile({ state, text, value, link, bad = false }: { state: string; text: string; value: number | undefined; link: string; bad?: boolean }) {
   return (
     <a class={`tile ${bad ? 'bad' : ''} ${value === 0 ? 'zero' : ''}`} href={href(link)}>
-      <span class="num">{count(value)}</span>
+      <span class="num">{value === undefined ? '–' : count(value)}</span>
       <span class="row small soft" style={{ gap: '5px' }}><Mark state={state} size={12} />{text}</span>
     </a>
-  )
-}
-
-function Legend() {
-  return <span class="row" style={{ gap: '12px' }}><span class="row" style={{ gap: '4px' }}><Mark state="success" size={12} />{t.states.success}</span><span class="row" style={{ gap: '4px' }}><Mark state="failed" size={12} />{t.states.failed}</span></span>
-}
-
-/** One bar for each hour: failures hang below the line, so that they are seen without their color. */
-function Hours({ hours, now }: { hours: Data['hours']; now: string }) {
-  const at = new Map(hours.map((hour) => [Math.floor(Date.parse(hour.hour) / 3_600_000), hour]))
-  const last = Math.floor(Date.parse(now) / 3_600_000)
-  const shown = Array.from({ length: 24 }, (_, index) => ({ number: last - 23 + index, ...(at.get(last - 23 + index) ?? { success: 0, failed: 0 }) }))
-  const up = Math.max(1, ...shown.map((hour) => hour.success))
-  const down = Math.max(0, ...shown.map((hour) => hour.failed))
-  const below = down ? Math.max(14, Math.min(36, (down / up) * 80)) : 2
-  return (
-    <div class="hours" role="img" aria-label={o.last24}>
-      {shown.map((hour, index) => (
-        <div key={hour.number} title={`${clock(hour.number * 3_600_000, false)}\n${count(hour.success)} ${t.states.success}, ${count(hour.failed)} ${t.states.failed}`}>
-          <span class="hours-up"><i style={{ height: `${hour.success ? Math.max(3, (hour.success / up) * 100) : 0}%`, background: 'var(--s-success)' }} /></span>
-          <span class="hours-down" style={{ height: `${below}px` }}><i style={{ height: `${hour.failed ? Math.max(20, (hour.failed / down) * 100) : 0}%`, background: 'var(--s-failed)' }} /></span>
-          <span class="hours-time">{index % 4 === 3 ? clock(hour.number * 3_600_000, false) : ''}</span>
-        </div>
-      ))}
-    </div>
   )
 }
 

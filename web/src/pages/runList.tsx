@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { ListedRun } from '../api/types'
-import { elapsed, midnight, moment, runName } from '../format'
+import { elapsed, midnight, moment, runName, shortMoment } from '../format'
 import { nudge } from '../live/changes'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search, Took, Time } from '../parts/basic'
@@ -37,11 +37,14 @@ export function RunList({ dagId }: { dagId: string | null }) {
   const order = q.get('order_by') ?? '-run_after'
   const offset = Number(q.get('offset') ?? 0) || 0
   const [name, state, type, from, until] = [q.get('q'), q.get('state'), q.get('type'), q.get('from'), q.get('until')]
+  const [endedFrom, endedUntil] = [q.get('ended_from'), q.get('ended_until')]
   const given = {
     ...(name ? (dagId ? { run_id_pattern: `%${name}%` } : { dag_id_pattern: `%${name}%` }) : {}),
     ...(state ? { state: [state] } : {}),
     ...(type ? { run_type: [type] } : {}),
     ...bounds(from, until),
+    ...(endedFrom ? { end_date_gte: endedFrom } : {}),
+    ...(endedUntil ? { end_date_lt: endedUntil } : {}),
   }
   const live = useLive(
     `runs ${dagId} ${JSON.stringify([given, order, offset])}`,
@@ -109,6 +112,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         </select>
         <label class="row small"><span class="dim">{t.runsList.from}</span><input class="input" {...{ type: 'date' as 'text' }} value={from ?? ''} onChange={(event) => setQuery({ from: event.currentTarget.value, offset: null })} /></label>
         <label class="row small"><span class="dim">{t.runsList.until}</span><input class="input" {...{ type: 'date' as 'text' }} value={until ?? ''} onChange={(event) => setQuery({ until: event.currentTarget.value, offset: null })} /></label>
+        {endedFrom && <Button icon="close" onClick={() => setQuery({ ended_from: null, ended_until: null, offset: null })}>{t.runsList.ended(shortMoment(endedFrom), endedUntil && shortMoment(endedUntil))}</Button>}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {mayAnywhere('operator') && (
