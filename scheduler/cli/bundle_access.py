@@ -13,7 +13,9 @@ from paceline.exceptions import NotFoundError, PacelineError, UnreachableError, 
 from scheduler.cli import options
 
 if TYPE_CHECKING:
-    from scheduler.dagfiles.bundle_files import BundleFile
+    from scheduler.store.dags.bundles import BundleFile
+
+    Files = Mapping[str, BundleFile]
 
 Row = dict[str, Any]
 #: Seconds without an answer of the web process.
@@ -25,7 +27,7 @@ SMALL_ARCHIVE = 1 << 20
 class BundleAccess(Protocol):
     """What a command does with bundles. The rows are those of the REST API."""
 
-    def deploy(self, bundle: str, files: "list[BundleFile]", *, message: str, origin: str) -> Row:
+    def deploy(self, bundle: str, files: "Files", *, message: str, origin: str) -> Row:
         """Store files as a version of a bundle."""
 
     def roll_back(self, bundle: str, number: int | None) -> Row:
@@ -41,12 +43,10 @@ class BundleAccess(Protocol):
 class OwnBundles:
     """The bundles in the database of the settings."""
 
-    def deploy(self, bundle: str, files: "list[BundleFile]", *, message: str, origin: str) -> Row:
+    def deploy(self, bundle: str, files: "Files", *, message: str, origin: str) -> Row:
         from scheduler.actions import bundles
-        from scheduler.store.dags.bundles import BundleFile
 
-        by_path = {file.path: BundleFile(file.content, file.is_executable) for file in files}
-        return bundles.deploy(options.actor(), bundle, by_path, message=message, origin=origin)
+        return bundles.deploy(options.actor(), bundle, files, message=message, origin=origin)
 
     def roll_back(self, bundle: str, number: int | None) -> Row:
         from scheduler.actions import bundles
@@ -78,7 +78,7 @@ class WebBundles:
         # Without redirects: they would send the token to another host.
         self._opener = urllib.request.build_opener(_NoRedirects)
 
-    def deploy(self, bundle: str, files: "list[BundleFile]", *, message: str, origin: str) -> Row:
+    def deploy(self, bundle: str, files: "Files", *, message: str, origin: str) -> Row:
         from scheduler.dagfiles.bundle_files import write_archive
 
         with tempfile.SpooledTemporaryFile(SMALL_ARCHIVE) as packed:

@@ -67,7 +67,7 @@ def deploy(
         raise click.UsageError("Name the folder to deploy, or use --rollback.")
     access: BundleAccess = OwnBundles() if url is None else WebBundles(url, options.typed(token) if token else None)
     if folder is not None:
-        files = list(read_folder(folder, options.settings().bundles))
+        files = read_folder(folder, options.settings().bundles)
         row = access.deploy(bundle, files, message=message, origin=origin_of(folder))
     else:
         row = access.roll_back(bundle, None if rollback == PREVIOUS else int(rollback or 0))

@@ -12,13 +12,14 @@ import stat
 import tarfile
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from paceline.exceptions import UsageError
 from scheduler.settings import log_paths
 from scheduler.settings.sections import Bundles
+from scheduler.store.dags.bundles import BundleFile
 
 #: In bytes. File systems allow 255 for a name; the temporary name of a copy is longer than the name.
 LONGEST_NAME, LONGEST_PATH = 200, 1000
@@ -43,14 +44,6 @@ KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a dev
 PART = 1 << 20
 
 
-class BundleFile(NamedTuple):
-    """A file of a bundle. `path` is relative to the folder of the bundle, with slashes."""
-
-    path: str
-    content: bytes
-    is_executable: bool = False
-
-
 #: A file that was not read: its path in the bundle, its real path and its status.
 Listed = tuple[str, str, os.stat_result]
 
@@ -73,14 +66,13 @@ def belongs(name: str) -> bool:
     return name == IGNORE_FILE or not (name.startswith(".") or name in LEFT_OUT or name.endswith((".pyc", ".pyo")))
 
 
-def read_folder(folder: Path, limits: Bundles) -> Iterator[BundleFile]:
-    """The files of a folder, in the order of their paths. Links inside the folder are followed. BundleRefusedError."""
+def read_folder(folder: Path, limits: Bundles) -> dict[str, BundleFile]:
+    """The files of a folder by path, which has slashes. Links inside the folder are followed. BundleRefusedError."""
     if not folder.is_dir():
         raise BundleRefusedError(f"{_shown(str(folder))} is not a folder: name the folder with the DAG files.")
     root = os.path.realpath(folder)
     checks = _Checks(limits)
-    for path, real, status in _below(root, root, "", checks, (root,)):
-        yield _file(path, real, status.st_mode, checks)
+    return {path: _file(path, real, status.st_mode, checks) for path, real, status in _below(root, root, "", checks, (root,))}
 
 
 def list_folder(folder: Path, limits: Bundles) -> Iterator[Listed]:
@@ -126,7 +118,7 @@ def _file(path: str, real: str, mode: int, checks: "_Checks") -> BundleFile:
     except OSError as error:
         raise BundleRefusedError(f"{_shown(path)} cannot be read: {error.strerror or error}.") from None
     checks.weigh(path, len(content))
-    return BundleFile(path, content, bool(mode & stat.S_IXUSR))
+    return BundleFile(content, bool(mode & stat.S_IXUSR))
 
 
 def _check_regular(path: str, mode: int) -> None:
@@ -134,35 +126,37 @@ def _check_regular(path: str, mode: int) -> None:
         raise BundleRefusedError(f"{_shown(path)} is {KINDS.get(stat.S_IFMT(mode), 'no regular file')}: remove it.")
 
 
-def write_archive(files: Iterable[BundleFile], target: IO[bytes]) -> None:
-    """Write the files as a tar.gz archive."""
+def write_archive(files: Mapping[str, BundleFile], target: IO[bytes]) -> None:
+    """Write files, by path, as a tar.gz archive."""
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6, format=tarfile.PAX_FORMAT) as archive:
-        for path, content, is_executable in files:
+        for path, file in files.items():
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), 0o755 if is_executable else 0o644
-            archive.addfile(entry, io.BytesIO(content))
+            entry.size, entry.mode = len(file.content), 0o755 if file.is_executable else 0o644
+            archive.addfile(entry, io.BytesIO(file.content))
 
 
-def read_archive(packed: IO[bytes], limits: Bundles) -> Iterator[BundleFile]:
-    """The files of a tar.gz archive, in its order. BundleRefusedError, also in the middle of it."""
-    checks, unpacked = _Checks(limits), _Unpacked(packed, limits)
+def read_archive(packed: IO[bytes], limits: Bundles) -> dict[str, BundleFile]:
+    """The files of a tar.gz archive, by path. BundleRefusedError."""
+    checks, unpacked, files = _Checks(limits), _Unpacked(packed, limits), dict[str, BundleFile]()
     try:
         reader: Any = unpacked
         with tarfile.open(fileobj=reader, mode="r|", tarinfo=_Entry, encoding="utf-8", errors="surrogateescape") as archive:
             for entry in archive:
-                file = _entry_file(archive, entry, checks)
-                if file is not None:
-                    yield file
+                if (path := _path_of(entry, checks)) is not None:
+                    content = archive.extractfile(entry)
+                    assert content is not None
+                    files[path] = BundleFile(content.read(), bool(entry.mode & stat.S_IXUSR))
         unpacked.check_end(archive.offset)
     except BundleRefusedError:
         raise
     except UNREADABLE as error:
         text = str(error).strip().rstrip(".") or type(error).__name__
         raise BundleRefusedError(f"The archive is damaged, or no tar.gz archive: {text[:200]}.") from None
+    return files
 
 
-def _entry_file(archive: tarfile.TarFile, entry: tarfile.TarInfo, checks: "_Checks") -> BundleFile | None:
-    """The file of an entry of an archive; None for a folder, and for what does not belong to a bundle."""
+def _path_of(entry: tarfile.TarInfo, checks: "_Checks") -> str | None:
+    """The path of a file of an archive; None for a folder, and for what does not belong to a bundle."""
     checks.name(entry.name)
     names = [name for name in entry.name.split("/") if name not in {"", "."}]
     path = "/".join(names)
@@ -173,9 +167,7 @@ def _entry_file(archive: tarfile.TarFile, entry: tarfile.TarInfo, checks: "_Chec
         raise BundleRefusedError(f"{_shown(entry.name)} is {kind}: the archive of a bundle holds regular files and folders only.")
     checks.add(path)
     checks.weigh(path, entry.size)
-    content = archive.extractfile(entry)
-    assert content is not None
-    return BundleFile(path, content.read(), bool(entry.mode & stat.S_IXUSR))
+    return path
 
 
 class _Checks:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from paceline.authoring.timetables.base import RunTimes
 from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
-from scheduler.dagfiles.bundle_files import BundleFile, read_folder
+from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import parse_folder
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
@@ -22,6 +22,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.difference import Details, Difference, difference
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
+from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.read import plan as read
@@ -91,7 +92,7 @@ class _Side:
 
 def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
     """Plan the deploy of a folder. BundleRefusedError if the folder has a file that a bundle cannot take."""
-    files = list(read_folder(folder, settings.bundles))
+    files = read_folder(folder, settings.bundles)
     live = transact(engine, read.bundle, bundle)
     parser = Parser(settings, details=True)
     with tempfile.TemporaryDirectory(prefix="paceline-plan-") as name:
@@ -108,7 +109,7 @@ def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
             parser.stop()
             if live.version_id is not None:
                 cache.release(live.version_id)
-    contents = {file.path: file.content for file in files}
+    contents = {path: file.content for path, file in files.items()}
     return transact(engine, _plan, settings, live, (before, after), _compared(old_files, contents))
 
 
@@ -226,10 +227,10 @@ def _add(side: _Side, answer: Answer, check: DagCheck) -> None:
         side.details[row.dag_id] = {task_id: one.model_dump() for task_id, one in answer.tasks.get(row.dag_id, {}).items()}
 
 
-def _written(folder: Path, files: list[BundleFile]) -> Path:
+def _written(folder: Path, files: Mapping[str, BundleFile]) -> Path:
     folder.mkdir()
-    for file in files:
-        path = folder / file.path
+    for name, file in files.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
     return folder

@@ -5,17 +5,16 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
-from scheduler.dagfiles.bundle_files import BundleFile, read_folder
+from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.git_source import GitSource
 from scheduler.dagfiles.storage_source import StorageSource
 from scheduler.process.health import VitalThread
@@ -43,10 +42,6 @@ class _Reading:
     revision: str
     files: dict[str, bundles.BundleFile] | None = None
     message: str = ""
-
-    @classmethod
-    def of(cls, revision: str, files: Iterable[BundleFile], message: str = "") -> Self:
-        return cls(revision, {file.path: bundles.BundleFile(file.content, file.is_executable) for file in files}, message)
 
 
 class Sources:
@@ -139,10 +134,10 @@ class Sources:
                 if commit == known:
                     return _Reading(commit)
                 files, subject = git.read(commit)
-                return _Reading.of(commit, read_folder(files, limits), subject)
+                return _Reading(commit, read_folder(files, limits), subject)
             storage = StorageSource(source, connection, limits)
             stamp = storage.newest()
-            return _Reading(stamp) if stamp == known else _Reading.of(stamp, storage.read(folder))
+            return _Reading(stamp) if stamp == known else _Reading(stamp, storage.read(folder))
 
     def _connection(self, conn_id: str) -> Connection | None:
         if not conn_id:

@@ -9,9 +9,10 @@ from typing import Any
 from paceline.authoring.connection import Connection
 from paceline.authoring.object_storage import storage_options
 from paceline.exceptions import PacelineError
-from scheduler.dagfiles.bundle_files import BundleFile, belongs, most_archive_bytes, read_archive, read_folder
+from scheduler.dagfiles.bundle_files import belongs, most_archive_bytes, read_archive, read_folder
 from scheduler.settings.bundle_sources import BundleSource
 from scheduler.settings.sections import Bundles
+from scheduler.store.dags.bundles import BundleFile
 
 #: What identifies the content of an object, by file system: the first one that it has.
 STAMPS = (
@@ -53,17 +54,17 @@ class StorageSource:
         stamps = [(name, info.get("size"), _stamp(info)) for name, info in sorted(self._listing.items())]
         return hashlib.sha256(json.dumps(stamps, default=str).encode()).hexdigest()
 
-    def read(self, folder: Path) -> list[BundleFile]:
+    def read(self, folder: Path) -> dict[str, BundleFile]:
         """The files of the bundle. `folder` is an empty folder for copies."""
         try:
             if self._source.is_archive:
                 with self._files.open(self._path, "rb") as packed:
-                    return list(read_archive(packed, self._limits))
+                    return read_archive(packed, self._limits)
             for name in self._listing:
                 copy = folder / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 self._files.get_file(f"{self._path.rstrip('/')}/{name}", str(copy))
-            return list(read_folder(folder, self._limits))
+            return read_folder(folder, self._limits)
         except PacelineError:
             raise
         except Exception as error:

@@ -79,8 +79,7 @@ async def deploy_bundle(request: Request, api: Api, bundle_name: str, message: T
 
 
 def _deploy(api: Call, bundle_name: str, packed: IO[bytes], message: str, origin: str) -> Row:
-    found = read_archive(packed, api.settings.bundles)
-    files = {file.path: store.BundleFile(file.content, file.is_executable) for file in found}
+    files = read_archive(packed, api.settings.bundles)
     return actions.deploy(api.actor, bundle_name, files, message=message, origin=origin)
 
 

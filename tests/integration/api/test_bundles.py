@@ -11,15 +11,16 @@ from support.bundle_parsing import BROKEN, GOOD, parse_next
 from support.scenario import Scenario, dag
 
 from scheduler.api.call import PREFIX
-from scheduler.dagfiles.bundle_files import BundleFile, write_archive
+from scheduler.dagfiles.bundle_files import write_archive
 from scheduler.settings import Settings
+from scheduler.store.dags.bundles import BundleFile
 
 from .conftest import Web
 
 
 def packed(files: dict[str, bytes]) -> bytes:
     target = io.BytesIO()
-    write_archive((BundleFile(path, content) for path, content in files.items()), target)
+    write_archive({path: BundleFile(content) for path, content in files.items()}, target)
     return target.getvalue()
 
 

@@ -17,7 +17,6 @@ from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import BundleManager
 from scheduler.settings import Settings
 from scheduler.store.dags import bundles
-from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.read import plan as read
@@ -69,8 +68,7 @@ class Deploys:
 
     def deploy(self) -> None:
         files = read_folder(self.folder, self.scenario.settings.bundles)
-        stored = {file.path: BundleFile(file.content, file.is_executable) for file in files}
-        transact(self.engine, bundles.publish, "default", stored, by="ann")
+        transact(self.engine, bundles.publish, "default", files, by="ann")
         live = self.manager.run_once()
         assert live is not None and live.is_live, live
 

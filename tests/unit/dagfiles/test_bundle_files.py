@@ -14,8 +14,9 @@ import pytest
 from support import folders
 
 from scheduler.dagfiles import bundle_files
-from scheduler.dagfiles.bundle_files import BundleFile, BundleRefusedError, TooLargeError
+from scheduler.dagfiles.bundle_files import BundleRefusedError, TooLargeError
 from scheduler.settings.sections import Bundles
+from scheduler.store.dags.bundles import BundleFile
 
 LIMITS = Bundles()
 SMALL = Bundles(max_files=5, max_bytes=1000, max_file_bytes=600)
@@ -37,8 +38,8 @@ def tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return target.getvalue()
 
 
-def read(plain: bytes, limits: Bundles = LIMITS) -> list[BundleFile]:
-    return list(bundle_files.read_archive(io.BytesIO(gzip.compress(plain)), limits))
+def read(plain: bytes, limits: Bundles = LIMITS) -> dict[str, BundleFile]:
+    return bundle_files.read_archive(io.BytesIO(gzip.compress(plain)), limits)
 
 
 def refusal(work: Callable[[], object], kind: type[Exception] = BundleRefusedError) -> str:
@@ -64,12 +65,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def of(folder: Path, limits: Bundles = LIMITS) -> list[BundleFile]:
-    return list(bundle_files.read_folder(folder, limits))
+def of(folder: Path, limits: Bundles = LIMITS) -> dict[str, BundleFile]:
+    return bundle_files.read_folder(folder, limits)
 
 
 def test_a_folder_has_its_files_without_caches_environments_and_hidden_ones(folder: Path) -> None:
-    assert [(file.path, file.is_executable) for file in of(folder)] == [
+    assert [(path, file.is_executable) for path, file in of(folder).items()] == [
         (".airflowignore", False), ("etl.py", False), ("lib/sql/query.sql", False), ("run.sh", True),
     ]  # fmt: skip
 
@@ -79,7 +80,7 @@ def test_an_archive_has_what_was_packed(folder: Path) -> None:
     bundle_files.write_archive(of(folder), target)
     target.seek(0)
 
-    assert list(bundle_files.read_archive(target, LIMITS)) == of(folder)
+    assert bundle_files.read_archive(target, LIMITS) == of(folder)
 
 
 def test_the_archive_of_tar_has_the_same_files(folder: Path) -> None:
@@ -90,14 +91,14 @@ def test_the_archive_of_tar_has_the_same_files(folder: Path) -> None:
         archive.add(folder, arcname=".")
     target.seek(0)
 
-    assert sorted(bundle_files.read_archive(target, LIMITS)) == sorted(of(folder))
+    assert bundle_files.read_archive(target, LIMITS) == of(folder)
 
 
 def test_links_inside_the_folder_are_followed(folder: Path) -> None:
     (folder / "again.py").symlink_to("etl.py")
     (folder / "shared").symlink_to(folder / "lib")
 
-    found = {file.path: file.content for file in of(folder)}
+    found = {path: file.content for path, file in of(folder).items()}
 
     assert found["again.py"] == b"# etl.py"
     assert found["shared/sql/query.sql"] == b"# lib/sql/query.sql"
@@ -166,7 +167,7 @@ def test_one_hundred_thousand_files_end_after_the_limit() -> None:
 
     packed = gzip.compress(tar(*(entry(f"{number}.py") for number in range(100_000))), 1)
 
-    message = refusal(lambda: list(bundle_files.read_archive(Counted(packed), LIMITS)), TooLargeError)
+    message = refusal(lambda: bundle_files.read_archive(Counted(packed), LIMITS), TooLargeError)
 
     assert "bundles.max_files allows 5,000" in message
     assert read_bytes < len(packed) / 4
@@ -207,7 +208,7 @@ def test_entries_that_do_not_belong_to_a_bundle_are_left_out() -> None:
     hidden = [entry(".venv/bin/python", kind=tarfile.SYMTYPE, link="/usr/bin/python3"), entry("./.git/HEAD", b"ref"),
               entry("a/__pycache__/b.pyc", b"x"), entry("a", kind=tarfile.DIRTYPE)]  # fmt: skip
 
-    assert [file.path for file in read(tar(*hidden, entry("./a/b.py", b"x")))] == ["a/b.py"]
+    assert list(read(tar(*hidden, entry("./a/b.py", b"x")))) == ["a/b.py"]
 
 
 def bomb(megabytes: int) -> Iterator[bytes]:
@@ -226,12 +227,12 @@ def test_a_bomb_is_refused_by_the_size_that_it_states_and_by_that_which_it_has()
     assert len(packed) < 1 << 20
 
     assert "more bytes than bundles.max_file_bytes" in refusal(
-        lambda: list(bundle_files.read_archive(io.BytesIO(packed), LIMITS)), TooLargeError
+        lambda: bundle_files.read_archive(io.BytesIO(packed), LIMITS), TooLargeError
     )
     # Behind the end of the archive, where no entry states a size.
     hidden = gzip.compress(tar(entry("a.py"))) + gzip.compress(b"\0" * (2 << 20)) * 200
     assert "bytes, which no bundle may have" in refusal(
-        lambda: list(bundle_files.read_archive(io.BytesIO(hidden), LIMITS)), TooLargeError
+        lambda: bundle_files.read_archive(io.BytesIO(hidden), LIMITS), TooLargeError
     )
 
 
@@ -269,11 +270,11 @@ def test_an_archive_that_was_cut_off_is_refused() -> None:
     whole = tar(entry("a.py", b"x" * 2000), entry("b.py", b"x" * 2000))
     packed = gzip.compress(whole)
     for end in (10, len(packed) // 2, len(packed) - 1):
-        refusal(lambda end=end: list(bundle_files.read_archive(io.BytesIO(packed[:end]), LIMITS)))  # type: ignore[misc]
+        refusal(lambda end=end: bundle_files.read_archive(io.BytesIO(packed[:end]), LIMITS))  # type: ignore[misc]
     refusal(lambda: read(whole[:700]))
     refusal(lambda: read(whole[:2560] + b"\1" + whole[2561:]))
     for plain in (whole, whole[:4000]):
-        refusal(lambda plain=plain: list(bundle_files.read_archive(io.BytesIO(plain), LIMITS)))  # type: ignore[misc]
+        refusal(lambda plain=plain: bundle_files.read_archive(io.BytesIO(plain), LIMITS))  # type: ignore[misc]
 
 
 def test_a_search_in_a_long_header_takes_no_hours() -> None:
