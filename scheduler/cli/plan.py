@@ -150,6 +150,10 @@ def _missing(plan: Plan) -> Iterator[str]:
         yield f"No worker listens to the queue {_some(plan.missing.queues)}: its tasks wait for one."
     if plan.missing.connections:
         yield f"There is no stored connection {_some(plan.missing.connections)}; workers may have it in their environment."
+    if plan.assets_without_producer:
+        yield f"No task updates {_some(plan.assets_without_producer)} any more, and a DAG waits for it."
+    if plan.assets_without_consumer:
+        yield f"No DAG waits for {_some(plan.assets_without_consumer)} any more."
 
 
 def _some(names: Sequence[str]) -> str:

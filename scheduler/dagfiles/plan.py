@@ -26,7 +26,7 @@ from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.read import plan as read
-from scheduler.store.read.plan import LiveBundle, LiveDag, Needs
+from scheduler.store.read.plan import Assets, LiveBundle, LiveDag, Needs
 
 HORIZON = timedelta(days=7)
 #: The runs of one DAG that are compared.
@@ -75,6 +75,9 @@ class Plan:
     dags: list[DagPlan]
     files: Files
     missing: Needs
+    #: The URIs of assets that no DAG updates any more although a DAG waits for them, and the other way around.
+    assets_without_producer: list[str]
+    assets_without_consumer: list[str]
 
     @property
     def changes(self) -> bool:
@@ -127,9 +130,19 @@ def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: t
     # A file with an error may have any DAGs, so which ones are removed is unknown.
     if after.problems:
         dags = [one for one in dags if one.change != "removed"]
-    problems = [*after.problems, *taken]
-    missing = _missing(connection, settings, after)
-    return Plan(bundle=live.name, live_version=live.number, problems=problems, dags=dags, files=files, missing=missing)
+    others = read.other_assets(connection, live.name)
+    was, will = Assets.of((one.dag for one in live_dags.values()), others), Assets.of(after.dags.values(), others)
+    return Plan(
+        bundle=live.name,
+        live_version=live.number,
+        problems=[*after.problems, *taken],
+        dags=dags,
+        files=files,
+        missing=_missing(connection, settings, after),
+        # A file with an error would count as one without assets.
+        assets_without_producer=[] if after.problems else sorted((was.updated & will.consumed) - will.updated),
+        assets_without_consumer=[] if after.problems else sorted((was.consumed & will.updated) - will.consumed),
+    )
 
 
 @dataclass(frozen=True, slots=True)

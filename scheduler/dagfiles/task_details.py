@@ -41,38 +41,37 @@ def _of_task(task: AbstractOperator, code: "_Code") -> dict[str, Any]:
     callbacks = {name: getattr(task, name, None) for name in ("event_callbacks", "execute_hooks")}
     pieces = [code.of(kind), *(code.of(value) for _, value in sorted({**own, **callbacks}.items()))]
     return {
-        "arguments": {name: text for name, value in sorted(own.items()) if (text := _text(value)) is not None},
+        "arguments": {name: text for name, value in sorted(own.items()) if (text := code.text(value)) is not None},
         "code": hashlib.sha256(json.dumps(pieces).encode()).hexdigest(),
     }
 
 
-def _text(value: object, depth: int = 0) -> str | None:
-    """The value as a text that is equal in any process; None for code, and for what no text can show."""
-    if isinstance(value, PLAIN):
-        text = repr(value)
-    elif depth > DEEPEST:
-        return None
-    elif isinstance(value, Mapping):
-        pairs = [(str(name), _text(each, depth + 1)) for name, each in value.items()]
-        text = f"{{{', '.join(f'{name}: {each}' for name, each in pairs if each is not None)}}}"
-    elif isinstance(value, list | tuple | set | frozenset):
-        texts = [each for each in (_text(item, depth + 1) for item in value) if each is not None]
-        text = f"[{', '.join(sorted(texts) if isinstance(value, set | frozenset) else texts)}]"
-    else:
-        return None
-    if len(text) > LONGEST_TEXT:
-        return f"{text[:LONGEST_TEXT]}... ({hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]})"
-    return text
-
-
 class _Code:
-    """The digests of functions, classes and modules of one folder. Code from elsewhere, such as a library, has none."""
+    """Values of one folder as texts, and the digests of its functions, classes and modules. Code of a library has none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._start = f"{folder}/"
         #: By the ID of a function, class or module, which lives as long as its module. Empty while it is being computed.
         self._known: dict[int, str] = {}
+
+    def text(self, value: object, depth: int = 0) -> str | None:
+        """The value as a text that is equal in any process and folder; None for code, and for what no text can show."""
+        if isinstance(value, PLAIN):
+            text = repr(value).replace(str(self._folder), ".")
+        elif depth > DEEPEST:
+            return None
+        elif isinstance(value, Mapping):
+            pairs = [(repr(str(name))[1:-1], self.text(each, depth + 1)) for name, each in value.items()]
+            text = f"{{{', '.join(f'{name}: {each}' for name, each in pairs if each is not None)}}}"
+        elif isinstance(value, list | tuple | set | frozenset):
+            texts = [each for each in (self.text(item, depth + 1) for item in value) if each is not None]
+            text = f"[{', '.join(sorted(texts) if isinstance(value, set | frozenset) else texts)}]"
+        else:
+            return None
+        if len(text) > LONGEST_TEXT:
+            return f"{text[:LONGEST_TEXT]}... ({hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]})"
+        return text
 
     def of(self, value: object, depth: int = 0) -> str:
         """The digest of the code that a value has; empty without any."""
@@ -82,7 +81,7 @@ class _Code:
             value = [each for _, each in sorted(value.items(), key=lambda item: str(item[0]))]
         if isinstance(value, functools.partial):
             given = (value.args, value.keywords)
-            return _digest([self.of(value.func, depth + 1), *(_text(each) or "" for each in given), self.of(given, depth + 1)])
+            return _digest([self.of(value.func, depth + 1), *(self.text(each) or "" for each in given), self.of(given, depth + 1)])
         if isinstance(value, list | tuple):
             return _digest([self.of(each, depth + 1) for each in value])
         value = _function_of(value)
@@ -102,7 +101,7 @@ class _Code:
             given = [function.__defaults__, function.__kwdefaults__, *cells]
             return _digest([
                 *_of_code(function.__code__),
-                *(_text(each) or self.of(each, depth + 1) for each in given),
+                *(self.text(each) or self.of(each, depth + 1) for each in given),
                 *self._names(function.__code__, function.__globals__, depth),
             ])  # fmt: skip
         if isinstance(value, types.ModuleType):
@@ -115,13 +114,13 @@ class _Code:
             (name, each) for name, each in vars(value).items() if name not in {"__dict__", "__weakref__", "__module__"}
         )
         bases = (self.of(base, depth + 1) for base in value.__bases__)
-        return _digest([*bases, *(f"{name}={_text(each) or self.of(each, depth + 1)}" for name, each in members)])
+        return _digest([*bases, *(f"{name}={self.text(each) or self.of(each, depth + 1)}" for name, each in members)])
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], depth: int) -> Iterator[str]:
         """What the names in some code stand for: values and code of its module, and modules that it imports while it runs."""
         for name in sorted(_used(code)):
             if name in names:
-                yield f"{name}={_text(names[name]) or self.of(names[name], depth + 1)}"
+                yield f"{name}={self.text(names[name]) or self.of(names[name], depth + 1)}"
             else:
                 place = self._folder.joinpath(*name.split("."))
                 file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)

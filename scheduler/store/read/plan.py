@@ -1,8 +1,9 @@
 """What `paceline plan` compares a folder with: the live DAGs of a bundle, their next and open runs, and what tasks need."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self
 
 from sqlalchemy import Connection
 
@@ -12,6 +13,14 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags import schedules
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import EngineReader
+
+#: The active DAGs that do not belong to a bundle, with their assets.
+OTHERS = "from dag d join dag_version v on v.id = d.version_id and d.is_active and d.bundle is distinct from %s"
+UPDATED = (
+    f"select array(select distinct jsonb_array_elements_text(t->'outlets') {OTHERS}"
+    " cross join jsonb_array_elements(v.data->'tasks') t)"
+)
+CONSUMED = f"select array(select distinct jsonb_array_elements_text(v.data->'schedule'->'uris') {OTHERS})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,27 @@ def owners(connection: Connection, dag_ids: Collection[str], bundle: str) -> lis
         "select dag_id, bundle, file from dag where is_active and dag_id = any(%s) and bundle is distinct from %s order by dag_id",
         (list(dag_ids), bundle),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """The URIs that DAGs update, and those that DAGs wait for."""
+
+    updated: set[str]
+    consumed: set[str]
+
+    @classmethod
+    def of(cls, dags: Iterable[SerializedDag], others: "Assets") -> Self:
+        """Those of these DAGs and of the others."""
+        dags = list(dags)
+        updated = {uri for dag in dags for task in dag.tasks for uri in task.outlets}
+        return cls(updated | others.updated, {uri for dag in dags for uri in dag.schedule.get("uris", ())} | others.consumed)
+
+
+def other_assets(connection: Connection, bundle: str) -> Assets:
+    """The assets of the active DAGs that do not belong to the bundle."""
+    reader = EngineReader(connection)
+    return Assets(*(set(reader.value(statement, (bundle,))) for statement in (UPDATED, CONSUMED)))
 
 
 def missing(

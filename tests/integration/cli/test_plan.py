@@ -28,7 +28,10 @@ DAILY = """
 from datetime import datetime
 from paceline import DAG, task
 from paceline.operators import BashOperator
+from pathlib import Path
 from lib.sums import total
+
+HERE = Path(__file__).parent
 
 def helper():
     return 1
@@ -36,13 +39,13 @@ def helper():
 with DAG("sales", schedule="{schedule}", start_date=datetime(2029, 12, 1){more}) as dag:
     @task
     def extract():
-        return helper()
+        return helper() if HERE else None
 
     @task
     def load(value):
         return total([value]){extra}
 
-    load(extract()) >> BashOperator(task_id="tell", bash_command="{command}")
+    load(extract()) >> BashOperator(task_id="tell", bash_command=f"cat {{HERE}}/orders.sql; {command}")
 """
 SUMS = "def total(values):\n    return sum(values)\n"
 
@@ -182,7 +185,9 @@ def test_arguments_edges_and_tasks_are_compared(deploys: Deploys) -> None:
     found = deploys.only()["difference"]
 
     assert found["added_tasks"] == ["new"] and found["removed_edges"] == [["load", "tell"]] and not found["added_edges"]
-    assert found["arguments"]["tell"] == [{"name": "bash_command", "before": "'echo done'", "now": "'echo all'"}]
+    assert found["arguments"]["tell"] == [
+        {"name": "bash_command", "before": "'cat ./orders.sql; echo done'", "now": "'cat ./orders.sql; echo all'"}
+    ]
     assert found["arguments"]["extract"] == [{"name": "retries", "before": 0, "now": 3}]
     assert found["fields"] == [{"name": "tags", "before": [], "now": ["gold"]}]
 
@@ -254,6 +259,27 @@ with DAG("sales"):
     with deploys.engine.begin() as connection:  # a worker that lives at the time of the test
         connection.exec_driver_sql("update process set heartbeat_at = clock_timestamp() where kind = 'worker'")
     assert deploys.plan()["missing"] == {"pools": ["big"], "queues": ["gpu", "spark"], "connections": ["cluster"]}
+
+
+def test_assets_that_lose_their_producer_or_consumer_are_named(deploys: Deploys) -> None:
+    def of(name: str, schedule: str, outlets: str) -> str:
+        return (
+            "from paceline import DAG, Asset\nfrom paceline.operators import EmptyOperator\n"
+            f"with DAG('{name}', schedule={schedule}):\n    EmptyOperator(task_id='one', outlets={outlets})\n"
+        )
+
+    deploys.write("makes.py", of("makes", "None", "[Asset('s3://b/orders')]"))
+    deploys.write("reads.py", of("reads", "[Asset('s3://b/orders')]", "[Asset('s3://b/report')]"))
+    deploys.write("sends.py", of("sends", "[Asset('s3://b/report')]", "[]"))
+    deploys.deploy()
+    deploys.write("makes.py", of("makes", "None", "[]"))
+    deploys.write("sends.py", of("sends", "None", "[]"))
+
+    plan = deploys.plan()
+
+    assert plan["assets_without_producer"] == ["s3://b/orders"] and plan["assets_without_consumer"] == ["s3://b/report"]
+    text = deploys.cli("plan", str(deploys.folder)).stdout
+    assert "? No task updates s3://b/orders any more, and a DAG waits for it." in text
 
 
 def test_markdown_is_a_table_for_a_pull_request(deploys: Deploys) -> None:
