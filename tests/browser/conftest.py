@@ -126,3 +126,15 @@ def away(context: "BrowserContext") -> Iterator["Page"]:
     new_page = context.new_page()
     yield new_page
     new_page.close()
+
+
+def serious_violations(page: "Page") -> dict[str, list[str]]:
+    """By rule of axe-core: the elements of a page that break it seriously."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    rules = "['wcag2a', 'wcag2aa', 'wcag21aa', 'best-practice']"
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations'], runOnly: {rules}}})")
+    return {
+        violation["id"]: [node["html"][:160] for node in violation["nodes"][:3]]
+        for violation in found["violations"]
+        if violation["impact"] in {"serious", "critical"}
+    }

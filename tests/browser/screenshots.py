@@ -49,6 +49,7 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "assets": ("/assets", None),
     "backfills": ("/backfills", None),
     "backfill": ("/backfills?new=orders", None),
+    "bundles": ("/bundles", None),
     "imports": ("/imports", None),
     "variables": ("/variables", None),
     "connections": ("/connections", None),

@@ -5,7 +5,7 @@ import json
 import pytest
 from playwright.sync_api import Browser, expect
 
-from browser.conftest import AXE, Installation
+from browser.conftest import Installation, serious_violations
 from browser.test_pages import run_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
@@ -18,6 +18,7 @@ PAGES = (
     "/backfills",
     "/queues",
     "/pools",
+    "/bundles",
     "/imports",
     "/variables",
     "/connections",
@@ -40,7 +41,6 @@ PAGES = (
     "/dags/journey/runs/{run}/tasks/work/-/details",
     "/dags/journey/runs/{run}/tasks/work/-/events",
 )
-SCRIPT = "axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'best-practice']})"
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 380)])
@@ -60,14 +60,7 @@ def test_no_page_has_a_serious_violation(
         page.goto(path.replace("{run}", run_id))
         page.wait_for_selector("main .head + *")
         expect(page.locator("[aria-busy]")).to_have_count(0)
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        violations = page.evaluate(SCRIPT)["violations"]
-        serious = {
-            violation["id"]: [node["html"][:160] for node in violation["nodes"][:3]]
-            for violation in violations
-            if violation["impact"] in {"serious", "critical"}
-        }
-        if serious:
-            found[path] = serious
+        if wrong := serious_violations(page):
+            found[path] = wrong
     context.close()
     assert found == {}, json.dumps(found, indent=1)

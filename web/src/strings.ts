@@ -42,7 +42,7 @@ export const t = {
   home: 'Home',
   nav: {
     dags: 'DAGs', runs: 'Runs', actions: 'Required actions', assets: 'Assets', backfills: 'Backfills', operate: 'Operation', queues: 'Queues and workers',
-    pools: 'Pools', imports: 'Import errors', admin: 'Administration', variables: 'Variables', connections: 'Connections', audit: 'Audit log',
+    pools: 'Pools', bundles: 'Code', imports: 'Import errors', admin: 'Administration', variables: 'Variables', connections: 'Connections', audit: 'Audit log',
     settings: 'Settings', flower: 'Flower',
   },
   login: {
@@ -111,6 +111,7 @@ export const t = {
     runBefore: 'The run before (left arrow)', runAfter: 'The run after (right arrow)', openTask: 'Open as a page', panelOf: (task: string) => `Details of ${task}`,
     noRunsText: 'Trigger one, or unpause the DAG so that its schedule starts them.', task: 'Task', run: 'Run', filterTasks: 'Filter tasks', runsShown: 'Runs', expand: 'Unfold all', fold: 'Fold all',
     more: 'Older runs', newest: 'Newest runs', median: 'median', duration: 'Duration', queuedFor: 'Waiting and queued', total: 'Total', noSource: 'The source is not available',
+    newestVersion: 'The newest version', pinned: (number: number, bundle: string, code: string) => `What runs of version ${number} execute: version ${code} of the bundle ${bundle}.`,
     fileNow: 'The file now', fileThen: (number: number) => `The text when version ${number} was stored. A later change that leaves the tasks and settings of the DAG as they are makes no new version, but the next task runs it.`,
     fileGone: (number: number) => `The file is not in the DAGs folder of this web process. This is the text when version ${number} was stored.`, fileNotKept: (number: number) => `The text of version ${number} was not kept. This is the file as it is now.`,
     fileRan: (number: number) => `The file now; the run executed version ${number}.`, textThen: (number: number) => `Text when version ${number} was stored`,
@@ -156,6 +157,14 @@ export const t = {
   pools: { title: 'Pools', name: 'Pool', slots: 'Slots', use: 'Use', open: 'Open', running: 'Running', queued: 'Queued', scheduled: 'Waiting', deferred: 'Deferred', include: 'Count deferred tasks', holders: (used: number, slots: number) => `Holds slots (${used}${slots < 0 ? '' : ` of ${slots}`})`, line: (count: number) => `Waiting (${count})`, description: 'Description', add: 'Add pool', edit: 'Edit pool', unlimited: 'no limit', unlimitedHint: '-1 means no limit', deleteText: 'Tasks that name this pool wait until it exists again.' },
   variables: { title: 'Variables', key: 'Key', value: 'Value', description: 'Description', add: 'Add variable', edit: 'Edit variable', none: 'No variable yet', noneText: 'Tasks read variables by their key. Values are stored encrypted.', deleteText: 'Tasks that read it fail from now on.' },
   connections: { title: 'Connections', id: 'Connection ID', type: 'Type', host: 'Host', login: 'Login', password: 'Password', schema: 'Schema', port: 'Port', extra: 'Extra, as JSON', add: 'Add connection', edit: 'Edit connection', none: 'No connection yet', noneText: 'Tasks name connections instead of addresses and passwords, which are stored encrypted.', keep: 'Unchanged if empty', deleteText: 'Tasks that use it fail from now on.', description: 'Description' },
+  bundles: {
+    title: 'Code', name: 'Bundle', none: 'No code has been deployed', noneText: 'Runs execute what stands in the DAGs folder of their worker. To keep each version of the code:',
+    live: 'Live version', notLive: 'none yet', liveSince: 'Live since', message: 'Message', by: 'By', dags: 'DAGs', versions: 'Versions', deployed: 'Deployed', origin: 'Origin', files: 'Files', runs: 'Runs',
+    versionHead: 'Version', version: (number: number) => `Version ${number}`, wanted: (number: number, state: string) => (state === 'refused' ? `Version ${number} was refused` : `Version ${number} is being parsed`),
+    isLive: 'live', refused: 'refused', parsing: 'being parsed', notParsed: 'not parsed', back: 'Roll back', backTitle: (number: number) => `Roll back to version ${number}`,
+    backText: (runs: number) => `All DAGs of the bundle switch to this version at once. New runs execute its code; ${runs === 1 ? 'one run has' : `${runs} runs have`} executed it. Open runs keep the version that they have.`,
+    backDone: (number: number) => `Version ${number} goes live`, changesOf: (number: number) => `What version ${number} changed`, since: 'since', added: 'added', changed: 'changed', removed: 'removed', same: 'No difference',
+  },
   imports: { title: 'Import errors', none: 'Every DAG file can be read', noneText: 'A file that fails to load appears here with its traceback.', seen: (text: string) => `seen ${text}`, affected: 'Affected DAGs:', again: 'Parse again', line: (number: number) => `line ${number}` },
   audit: {
     from: 'From', until: 'until', failed: (done: string) => `was refused: ${done}`,

@@ -175,6 +175,9 @@ class DagSource(Model):
     dag_id: str
     dag_display_name: str
     version_number: int | None
+    bundle_name: str
+    #: The version of its bundle, whose files runs of this version execute; null: they execute the DAGs folder as it stands.
+    bundle_version: str | None
     #: Whether this is the file as it is now, and not the text that was kept when the version was stored.
     is_file_now: bool
 

@@ -207,6 +207,7 @@ def get_dag_source(
     if accept.startswith("text/plain"):
         return PlainTextResponse(text)
     shown = {"dag_id": dag_id, "dag_display_name": dag_id, "version_number": number}
+    shown |= {name: version[name] for name in ("bundle_name", "bundle_version")}
     return shown | {"content": text, "is_file_now": now is not None}
 
 

@@ -8,6 +8,7 @@ const PATHS = {
   backfills: 'M3 8a5 5 0 1 0 1.5-3.5L3 6M3 2.8V6h3.2M8 5.5V8l2 1.5',
   queues: 'M3 4h10M3 8h10M3 12h6',
   pools: 'M3 3h10v10H3zM3 9h10M6.5 9v4M9.5 9v4',
+  bundles: 'M3 5.5 8 3l5 2.5v5L8 13l-5-2.5zM3 5.5 8 8l5-2.5M8 8v5M5.5 4.2l5 2.6',
   imports: 'M8 2.8 14 13H2zM8 6.5V9.5M8 11.2v.3',
   variables: 'M5 3c-2 0 0 5-2 5 2 0 0 5 2 5M11 3c2 0 0 5 2 5-2 0 0 5-2 5',
   connections: 'M6 9.5 9.8 6.3M5 8 3.4 9.6a2.2 2.2 0 0 0 3.1 3.1L8 11M8 5l1.5-1.6a2.2 2.2 0 0 1 3.1 3.1L11 8',

@@ -9,7 +9,7 @@ import { jumping } from './Jump'
 import { isDark, theme } from './theme'
 
 export const helping = signal(false)
-const PLACES: Record<string, string> = { h: '/', d: '/dags', r: '/runs', w: '/actions', a: '/assets', b: '/backfills', q: '/queues', p: '/pools', i: '/imports', v: '/variables', c: '/connections', l: '/audit', s: '/settings' }
+const PLACES: Record<string, string> = { h: '/', d: '/dags', r: '/runs', w: '/actions', a: '/assets', b: '/backfills', q: '/queues', p: '/pools', i: '/imports', u: '/bundles', v: '/variables', c: '/connections', l: '/audit', s: '/settings' }
 let leader = 0
 
 export function useKeys(): void {
@@ -47,7 +47,7 @@ export function KeysHelp() {
   const rows: [string[], string][] = [
     [['Ctrl', 'K'], k.jump], [['/'], k.search], [['j'], k.next], [['k'], k.next], [['Enter'], k.open], [['g', 'h'], `${k.go}: ${t.home}`],
     [['g', 'd'], `${k.go}: ${n.dags}`], [['g', 'r'], `${k.go}: ${n.runs}`], [['g', 'w'], `${k.go}: ${n.actions}`], [['g', 'q'], `${k.go}: ${n.queues}`], [['g', 'p'], `${k.go}: ${n.pools}`],
-    [['g', 'i'], `${k.go}: ${n.imports}`], [['g', 'l'], `${k.go}: ${n.audit}`], [['←', '↑', '↓', '→'], k.grid], [['n'], k.logNext], [['N'], k.logNext], [['e'], k.logError], [['w'], k.logWrap], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
+    [['g', 'u'], `${k.go}: ${n.bundles}`], [['g', 'i'], `${k.go}: ${n.imports}`], [['g', 'l'], `${k.go}: ${n.audit}`], [['←', '↑', '↓', '→'], k.grid], [['n'], k.logNext], [['N'], k.logNext], [['e'], k.logError], [['w'], k.logWrap], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
   ]
   return (
     <Dialog title={k.title} onClose={() => (helping.value = false)}>

@@ -5,7 +5,7 @@ import { useLive } from '../../live/resource'
 import { Copy, Empty, Note, Skeleton } from '../../parts/basic'
 import { href, query, setQuery, to } from '../../shell/router'
 import { t } from '../../strings'
-import { diff } from './diff'
+import { Difference } from './Difference'
 import { highlighted, type Piece } from './python'
 
 export default function Source({ dagId }: { dagId: string }) {
@@ -24,12 +24,12 @@ export default function Source({ dagId }: { dagId: string }) {
   if (!versions.data.value) return <Skeleton rows={14} />
   const option = (one: (typeof all)[number]) => <option key={one.version_number} value={one.version_number}>{t.dag.version(one.version_number)}, {relative(one.created_at)}</option>
   const number = found?.version_number ?? 0
-  const said = !found ? null : found.is_file_now ? (shown ? t.dag.fileNotKept(shown) : null) : shown ? t.dag.fileThen(shown) : t.dag.fileGone(number)
+  const said = !found ? null : found.bundle_version ? t.dag.pinned(found.version_number ?? 0, found.bundle_name ?? '', found.bundle_version) : found.is_file_now ? (shown ? t.dag.fileNotKept(shown) : null) : shown ? t.dag.fileThen(shown) : t.dag.fileGone(number)
   return (
     <>
       <div class="filters">
         <select class="select" aria-label={t.dag.versions} value={shown ?? ''} onChange={(event) => setQuery({ version: event.currentTarget.value, ran: null, compare: null })}>
-          <option value="">{t.dag.fileNow}</option>
+          <option value="">{found?.bundle_version ? t.dag.newestVersion : t.dag.fileNow}</option>
           {all.map(option)}
         </select>
         <select class="select" aria-label={t.dag.compare} value={other ?? ''} disabled={all.length === 0} onChange={(event) => setQuery({ compare: event.currentTarget.value })}>
@@ -41,7 +41,7 @@ export default function Source({ dagId }: { dagId: string }) {
         {text !== null && <Copy text={text} />}
       </div>
       {ran && !shown && found?.is_file_now && <div class="source-note"><Note kind="warn">{t.dag.fileRan(ran)} <a class="link" href={href(`${to('dags', dagId, 'source')}?version=${ran}`)}>{t.dag.textThen(ran)}</a></Note></div>}
-      {said && !source.error.value && <div class="source-note"><Note kind={shown && !found?.is_file_now ? '' : 'warn'}>{said}</Note></div>}
+      {said && !source.error.value && <div class="source-note"><Note kind={found?.bundle_version || (shown && !found?.is_file_now) ? '' : 'warn'}>{said}</Note></div>}
       {source.error.value ? (
         <Empty title={t.dag.noSource}><p>{source.error.value}</p></Empty>
       ) : text === null ? (
@@ -53,23 +53,6 @@ export default function Source({ dagId }: { dagId: string }) {
           {other && old !== null ? <Difference before={old} after={text} /> : highlighted(text).map((pieces, at) => <div key={at}><span class="source-no">{at + 1}</span><Pieces of={pieces} /></div>)}
         </div>
       )}
-    </>
-  )
-}
-
-function Difference({ before, after }: { before: string; after: string }) {
-  const found = diff(before, after)
-  if (found.every((line) => line.kind === ' ')) return <div class="empty">{t.dag.sourceSame}</div>
-  return (
-    <>
-      {found.map((line, at) => (
-        <div key={at} class={line.kind === '+' ? 'added' : line.kind === '-' ? 'removed' : ''}>
-          <span class="source-no">{line.before ?? ''}</span>
-          <span class="source-no">{line.after ?? ''}</span>
-          <span class="source-sign">{line.kind}</span>
-          {line.text}
-        </div>
-      ))}
     </>
   )
 }

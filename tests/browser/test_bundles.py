@@ -1,0 +1,75 @@
+"""The pages of bundles: what is live, what a version changed, and the way back; and the code that the runs of a DAG execute."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.conftest import Installation, serious_violations
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+expect.set_options(timeout=60_000)
+DAG_FILE = """
+from paceline import DAG, task
+import rates
+
+with DAG("{dag_id}", schedule=None):
+    @task
+    def t():
+        return rates.RATE
+    t()
+"""
+
+
+def deploy(installation: Installation, folder: Path, files: dict[str, str], message: str) -> None:
+    for path in folder.glob("*"):
+        path.unlink()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    installation.cli_any("deploy", str(folder), "--bundle", "sales", "--message", message)
+
+
+def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
+    page: Page, installation: Installation, tmp_path: Path
+) -> None:
+    # Another file of this name, which no run of the bundle executes.
+    (Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "orders.py").write_text("# in the DAGs folder\n")
+    orders, rates = DAG_FILE.format(dag_id="orders"), "RATE = 1\n"
+    deploy(installation, tmp_path, {"orders.py": orders, "rates.py": rates}, "first rates")
+    deploy(
+        installation,
+        tmp_path,
+        {"orders.py": orders, "rates.py": "RATE = 2\n", "more.py": DAG_FILE.format(dag_id="more")},
+        "new rates",
+    )
+    deploy(installation, tmp_path, {"orders.py": orders + "\n1 / 0\n", "rates.py": rates}, "broken")
+
+    page.goto("/bundles")
+    row = page.get_by_role("row", name="sales")
+    expect(row).to_contain_text("Version 2")
+    expect(row).to_contain_text("Version 3 was refused")
+    expect(row).to_contain_text("new rates")
+    row.get_by_role("link", name="sales").click()
+
+    broken = page.get_by_role("region", name="Version 3")
+    expect(broken).to_contain_text("orders.py")
+    expect(broken).to_contain_text("ZeroDivisionError")
+
+    page.get_by_role("button", name="Version 2", exact=True).click()
+    changes = page.get_by_role("region", name="Version 2")
+    expect(changes.get_by_role("listitem").filter(has_text="more.py")).to_contain_text("added")
+    expect(changes.get_by_role("link", name="more", exact=True)).to_be_visible()
+    changes.get_by_role("button", name="rates.py").click()
+    text = changes.get_by_role("region", name="rates.py")
+    expect(text.locator(".removed")).to_contain_text("RATE = 1")
+    expect(text.locator(".added")).to_contain_text("RATE = 2")
+
+    assert serious_violations(page) == {}
+    page.get_by_role("button", name="Roll back to version 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    first = page.get_by_role("row", name="Version 1")
+    expect(first).to_contain_text("live")
+
+    page.goto("/dags/orders/source")
+    expect(page.get_by_role("region", name="Source")).to_contain_text('with DAG("orders", schedule=None)')
+    expect(page.get_by_text("version 1 of the bundle sales")).to_be_visible()
