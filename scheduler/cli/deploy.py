@@ -39,8 +39,12 @@ def _version(text: str) -> str:
     metavar="[VERSION]",
     help="Instead of DIR: make this version live again. Default: the one that was live before.",
 )
-@click.option("--url", envvar="PACELINE_URL", help="Address of a web process. Default: the database of the settings.")
-@click.option("--token", envvar="PACELINE_TOKEN", help="API token for --url, or - to read it from standard input.")
+@click.option(
+    "--url", envvar="PACELINE_URL", show_envvar=True, help="Address of a web process. Default: the database of the settings."
+)
+@click.option(
+    "--token", envvar="PACELINE_TOKEN", show_envvar=True, help="API token for --url, or - to read it from standard input."
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until a scheduler has parsed the version.")
 @click.option(
     "--timeout",

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from psycopg2 import errors
+from support.bundle_parsing import GOOD, parse_next
 from support.scenario import Scenario, chain
 
 from scheduler.settings import Settings
+from scheduler.store.dags import bundles
+from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db import roles
 from scheduler.store.db.database import transact
 
-from .conftest import ROLE, as_role
+from .conftest import ROLE, allowed, as_role
 
 #: A session that calls a function of the owner with this in its search path runs `mine()` as the owner.
 SHADOW = """
@@ -324,3 +327,34 @@ def test_events_are_off_for_workers_when_a_scheduler_turned_them_off(scenario: S
     before = len(events(scenario, "1"))
     attacker.execute("update task_instance set state = 'failed', ended_at = now() where id = %s", (ti,))
     assert len(events(scenario, "1")) == before
+
+
+#: Ways to make a worker execute other code than what was deployed.
+OTHER_CODE = (
+    "insert into bundle (name) values ('mine')",
+    "update bundle set wanted_id = wanted_id",
+    "update bundle set version_id = version_id",
+    "delete from bundle",
+    "insert into bundle_version (bundle, number, digest, file_count, byte_count, created_by) values ('sales', 9, '', 0, 0, 'me')",
+    "update bundle_version set state = 'ready'",
+    "update bundle_version set digest = digest",
+    "delete from bundle_version",
+    "insert into bundle_blob (digest, content) values (sha256('x'), 'x')",
+    "update bundle_blob set content = content",
+    "delete from bundle_blob",
+    "insert into bundle_path (bundle, path, first, digest, byte_count) select 'sales', 'b.py', 1, digest, 1 from bundle_blob",
+    "update bundle_path set digest = digest",
+    "delete from bundle_path",
+    "update dag_version set bundle_version_id = bundle_version_id",
+    "update dag set version_id = version_id",
+)
+
+
+def test_it_cannot_publish_or_change_code(scenario: Scenario, attacker: Any) -> None:
+    transact(scenario.engine, bundles.publish, "sales", {"a.py": BundleFile(GOOD)}, by="ada")
+    live = parse_next(scenario.engine)
+    assert live is not None and live.is_live
+
+    assert allowed(attacker, OTHER_CODE) == []
+    attacker.execute("select content from bundle_blob")
+    assert len(attacker.fetchall()) == 1
