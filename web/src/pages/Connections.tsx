@@ -1,20 +1,20 @@
 /** Connections. Passwords and secret extra fields are never sent to a page. */
 import { useState } from 'preact/hooks'
-import { api, changeIfSame, ok } from '../api/client'
+import { api, ok } from '../api/client'
 import type { Connection } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
-import { Form, type Values } from '../parts/Form'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm } from '../parts/overlay'
 import { query, setQuery } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
+import { ConnectionForm } from './ConnectionForm'
+import { PRESETS } from './connectionTypes'
 
 const c = t.connections
 const SIZE = 50
-const FIELDS = ['conn_type', 'description', 'host', 'login', 'schema', 'port', 'password', 'extra'] as const
 
 export default function Connections() {
   const [edited, edit] = useState<Connection | 'new' | null>(null)
@@ -29,22 +29,9 @@ export default function Connections() {
     await attempt(() => ok(api.DELETE('/api/v2/connections/{connection_id}', { params: { path: { connection_id: one.connection_id } } })))
     await live.refresh()
   }
-  const save = async (values: Values) => {
-    const text = (field: string) => values[field] || null
-    const body = { connection_id: values['connection_id']!, conn_type: values['conn_type']!, description: text('description'), host: text('host'), login: text('login'), schema: text('schema'), port: values['port'] ? Number(values['port']) : null, password: text('password'), extra: text('extra') }
-    if (edited === 'new') await ok(api.POST('/api/v2/connections', { body }))
-    else if (edited) {
-      const before = initial(edited)
-      const mask = FIELDS.filter((field) => (values[field] ?? '') !== (before[field] ?? ''))
-      const path = { connection_id: edited.connection_id }
-      if (mask.length)
-        await changeIfSame(edited, FIELDS, () => api.GET('/api/v2/connections/{connection_id}', { params: { path } }), (headers) => api.PATCH('/api/v2/connections/{connection_id}', { params: { path, query: { update_mask: [...mask] } }, body, headers }))
-    }
-    await live.refresh()
-  }
   const columns: Column<Connection>[] = [
     { key: 'id', head: c.id, order: 'connection_id', class: 'wide', cell: (one) => <span class="mono">{one.connection_id}</span> },
-    { key: 'type', head: c.type, order: 'conn_type', cell: (one) => one.conn_type },
+    { key: 'type', head: c.type, order: 'conn_type', cell: (one) => PRESETS[one.conn_type]?.name ?? one.conn_type },
     { key: 'host', head: c.host, class: 'wide', cell: (one) => <span class="soft">{one.host}{one.port ? `:${one.port}` : ''}</span> },
     { key: 'login', head: c.login, class: 'hide-s', cell: (one) => <span class="soft">{one.login}</span> },
     { key: 'description', head: c.description, class: 'wide hide-m', cell: (one) => <span class="soft">{one.description}</span> },
@@ -55,34 +42,8 @@ export default function Connections() {
       <Head title={c.title}>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Head>
       <div class="filters"><Search value={name ?? ''} placeholder={c.id} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p></Empty>} />
-      {edited && (
-        <Form
-          title={edited === 'new' ? c.add : `${c.edit}: ${edited.connection_id}`}
-          values={edited === 'new' ? {} : initial(edited)}
-          save={save}
-          onClose={() => edit(null)}
-          inputs={[
-            { name: 'connection_id', label: c.id, required: true, fixed: edited !== 'new' },
-            { name: 'conn_type', label: c.type, required: true },
-            { name: 'host', label: c.host },
-            { name: 'port', label: c.port, kind: 'number' },
-            { name: 'schema', label: c.schema },
-            { name: 'login', label: c.login },
-            { name: 'password', label: c.password, kind: 'password', ...(edited === 'new' ? {} : { hint: c.keep }) },
-            { name: 'extra', label: c.extra, kind: 'area' },
-            { name: 'description', label: c.description },
-          ]}
-        />
-      )}
+      <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Empty>} />
+      {edited && <ConnectionForm of={edited === 'new' ? null : edited} onClose={() => edit(null)} onDone={() => live.refresh()} />}
     </>
   )
-}
-
-/** What the form shows. The masked password is not a value. */
-function initial(one: Connection): Values {
-  return {
-    connection_id: one.connection_id, conn_type: one.conn_type, description: one.description ?? '', host: one.host ?? '', login: one.login ?? '', schema: one.schema ?? '',
-    port: one.port === null ? '' : String(one.port), password: '', extra: one.extra ?? '',
-  }
 }

@@ -48,18 +48,17 @@ export default function Variables() {
       <div class="filters"><Search value={name ?? ''} placeholder={v.key} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {admin && <Bulk selection={selection} total={page?.total_entries} onSelect={select}><Button icon="trash" onClick={() => void removeSelected()}>{t.remove}</Button></Bulk>}
-      <List label={v.title} columns={columns} rows={page?.variables} failed={live.error.value !== null} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={v.none}><p>{v.noneText}</p></Empty>} {...(admin ? { selection, onSelect: select } : {})} />
+      <List label={v.title} columns={columns} rows={page?.variables} failed={live.error.value !== null} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={v.none}><p>{v.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{v.add}</Button>}</Empty>} {...(admin ? { selection, onSelect: select } : {})} />
       {edited && (
         <Form
           title={edited === 'new' ? v.add : `${v.edit}: ${edited.key}`}
-          values={edited === 'new' ? {} : { key: edited.key, value: edited.value === '***' ? '' : (edited.value ?? ''), description: edited.description ?? '' }}
+          values={edited === 'new' ? {} : { key: edited.key, ...(edited.value === '***' ? {} : { value: edited.value ?? '' }), description: edited.description ?? '' }}
           onClose={() => edit(null)}
           save={async (values) => {
             const body = { key: values['key']!, value: values['value'] ?? '', description: values['description'] || null }
             if (edited === 'new') await ok(api.POST('/api/v2/variables', { body }))
             else {
-              // A masked value that was left empty stays as it is.
-              const mask = edited.value === '***' && !values['value'] ? ['description'] : ['value', 'description']
+              const mask = values['value'] === undefined ? ['description'] : ['value', 'description']
               const path = { variable_key: edited.key }
               await changeIfSame(edited, ['value', 'description'], () => api.GET('/api/v2/variables/{variable_key}', { params: { path } }), (headers) => api.PATCH('/api/v2/variables/{variable_key}', { params: { path, query: { update_mask: mask } }, body, headers }))
             }
@@ -67,7 +66,7 @@ export default function Variables() {
           }}
           inputs={[
             { name: 'key', label: v.key, required: true, fixed: edited !== 'new' },
-            { name: 'value', label: v.value, kind: 'area', ...(edited !== 'new' && edited.value === '***' ? { hint: t.connections.keep } : {}) },
+            { name: 'value', label: v.value, kind: edited !== 'new' && edited.value === '***' ? 'secret' : 'area' },
             { name: 'description', label: v.description },
           ]}
         />

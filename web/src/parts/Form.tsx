@@ -4,16 +4,18 @@ import { message } from '../api/client'
 import { t } from '../strings'
 import { Button, Check, Field } from './basic'
 import { Dialog } from './overlay'
+import { Secret } from './Secret'
 
 export interface Input {
   name: string
   label: string
-  kind?: 'text' | 'number' | 'area' | 'check' | 'password'
+  kind?: 'text' | 'number' | 'area' | 'check' | 'secret'
   hint?: string
   required?: boolean
   /** Shown but not changed: what names the thing. */
   fixed?: boolean
 }
+/** What is missing is a secret that stays as it is stored. */
 export type Values = Record<string, string>
 
 export function Form({ title, inputs, values, save, onClose }: { title: string; inputs: Input[]; values: Values; save: (values: Values) => Promise<unknown>; onClose: () => void }) {
@@ -30,7 +32,11 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
       setBusy(false)
     }
   }
-  const set = (name: string, value: string) => setNow((old) => ({ ...old, [name]: value }))
+  const set = (name: string, value: string | null) =>
+    setNow((old) => {
+      const { [name]: _, ...others } = old
+      return value === null ? others : { ...others, [name]: value }
+    })
   return (
     <Dialog
       title={title}
@@ -47,6 +53,8 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
       {inputs.map((input) =>
         input.kind === 'check' ? (
           <Check key={input.name} on={now[input.name] === 'true'} onChange={(on) => set(input.name, String(on))}>{input.label}</Check>
+        ) : input.kind === 'secret' ? (
+          <Secret key={input.name} label={input.label} stored long text={now[input.name] ?? null} onValue={(text) => set(input.name, text)} />
         ) : (
           <Field key={input.name} label={input.label} required={input.required ?? false} {...(input.hint ? { hint: input.hint } : {})}>
             {input.kind === 'area' ? (
