@@ -1,7 +1,8 @@
 """Deploys while runs are open and processes are killed: each run executes one version of its code. No folder is shared.
 
-Each file of a bundle version holds the number of the version: the DAG file, a module, a module that only a task imports, and a
-file of data. Each task returns all four. `make test` deploys a few times; `make test-faults` 200 times, with 50 open runs.
+Each file of a bundle version holds the number of the version: the DAG file, a module, a module that is imported late, and a file of
+data. Each task, trigger and callback tells all four. `make test` deploys a few times; `make test-faults` 200 times, with 50 open
+runs.
 """
 
 import itertools
@@ -37,30 +38,57 @@ PAUSE_S, KILL_EVERY = 2.0, 4
 SEED = int(os.environ.get("FAULT_SEED", "20261128"))
 TASKS = 5
 DAG_FILE = """
+import asyncio
+import json
 import time
 from pathlib import Path
 
 import lib
-from paceline import DAG, chain, task
+from paceline import DAG, BaseOperator, chain, task
+from paceline.triggers import BaseTrigger, TriggerEvent
 
 MARK = {mark}
 
-with DAG("marked", schedule=None, max_active_runs=100, default_args={{"retries": 20, "retry_delay": 0.1}}):
-    def work():
-        import late
+def marks():
+    import late
 
-        time.sleep(0.2)
-        data = int((Path(__file__).parent / "data" / "mark.txt").read_text())
-        return [MARK, lib.mark(), late.MARK, data]
+    data = int((Path(__file__).parent / "data" / "mark.txt").read_text())
+    return [MARK, lib.mark(), late.MARK, data]
 
-    chain(*[task(task_id=f"t{{i}}")(work)() for i in range({tasks})])
+class Fires(BaseTrigger):
+    def serialize(self):
+        return f"{{__name__}}.Fires", {{}}
+
+    async def run(self):
+        await asyncio.sleep(0.2)
+        yield TriggerEvent(marks())
+
+class Waits(BaseOperator):
+    def execute(self, context):
+        self.defer(trigger=Fires(), method_name="resumed")
+
+    def resumed(self, context, event):
+        return event + marks()
+
+def called(context):
+    with open({told!r}, "a") as file:
+        file.write(json.dumps([context["run_id"], marks()]) + "\\n")
+
+def work():
+    time.sleep(0.2)
+    return marks()
+
+options = {{"retries": 20, "retry_delay": 0.1}}
+with DAG("marked", schedule=None, max_active_runs=100, default_args=options, on_success_callback=called):
+    first, *others = [task(task_id=f"t{{i}}")(work)() for i in range({tasks} - 1)]
+    chain(first, Waits(task_id="waits"), *others)
 """
 
 
-def version(mark: int) -> dict[str, BundleFile]:
-    """The files of a version. Each version has a module that the next one lacks."""
+def version(mark: int, told: Path) -> dict[str, BundleFile]:
+    """The files of a version. Each version has a module that the next one lacks. Callbacks write to `told`."""
     texts = {
-        "marked.py": DAG_FILE.format(mark=mark, tasks=TASKS),
+        "marked.py": DAG_FILE.format(mark=mark, tasks=TASKS, told=str(told)),
         "lib.py": f"from own_{mark} import MARK\n\ndef mark():\n    return MARK\n",
         f"own_{mark}.py": f"MARK = {mark}\n",
         "late.py": f"MARK = {mark}\n",
@@ -70,27 +98,28 @@ def version(mark: int) -> dict[str, BundleFile]:
 
 
 class Load:
-    """Two machines with a scheduler and a worker each, whose DAGs folders are empty."""
+    """Two machines with a scheduler, a worker and a waiter each, whose DAGs folders are empty."""
 
     def __init__(self, factory: StackFactory, settings: Settings, tmp_path: Path, env: dict[str, str] | None = None) -> None:
         self.engine = database.create(settings)
+        self.told = tmp_path / "told"
         self.stacks: list[Stack] = []
         for name in ("one", "two"):
             home = tmp_path / name
             (home / "dags").mkdir(parents=True)
             own = {"PACELINE_HOME": str(home), "PACELINE_DAGS_FOLDER": str(home / "dags")} | (env or {})
-            self.stacks.append(factory(schedulers=1, workers=[("default", 3)], env=own))
+            self.stacks.append(factory(schedulers=1, workers=[("default", 3)], waiters=1, env=own))
         wakeups = Wakeups(settings)
         self.actor = Actor(settings=settings, engine=self.engine, announce=wakeups.announce, name="cli:ada", made_by="cli")
         self._runs = itertools.count()
-        self._victims = itertools.cycle(("worker-1", "scheduler-1"))
+        self._victims = itertools.cycle(("worker-1", "scheduler-1", "waiter-1"))
 
     def rows(self, statement: str) -> list[Any]:
         with self.engine.connect() as connection:
             return list(connection.exec_driver_sql(statement))
 
     def deploy(self, mark: int) -> None:
-        bundles.deploy(self.actor, "sales", version(mark), message=str(mark))
+        bundles.deploy(self.actor, "sales", version(mark, self.told), message=str(mark))
 
     def fill(self, most: int) -> None:
         """Trigger runs until so many are open."""
@@ -109,6 +138,18 @@ class Load:
 
     def settle(self) -> None:
         eventually(lambda: self.open() == 0, timeout=240, interval=0.5, message=lambda: str(self.rows(STATES)))
+
+    def called(self) -> list[tuple[str, set[int], int]]:
+        """What the callbacks of the runs told once all have ended, as `mixed` has it."""
+        eventually(lambda: not self.rows("select 1 from notice where ended_at is null"), timeout=120, interval=0.5)
+        planned = dict(
+            self.rows(
+                "select r.run_id, b.message::int from dag_run r join dag_version v on v.id = r.version_id"
+                " join bundle_version b on b.id = v.bundle_version_id"
+            )
+        )
+        told = map(json.loads, self.told.read_text().splitlines())
+        return [(run_id, set(marks), planned[run_id]) for run_id, marks in told]
 
     def mixed(self) -> list[tuple[str, set[int], int]]:
         """The runs whose tasks executed other code than that of the bundle version of the run: run, marks, mark of its version."""
@@ -155,6 +196,9 @@ def test_each_run_executes_one_version_while_code_is_deployed_and_processes_are_
         file=sys.stderr,
     )
     assert load.mixed() == []
+    called = load.called()
+    assert [call for call in called if call[1] != {call[2]}] == []
+    assert len({run_id for run_id, _, _ in called}) == ended["success"]
     assert ended.keys() == {"success"}, load.rows(STATES)
     assert load.rows("select count(*) from xcom where key = 'return_value'")[0][0] == TASKS * ended["success"]
     assert executed > 1

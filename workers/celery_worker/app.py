@@ -1,6 +1,7 @@
 """The Celery worker. Its pool processes run tasks with workers/task/execute.py."""
 
 import gc
+import multiprocessing.process
 import os
 import signal
 import socket
@@ -246,11 +247,13 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 def _add_task(
     app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, events: InPlaceEvents
 ) -> None:
-    lock, worker = ReportLock(), os.getpid()
+    lock, worker, main = ReportLock(), os.getpid(), multiprocessing.process.current_process()
 
     def prepare(**_: Any) -> None:
         # Celery has the kernel end this process with its worker, which may have ended before that.
         die_with_parent(worker)
+        # The pool marks its processes as daemons, to which multiprocessing allows no children.
+        multiprocessing.process._current_process = main  # type: ignore[attr-defined]
         runner = _try_runner(settings, running_tasks, events, lock)
         execute.executes_with(runner.run, runner.must_be_replaced)
 

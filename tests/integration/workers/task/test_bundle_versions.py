@@ -13,6 +13,9 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.load import are_below
 from scheduler.settings import Settings
+from scheduler.store.actions import clear
+from scheduler.store.db.database import transact
+from scheduler.store.runs.selection import Runs, Tasks
 
 from ..conftest import Bench
 
@@ -185,6 +188,61 @@ def test_a_version_whose_content_was_tampered_with_fails_the_task(bench: Bench, 
 
     assert bench.scenario.run_state(run) == "failed"
     assert f"in bundle version {version} is not what was deployed" in str(bench.column("first", "reason"))
+
+
+ONE = """
+import lib
+from paceline import DAG, task
+with DAG("d", schedule=None):
+    @task
+    def first():
+        {body}
+    first()
+"""
+
+
+def result(bench: Bench) -> object:
+    """The return value of the only task instance."""
+    return json.loads(bench.scenario.rows("select value::text from xcom where key = 'return_value'")[0][0])
+
+
+def test_a_cleared_run_keeps_its_version_unless_it_is_to_have_the_newest(bench: Bench) -> None:
+    bench.worker()
+    dag = ONE.format(body="return lib.VERSION")
+    deploy(bench.scenario, {"d.py": dag, "lib.py": "VERSION = 1"})
+    run = bench.scenario.trigger("d", run_id="r1")
+    bench.wait(run)
+    deploy(bench.scenario, {"d.py": dag, "lib.py": "VERSION = 2"})
+
+    found = [result(bench)]
+    for latest in (None, True):
+        transact(
+            bench.scenario.engine, clear.clear, Runs(dag_id="d", run_id="r1"), Tasks(), core=bench.settings.core, latest=latest
+        )
+        bench.wait(run)
+        found.append(result(bench))
+
+    assert found == [1, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_that_a_task_starts_execute_its_version(bench: Bench, method: str) -> None:
+    bench.worker()
+    body = f"""import multiprocessing
+        with multiprocessing.get_context({method!r}).Pool(2) as pool:
+            return pool.map(lib.times, [1, 2])"""
+    runs = []
+    for version in (3, 7):
+        lib = "def times(value):\n    import late\n    return value * late.VERSION"
+        deploy(bench.scenario, {"d.py": ONE.format(body=body), "lib.py": lib, "late.py": f"VERSION = {version}"})
+        runs.append(bench.scenario.trigger("d", run_id=f"r{version}"))
+
+    for run in runs:
+        bench.wait(run)
+
+    assert bench.scenario.rows("select reason from task_instance where state <> 'success'") == []
+    values = bench.scenario.rows("select value::text from xcom where key = 'return_value' order by task_instance_id")
+    assert [json.loads(value) for (value,) in values] == [[3, 6], [7, 14]]
 
 
 SPARK = """
