@@ -15,7 +15,7 @@ from scheduler.cli import options, output
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from scheduler.dagfiles.plan import DagPlan, Plan
+    from scheduler.dagfiles.plan import DagPlan, Plan, Problem
 
 SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 #: Exit codes with --detailed-exitcode, those of `terraform plan`.
@@ -58,7 +58,7 @@ def as_text(plan: Plan) -> Iterator[str]:
     """The plan as lines."""
     yield _title(plan)
     for problem in plan.problems:
-        yield f"! {problem.file}{f':{problem.line}' if problem.line else ''}: {problem.message}"
+        yield f"! {_at(problem)}{problem.message}"
     for dag in plan.dags:
         yield f"{SIGNS[dag.change]} DAG {dag.dag_id} ({dag.file})"
         yield from (f"    {line}" for line in _facts(dag))
@@ -93,6 +93,10 @@ def _title(plan: Plan) -> str:
     what = ", ".join(counts) or ("no DAG changes" if plan.changes else "no changes")
     refused = "; it would be REFUSED" if plan.problems else ""
     return f"Plan for bundle {plan.bundle} against its {live}: {what}{refused}".replace("its no", "no")
+
+
+def _at(problem: Problem) -> str:
+    return f"{problem.file}{f':{problem.line}' if problem.line else ''}: " if problem.file else ""
 
 
 def _facts(dag: DagPlan) -> Iterator[str]:

@@ -37,6 +37,10 @@ LEASE_S = 20.0
 RENEW_S = 5.0
 #: Seconds of a wait for the next answer.
 ANSWER_S = 0.5
+#: Seconds between two looks at a thread that stops.
+STOP_POLL_S = 0.05
+#: With such a version, all DAGs of its bundle would be gone: more likely, its folder is the wrong one.
+NO_DAG_FILES = "The bundle has no DAG file: name the folder with the DAG files."
 
 
 def parse_folder(parser: Parser, folder: Path, settings: Settings) -> Iterator[list[Answer]]:
@@ -83,6 +87,7 @@ class BundleManager:
         self._sources = Sources(engine, settings, self._published)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._rests = False
         # Storing a large version may take as long as a statement.
         self._iterations = StepHealth("The bundles have not been checked", 2 * settings.database.statement_timeout)
         self._progress = ServerHealth()
@@ -119,9 +124,11 @@ class BundleManager:
     def stop(self) -> None:
         """Stop the thread and all parser processes. Another scheduler parses the version that was being parsed."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(STOP_S)
-            self._thread = None
+        deadline = time.monotonic() + STOP_S
+        # A thread that waits for a wakeup does nothing more after it.
+        while self._thread is not None and self._thread.is_alive() and not self._rests and time.monotonic() < deadline:
+            self._thread.join(STOP_POLL_S)
+        self._thread = None
         self._parser.stop()
         try:
             transact(self._engine, bundle_versions.release, claimed_by=self._scheduler_id())
@@ -137,8 +144,12 @@ class BundleManager:
             answers = self._answers(claimed, folder)
         finally:
             self._folders.release(claimed.id)
+            if self._parser.busy:  # the database is away, another scheduler has the version, or this one stops
+                self._parser.stop()
         if answers is None:
             return Live(is_live=False)
+        if not answers:
+            return self._refuse(claimed, "", Problem.make(NO_DAG_FILES))
         files = [self._parsed(answer) for answer in answers]
         try:
             return transact(self._engine, bundle_versions.record, claimed.id, files, claimed_by=self._scheduler_id())
@@ -161,7 +172,6 @@ class BundleManager:
                     self._engine, bundle_versions.renew, claimed.id, claimed_by=self._scheduler_id(), lease_s=LEASE_S
                 )
             if lost:
-                self._parser.stop()
                 return None
         return answers
 
@@ -215,5 +225,8 @@ class BundleManager:
     def _rest(self) -> None:
         """Wait for a wakeup, but not longer than until the next poll."""
         poll_s = self._settings.scheduler.scheduler_idle_sleep_time
+        self._rests = True
         if self._own_wakeups is None or self._own_wakeups.wait(poll_s) is None:
             self._stopping.wait(poll_s)
+        if not self._stopping.is_set():
+            self._rests = False

@@ -15,7 +15,7 @@ from paceline.authoring.timetables.base import RunTimes
 from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundle_files import read_folder
-from scheduler.dagfiles.bundles import parse_folder
+from scheduler.dagfiles.bundles import NO_DAG_FILES, parse_folder
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.serialized.dag import SerializedDag
@@ -104,6 +104,8 @@ def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
         try:
             # Only what would be deployed.
             after = _parsed(parser, _written(place / "new", files), settings)
+            if not after.dags and not after.problems:
+                after.problems.append(Problem("", None, NO_DAG_FILES))
             before, old_files = _Side({}, {}, []), dict[str, bytes]()
             if live.version_id is not None:
                 path = cache.path(live.version_id)

@@ -1,16 +1,15 @@
 """Logs of tries on moto's real S3-compatible server: read from another machine, and deleted with their run."""
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from support.s3 import s3_server
 from support.stacks import Stack
 from support.waiting import eventually
 
@@ -43,25 +42,6 @@ with DAG("talk", schedule=None):
 with DAG("slow", schedule=None):
     long({folder!r})
 """
-
-
-@contextlib.contextmanager
-def s3_server(port: int, log: Path) -> Iterator[None]:
-    """An S3 server in memory. Its data ends with it."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
-        try:
-            eventually(lambda: _answers(port), message=lambda: log.read_text())
-            requests.put(f"http://127.0.0.1:{port}/{BUCKET}", timeout=10).raise_for_status()
-            yield
-        finally:
-            server.terminate()
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(requests.ConnectionError):
-        return requests.get(f"http://127.0.0.1:{port}/", timeout=10).ok
-    return False
 
 
 def copies(port: int) -> list[str]:
@@ -98,7 +78,7 @@ def test_logs_are_copied_to_s3_read_elsewhere_and_deleted_with_their_run(
     # The server is away at first: tasks do not wait for it, and the logs are copied later.
     assert stack.json("dags", "trigger", "talk", "--run-id", "one", "--wait", "--timeout", "120")["state"] == "success"
     first_ended = datetime.now(UTC).isoformat()
-    with s3_server(port, tmp_path / "s3.txt"):
+    with s3_server(port, tmp_path / "s3.txt", BUCKET):
         tries = {f"logs/talk/one/speak/try-{number}.log" for number in (1, 2)}
         eventually(lambda: tries <= set(copies(port)), timeout=60, message=stack.logs)
         assert "this is try 1\n" in elsewhere(stack, other, "tasks", "logs", "talk", "one", "speak", "--try", "1")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import create_engine
+from support.bundle_parsing import BROKEN, parse_next
 from support.scenario import Scenario, dag
 from support.servers import PostgresServer
 
@@ -26,6 +27,8 @@ from scheduler.embedded import checks
 from scheduler.messaging import wakeups
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
+from scheduler.store.dags import bundles
+from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db import pooler, roles
 from scheduler.store.db.database import transact
 
@@ -211,6 +214,11 @@ def of_the_database(cli: Cli, scenario: Scenario) -> list[tuple[Callable[[], obj
             scenario.sql("insert into import_error (file, line, message) values (%s, 3, 'bad')", f"f{number}.py")
         scenario.sql("update dag_run set scheduling_error = 'odd', state = 'running', started_at = now() where dag_id = 'pair'")
 
+    def refused() -> None:
+        transact(scenario.engine, bundles.publish, "sales", {"a.py": BundleFile(BROKEN)}, by="ann")
+        parse_next(scenario.engine)
+        scenario.sql("insert into bundle (name, problem) values ('ops', 'git cannot read it.')")
+
     scenario.pool("small", 1)
     return [
         (differs, "settings", "core.parallelism is"),
@@ -226,6 +234,8 @@ def of_the_database(cli: Cli, scenario: Scenario) -> list[tuple[Callable[[], obj
         (lambda: None, "runs", "2 more cannot be decided"),
         (lambda: None, "dag files", "f0.py:3: bad"),
         (lambda: None, "dag files", "2 more cannot be read"),
+        (refused, "bundles", "Version 1 of bundle sales is refused: a.py:2: NameError: broken"),
+        (lambda: None, "bundles", "The source of bundle ops cannot be read: git cannot read it."),
         (lambda: scenario.sql("update process set heartbeat_at = now() - interval '1 hour'"), "workers", "No worker is alive"),
         (lambda: None, "workers", "worker w on h (process 1) has sent no heartbeat"),
         (lambda: cli("variables", "set", "a", "1"), "schedulers", "has sent no heartbeat"),

@@ -209,6 +209,7 @@ def test_a_new_schedule_names_the_runs_of_the_next_days(deploys: Deploys) -> Non
 
 def test_open_runs_keep_their_version_or_move_and_a_removed_dag_creates_no_more(deploys: Deploys) -> None:
     deploys.write("sales.py", sales())
+    deploys.write("other.py", "from paceline import DAG\nwith DAG('other'):\n    pass\n")
     deploys.deploy()
     assert deploys.cli("dags", "trigger", "sales").exit_code == 0
     deploys.write("sales.py", sales(extra=" + 1"))
@@ -242,6 +243,11 @@ def test_what_would_be_refused_exits_with_one(deploys: Deploys) -> None:
     assert "'pair' is also in pair.py" in plan["problems"][1]["message"] and "removed" not in [
         dag["change"] for dag in plan["dags"]
     ]
+
+
+def test_a_folder_without_a_dag_file_would_be_refused(deploys: Deploys) -> None:
+    assert deploys.plan(code=1)["problems"][0]["message"].startswith("The bundle has no DAG file")
+    assert "! The bundle has no DAG file" in deploys.cli("plan", str(deploys.folder)).stdout
 
 
 def test_missing_pools_queues_and_connections_are_named(deploys: Deploys) -> None:

@@ -190,6 +190,39 @@ def test_a_scheduler_that_lost_its_claim_while_parsing_stops(deployment: Deploym
     assert live is not None and not live.is_live and not live.problems and deployment.live() == {}
 
 
+def test_an_error_of_the_database_while_files_are_parsed_ends_with_the_next_iteration(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists():\n    time.sleep(0.02)\n"
+    deployment.publish(a=source("a") + wait)
+    monkeypatch.setattr("scheduler.dagfiles.bundles.RENEW_S", 0.0)
+    manager = deployment.manager(scheduler={"scheduler_idle_sleep_time": 0.05})
+    manager.start()
+    eventually(lambda: deployment.files.rows("select 1 from bundle_version where claimed_by = 'a'"), timeout=30)
+    with deployment.engine.begin() as connection:
+        connection.exec_driver_sql("alter table bundle_version rename to away")
+    eventually(lambda: "An iteration over the bundles failed" in caplog.text, timeout=30)
+
+    (tmp_path / "go").touch()
+    with deployment.engine.begin() as connection:
+        connection.exec_driver_sql("alter table away rename to bundle_version")
+        connection.exec_driver_sql("update bundle_version set claimed_until = null")
+
+    eventually(lambda: deployment.live() == {"sales": 1}, timeout=60)
+
+
+def test_a_version_without_a_dag_file_is_refused(deployment: Deployment) -> None:
+    deployment.publish(a=source("a"))
+    manager = deployment.manager()
+    manager.run_once()
+    deployment.publish(lib__names="x = 1\n")
+
+    live = manager.run_once()
+
+    assert live is not None and not live.is_live and deployment.dags() == {"a": "sales"}
+    assert live.problems[0][1].message == "The bundle has no DAG file: name the folder with the DAG files."
+
+
 def test_a_content_that_was_changed_in_the_store_is_refused_by_name(deployment: Deployment) -> None:
     deployment.publish(a=source("a"))
     with deployment.engine.begin() as connection:
