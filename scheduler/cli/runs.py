@@ -1,5 +1,7 @@
 """`paceline runs`: lists, shows, watches and changes DAG runs."""
 
+from typing import Any
+
 import click
 
 from paceline import states
@@ -107,6 +109,44 @@ def why(dag_id: str, run_id: str, *, history: bool) -> None:
     if output.json_wanted() or history:
         answer["history"] = options.transact(store.of_dag_run, dag_id, run_id)
     output.explanation(answer)
+
+
+@runs.command()
+@options.dag
+@options.as_table
+def bisect(dag_id: str) -> None:
+    """Find the first version of a DAG whose runs fail, and which files of its bundle that version changed."""
+    from scheduler.store.read import bisect as store
+
+    found = options.transact(store.bisect, dag_id)
+    if output.json_wanted():
+        output.print_json(found)
+        return
+    columns = ["version_number", "bundle_version", "created_at", "success_count", "failed_count", "newest_run_id", "newest_state"]
+    output.table(found["versions"], columns, empty="No versions.")
+    click.echo(output.visible(_first_failing(found)))
+    for kind, paths in (found["files"] or {}).items():
+        for path in paths:
+            click.echo(output.visible(f"{kind:<8} {path}"))
+
+
+def _first_failing(found: dict[str, Any]) -> str:
+    """Describe the result of a bisection in sentences."""
+    failing, good = found["first_failing"], found["last_good"]
+    if failing is None and good is None:
+        return f"No run of DAG {found['dag_id']} has ended."
+    if failing is None:
+        return f"Version {good['version_number']} of DAG {found['dag_id']} succeeds: its newest run is {good['newest_run_id']}."
+    text = f"Runs of DAG {found['dag_id']} fail since version {failing['version_number']}"
+    if failing["bundle_name"]:
+        said = f": {failing['message']}" if failing["message"] else ""
+        place = f", from {failing['origin']}" if failing["origin"] else ""
+        bundle = f"version {failing['bundle_version']} of bundle {failing['bundle_name']}"
+        text += f" ({bundle}, deployed by {failing['created_by']}{place}{said})"
+    text += f"; version {good['version_number']} succeeds." if good else "; no version before it succeeds."
+    if found["untested"]:
+        text += f" No run of the versions in between has ended: {', '.join(map(str, found['untested']))}."
+    return text
 
 
 @runs.command()
