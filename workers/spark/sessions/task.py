@@ -5,8 +5,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from paceline.authoring import context, execution
@@ -56,9 +57,10 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
     loggers.note_new()
     try:
         with session.until_end(warm, begun) as spark:
+            _pickle_by_value(settings)
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
-            with _pickled_by_value(settings), watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
+            with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
                 result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
                 python_side.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
@@ -121,25 +123,29 @@ def _name(ti: Any) -> str:
     return f"{ti.dag_id}.{ti.task_id}{f'[{ti.map_index}]' if ti.map_index >= 0 else ''} {ti.run_id}"
 
 
-@contextlib.contextmanager
-def _pickled_by_value(settings: Settings) -> Iterator[None]:
-    """Pickle functions of DAG files and their modules as code, because Spark's Python workers cannot import them.
+class _ByValue(set[str]):
+    """The names of the modules whose functions are pickled as code: those that tasks register, and all files of authors.
 
-    Of bundles, this process has only the modules of the version of its task.
+    Spark's Python workers cannot import DAG files and their modules. Of bundles, this process has only the modules of the version
+    of its task, also those that a task imports while it runs.
     """
-    from pyspark import cloudpickle
 
-    modules = [module for folder in (settings.dags_folder, settings.bundles_folder) for module in load.are_below(folder).values()]
-    modules = [module for module in modules if module.__name__ in sys.modules]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        # By their names, which may be those of installed modules for another version.
-        for module in modules:
-            with contextlib.suppress(ValueError):
-                cloudpickle.unregister_pickle_by_value(module)
+    _folders: tuple[Path, ...] = ()  # of a copy
+
+    def __init__(self, registered: set[str], settings: Settings) -> None:
+        super().__init__(registered)
+        self._folders = settings.dags_folder, settings.bundles_folder
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or any(load.are_below(folder, [str(name)]) for folder in self._folders)
+
+
+def _pickle_by_value(settings: Settings) -> None:
+    from pyspark.cloudpickle import cloudpickle
+
+    registered = cloudpickle._PICKLE_BY_VALUE_MODULES
+    if not isinstance(registered, _ByValue):
+        cloudpickle._PICKLE_BY_VALUE_MODULES = _ByValue(registered, settings)
 
 
 #: Milliseconds to wait for the events of the previous task, which the store counts a moment later.

@@ -247,7 +247,6 @@ def test_processes_that_a_task_starts_execute_its_version(bench: Bench, method: 
 
 SPARK = """
 import lib, late
-from package.deep import later
 from paceline import DAG, task
 
 def double(value):
@@ -256,6 +255,7 @@ def double(value):
 with DAG("d", schedule=None):
     @task.pyspark(retries=0)
     def first(sc):
+        from package.deep import later
         return sc.parallelize([1, 10], 2).map(lambda value: (*double(value), later.VERSION)).collect()
 
     first()
