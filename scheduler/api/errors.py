@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from paceline.exceptions import (
     BackfillError,
@@ -97,6 +98,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _cut_off)
 
 
 def response(error: PacelineError) -> JSONResponse:
@@ -148,6 +150,11 @@ def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = UNREADABLE if error.detail == "There was an error parsing the body" else error.detail
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+
+def _cut_off(request: Request, error: Exception) -> JSONResponse:
+    """For the audit log: nobody reads the response."""
+    return JSONResponse({"detail": "The connection ended before the body did."}, 400)
 
 
 def unexpected(request: Request, error: Exception) -> JSONResponse:

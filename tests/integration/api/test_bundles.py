@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import socket
 import tarfile
 from collections.abc import Callable, Iterator
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from support.bundle_parsing import BROKEN, GOOD, parse_next
 from support.scenario import Scenario, dag
+from support.waiting import eventually
 
 from scheduler.api.call import PREFIX
 from scheduler.dagfiles.bundle_files import write_archive
@@ -252,3 +254,20 @@ def test_an_upload_has_its_own_limit(make_web: Callable[..., Web], settings: Set
 def test_a_large_upload_that_is_refused_gets_its_answer(web: Web) -> None:
     with web.http(web.account("eve", "viewer")) as http:
         assert deploy(http, b"x" * (20 << 20)).status_code == 403
+
+
+def test_an_upload_that_is_cut_off_stores_nothing(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    token, archive = web.account("ada", "admin"), packed({"a.py": GOOD})
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=10) as client:
+        head = f"POST {PREFIX}/bundles/sales/versions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        client.sendall(f"{head}Content-Length: {len(archive) + 100}\r\n\r\n".encode() + archive)
+
+    def status() -> int | None:
+        with web.engine.connect() as connection:
+            return connection.exec_driver_sql("select status from audit where event = 'deploy_bundle'").scalar_one_or_none()
+
+    eventually(lambda: status() is not None, timeout=30)
+    assert status() == 400
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    with web.http(token) as http:
+        assert http.get(f"{PREFIX}/bundles").json()["total_entries"] == 0
