@@ -146,13 +146,13 @@ def _pool(facts: Contention) -> list[str]:
         return [f"It needs {needed} and {name} has {pool.slots} in all, so it can never run: enlarge the pool."]
     if pool.lacks(needs):
         full = "is full" if free == 0 else f"has {free} free, and it needs {needs}"
-        return [f"P{name[1:]} {full}: {pool.used} of {_slots(pool.slots)} are in use{_holders(pool, ', held by ')}."]
+        return [f"P{name[1:]} {full}: {pool.used} of {_slots(pool.slots)} {are(pool.slots)} in use{_holders(pool, ', held by ')}."]
     first = pool.reserved_for
     if first is None or pool.slots < 0:
         return []
     other = "A task of another DAG" if first.name is None else f"{first.name} of run {first.run_id!r}"
     return [
-        f"{other} ranks higher, needs {_slots(first.slots)} of {name} and holds its place in line while {free} are free "
+        f"{other} ranks higher, needs {_slots(first.slots)} of {name} and holds its place in line while {free} {are(free)} free "
         "(scheduler.pool_reservation)."
     ]
 
@@ -271,6 +271,11 @@ def _holders(pool: PoolFacts, before: str) -> str:
 def _holder(holder: Holder) -> str:
     name = "a task of another DAG" if holder.name is None else f"{holder.name} of run {holder.run_id!r}"
     return f"{name}{f' ({_slots(holder.slots)})' if holder.slots > 1 else ''}"
+
+
+def are(number: int) -> str:
+    """The verb for this number of things."""
+    return "is" if number == 1 else "are"
 
 
 def _slots(number: int) -> str:

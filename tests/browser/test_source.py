@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.waiting import eventually
 
 from browser.conftest import Installation
 
@@ -48,3 +49,28 @@ def test_the_source_is_the_file_now_and_a_version_tells_what_its_text_is(page: P
     page.goto("/dags/edited/source")
     expect(page.get_by_text("The file is not in the DAGs folder of this web process.")).to_be_visible()
     expect(page.locator(".source")).to_contain_text("first text")
+
+
+def test_an_import_error_leads_to_its_line_in_the_source(page: Page, installation: Installation) -> None:
+    file = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "torn.py"
+    file.write_text(FIRST.replace("edited", "torn"))
+    eventually(lambda: "torn" in installation.cli("dags", "list"), timeout=60)
+    file.write_text(FIRST.replace("edited", "torn") + "\n" * 80 + "no_such_name\n")
+    page.goto("/imports")
+    card = page.locator(".card", has=page.get_by_role("heading", name="torn.py"))
+    number = str(len(file.read_text().splitlines()))
+    expect(card.get_by_role("heading")).to_contain_text(f"line {number}")
+    card.get_by_role("link", name="torn", exact=True).click()
+    wanted = page.locator(".source .wanted")
+    expect(wanted).to_contain_text("no_such_name")
+    expect(wanted).to_be_in_viewport()
+    file.unlink()
+
+
+def test_the_list_of_keys_names_every_page(page: Page) -> None:
+    page.goto("/dags")
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard")
+    for text in ("Connections", "Variables", "Assets", "Backfills", "Settings", "Select the row", "Wrap the lines of a log"):
+        expect(dialog).to_contain_text(text)
+    expect(dialog).not_to_contain_text("undefined")

@@ -52,8 +52,8 @@ export const t = {
   theme: { label: 'Theme', auto: 'Same as the system', light: 'Light', dark: 'Dark' },
   zone: { label: 'Times', local: 'Local', utc: 'UTC', pick: 'The zone of all times', search: 'Search a zone, such as Europe/Berlin', switch: (name: string) => `The DAG is scheduled in ${name}: show all times in it` },
   keys: {
-    title: 'Keyboard', help: 'This list', search: 'Filter the list', jump: 'Go to anything', go: 'Go to', next: 'Next or previous row',
-    open: 'Open the row', theme: 'Change the theme', grid: 'Move in the grid', logNext: 'Next or previous match in a log', logError: 'The last error of a log, then the one before', logWrap: 'Wrap the lines of a log', close: 'Close a dialog',
+    title: 'Keyboard', help: 'This list', search: 'Filter the list', jump: 'Go to anything', go: 'Go to', next: 'Next row', before: 'Row before', select: 'Select the row', panel: 'The same task in the run before or after, beside the grid', panelClose: 'Close the task beside the grid',
+    open: 'Open the row', theme: 'Change the theme', grid: 'Move in the grid', logNext: 'Next match in a log', logBefore: 'Match before in a log', logError: 'The last error of a log, then the one before', logWrap: 'Wrap the lines of a log', close: 'Close a dialog',
   },
   rights: {
     page: 'Your account may not open this page', needs: (role: string) => `It needs the role ${role} on the whole installation: ask an administrator.`, limited: 'limited',

@@ -54,7 +54,7 @@ SITUATIONS: dict[str, Situation] = {
     "its pool is full": Situation(
         build=of.pool(1), solve=after_waiting(),
         after="Waited 4. s for pool 'db' with 1 of 1 slot in use by d.left of run 'one', then queued by s#1",
-        live=("Pool 'db' is full: 1 of 1 slot are in use, held by d.left of run 'one'.",)),
+        live=("Pool 'db' is full: 1 of 1 slot is in use, held by d.left of run 'one'.",)),
     "its pool has too few free slots": Situation(
         build=of.pool(3, needs=2, held=2), solve=after_waiting(),
         after=r"Waited 4. s for pool 'db' with 2 of 3 slots in use by d.left of run 'one' \(2 slots\), then queued by s#1",
@@ -70,14 +70,14 @@ SITUATIONS: dict[str, Situation] = {
         live=("There is no pool 'db': create it with `paceline pools set db SLOTS`.",)),
     "another one holds its place in line": Situation(
         build=of.reserved, solve=after_waiting(), after="Waited 4. s in line, then queued",
-        live=("d.right of run 'one' ranks higher, needs 3 slots of pool 'db' and holds its place in line while 1 are free "
+        live=("d.right of run 'one' ranks higher, needs 3 slots of pool 'db' and holds its place in line while 1 is free "
               "(scheduler.pool_reservation).",)),
     "another one ranks higher": Situation(
         build=of.pool(2, state="scheduled", rank=5), solve=after_waiting(), after="Waited 4. s in line, then queued",
         live=("1 task instance of higher rank waits in pool 'db' before it.",)),
     "a deferred one holds the slot": Situation(
         build=of.pool(1, state="deferred", deferred=True), solve=after_waiting(), after="Waited 4. s ",
-        live=("Pool 'db' is full: 1 of 1 slot are in use, held by d.left of run 'one'.",)),
+        live=("Pool 'db' is full: 1 of 1 slot is in use, held by d.left of run 'one'.",)),
     "a deferred one holds no slot": Situation(
         build=of.pool(1, state="deferred"), solve=after_waiting(), after="Waited 4. s in line, then queued", live=(NOTHING,)),
     "max_active_tasks": Situation(

@@ -125,6 +125,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         </Bulk>
       )}
       <List
+        class={`runs-list ${dagId ? 'one-dag' : ''}`}
         label={t.runsList.title}
         columns={columns}
         rows={page?.dag_runs}

@@ -42,9 +42,10 @@ interface Props<R> {
   empty: ComponentChildren
   label: string
   skeleton?: number
+  class?: string
 }
 
-export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, empty, label, skeleton = 8 }: Props<R>) {
+export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, empty, label, skeleton = 8, class: extra = '' }: Props<R>) {
   const [at, show] = useState(-1)
   // Two keys can be pressed before the list is drawn again.
   const now = useRef(-1)
@@ -84,7 +85,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
   if (failed && rows === undefined) return null
   return (
     <>
-      <div class="list" role="region" aria-label={label} tabIndex={0}>
+      <div class={`list ${extra}`} role="region" aria-label={label} tabIndex={0}>
         {rows === undefined ? (
           <Skeleton rows={skeleton} />
         ) : rows.length === 0 ? (
@@ -129,7 +130,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
                       </td>
                     )}
                     {columns.map((column) => (
-                      <td key={column.key} data-head={typeof column.head === 'string' ? column.head : undefined} class={`${column.right ? 'r' : ''} ${column.class ?? ''}`}>
+                      <td key={column.key} data-key={column.key} data-head={typeof column.head === 'string' ? column.head : undefined} class={`${column.right ? 'r' : ''} ${column.class ?? ''}`}>
                         {column.cell(row)}
                       </td>
                     ))}

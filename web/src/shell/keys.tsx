@@ -44,10 +44,11 @@ export function KeysHelp() {
   if (!helping.value) return null
   const k = t.keys
   const n = t.nav
+  const names: Record<string, string> = { ...n, home: t.home }
   const rows: [string[], string][] = [
-    [['Ctrl', 'K'], k.jump], [['/'], k.search], [['j'], k.next], [['k'], k.next], [['Enter'], k.open], [['g', 'h'], `${k.go}: ${t.home}`],
-    [['g', 'd'], `${k.go}: ${n.dags}`], [['g', 'r'], `${k.go}: ${n.runs}`], [['g', 'w'], `${k.go}: ${n.actions}`], [['g', 'q'], `${k.go}: ${n.queues}`], [['g', 'p'], `${k.go}: ${n.pools}`],
-    [['g', 'u'], `${k.go}: ${n.bundles}`], [['g', 'i'], `${k.go}: ${n.imports}`], [['g', 'l'], `${k.go}: ${n.audit}`], [['←', '↑', '↓', '→'], k.grid], [['n'], k.logNext], [['N'], k.logNext], [['e'], k.logError], [['w'], k.logWrap], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
+    [['Ctrl', 'K'], k.jump], [['/'], k.search], [['j'], k.next], [['k'], k.before], [['Enter'], k.open], [['x'], k.select], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
+    ...Object.entries(PLACES).map(([key, path]): [string[], string] => [['g', key], `${k.go}: ${names[path.slice(1) || 'home']}`]),
+    [['←', '↑', '↓', '→'], k.grid], [['←', '→'], k.panel], [['Esc'], k.panelClose], [['n'], k.logNext], [['N'], k.logBefore], [['e'], k.logError], [['w'], k.logWrap],
   ]
   return (
     <Dialog title={k.title} onClose={() => (helping.value = false)}>

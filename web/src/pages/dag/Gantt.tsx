@@ -90,7 +90,7 @@ export function GanttTab({ dagId, runId, live }: { dagId: string; runId: string;
             <a key={line.key} class={`gantt-row ${line.critical ? 'critical' : ''}`} href={href(line.mapIndex >= 0 ? to('dags', dagId, 'runs', runId, 'tasks', line.taskId, line.mapIndex) : to('dags', dagId, 'runs', runId, 'tasks', line.taskId))}>
               <span class="gantt-name">
                 <Mark state={last.state} />
-                <span class="clip" title={line.name}><span class="hide-s">{group(line.name)}</span>{line.name.slice(group(line.name).length)}</span>
+                <span class="clip" title={line.name}><span class="gantt-group">{group(line.name)}</span>{line.name.slice(group(line.name).length)}</span>
                 {last.instances > 1 && <span class="dim small">[{last.instances}]</span>}
               </span>
               <span class="gantt-lane">

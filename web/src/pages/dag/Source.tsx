@@ -8,12 +8,22 @@ import { t } from '../../strings'
 import { Difference } from './Difference'
 import { highlighted, type Piece } from './python'
 
+/** Once, and not again when the text is loaded again. */
+const seen = new WeakSet<HTMLElement>()
+function intoView(row: HTMLElement | null): void {
+  if (!row || seen.has(row)) return
+  seen.add(row)
+  row.scrollIntoView({ block: 'center' })
+}
+
 export default function Source({ dagId }: { dagId: string }) {
   const versions = useLive(`versions ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagVersions', { params: { path: { dag_id: dagId }, query: { limit: 100, order_by: ['-version_number'] } } })), { on: [`dag:${dagId}`] })
   const all = versions.data.value?.dag_versions ?? []
   const shown = Number(query.value.get('version')) || null
   const other = query.value.get('compare')
   const ran = Number(query.value.get('ran')) || null
+  /** The line that an import error names. */
+  const line = Number(query.value.get('line')) || null
   const load = (version: number | null) => ok(api.GET('/api/v2/dagSources/{dag_id}', { params: { path: { dag_id: dagId }, query: version ? { version_number: version } : {} } }))
   // A version keeps its text; the file changes without a version, too.
   const source = useLive(`source ${dagId} ${shown}`, () => load(shown), { every: shown ? 0 : 10_000 })
@@ -50,7 +60,7 @@ export default function Source({ dagId }: { dagId: string }) {
         <Empty title={t.dag.noSource}><p>{before.error.value}</p></Empty>
       ) : (
         <div class="source" tabIndex={0} role="region" aria-label={t.dag.source}>
-          {other && old !== null ? <Difference before={old} after={text} /> : highlighted(text).map((pieces, at) => <div key={at}><span class="source-no">{at + 1}</span><Pieces of={pieces} /></div>)}
+          {other && old !== null ? <Difference before={old} after={text} /> : highlighted(text).map((pieces, at) => <div key={at} class={at + 1 === line ? 'wanted' : ''} aria-current={at + 1 === line ? 'location' : undefined} ref={at + 1 === line ? intoView : null}><span class="source-no">{at + 1}</span><Pieces of={pieces} /></div>)}
         </div>
       )}
     </>
