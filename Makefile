@@ -45,7 +45,7 @@ check: setup ## Check format, lint, types, import layers, spelling, the reposito
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \
-		$(addprefix tests/acceptance/test_,fault_points.py deploys_under_load.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py) \
+		$(addprefix tests/acceptance/test_,fault_points.py deploys_under_load.py stopped.py lost_messages.py database_restarts.py rescue_speed.py half_open.py flights_survive.py flights_deployed.py) \
 		tests/integration/services/test_same_states.py tests/integration/store/actions/test_actions_stateful.py \
 		$(addprefix tests/integration/workers/spark/test_,frames.py spark.py spark_archive.py spark_endings.py spark_session.py spark_submit.py)
 

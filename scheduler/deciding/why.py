@@ -174,7 +174,7 @@ def _queued(facts: Situation) -> list[str]:
     assert facts.queued_at is not None
     ago = span((facts.now - facts.queued_at).total_seconds(), tenths=False)
     if facts.dispatched_at is None:
-        sent = f"It was queued {ago} ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable."
+        sent = f"It was queued {ago} ago and no worker has taken it: if its message was lost, a scheduler sends it again."
     else:
         place = many(facts.queue.ahead if facts.queue else 0, "message was", "messages were")
         name = facts.queue.name if facts.queue else "?"

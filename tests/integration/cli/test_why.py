@@ -101,7 +101,7 @@ SITUATIONS: dict[str, Situation] = {
     "its message is not sent": Situation(
         build=of.queue(workers=1, state="queued", dispatched_at=None), solve=after_waiting(since="queued"),
         after="Waited 4. s in queue 'q', then started by w#",
-        live=("It was queued … ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable.",)),
+        live=("It was queued … ago and no worker has taken it: if its message was lost, a scheduler sends it again.",)),
     "all workers are busy": Situation(
         build=of.queue(workers=1, running=1, state="queued", dispatched_at="2025-01-01T00:00:00Z"),
         solve=after_waiting(since="queued"), after="Waited 4. s in queue 'q', whose 1 place was taken, then started by w#",

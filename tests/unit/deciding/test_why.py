@@ -144,7 +144,7 @@ SITUATIONS: list[tuple[S, dict[str, Any], str | list[str]]] = [
      ["It waits for its trigger a.B.", "No waiter is alive to await triggers: start one with `paceline waiter`."]),
     # At a worker.
     (S.QUEUED, {},
-     "It was queued 30 s ago and its message is not sent yet: a scheduler sends it again if the broker was unavailable."),
+     "It was queued 30 s ago and no worker has taken it: if its message was lost, a scheduler sends it again."),
     (S.QUEUED, {"dispatched_at": NOW, "queue": queue(running=4, ahead=2)},
      [f"{NOT_TAKEN}, and 2 messages were queued before it.", "All 4 worker slots of queue 'default' are busy."]),
     (S.QUEUED, {"dispatched_at": NOW, "queue": queue(workers=0)},
