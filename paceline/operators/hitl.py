@@ -104,6 +104,8 @@ class HITLOperator(Operator):
             # An answer to an earlier try is not one to this.
             store.delete(RESPONSE)
             asked = {"try_number": ti.try_number, "asked_at": ti.now().isoformat()}
+            if self.response_timeout is not None:
+                asked["respond_by"] = (ti.start_date + self.response_timeout).isoformat()
             store.set(REQUEST, self.request() | asked, retention=NEVER_EXPIRE)
             for notifier in self.notifiers:
                 notifier(context)

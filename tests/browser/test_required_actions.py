@@ -39,3 +39,14 @@ def test_requests_are_answered_in_place_one_or_many(page: Page, installation: In
     finally:
         for run_id in ids:
             installation.cli("runs", "mark", "review", f"place-{run_id}", "failed")
+
+
+def test_a_question_shows_its_deadline_and_what_happens_then(page: Page, installation: Installation) -> None:
+    installation.cli("dags", "trigger", "late", "--run-id", "asked")
+    page.goto("/actions")
+    row = page.get_by_role("row", name="Send the invoices")
+    expect(row).to_contain_text("in 39 min")
+    row.get_by_role("button", name="Respond").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Without an answer in 39 min")
+    expect(page.get_by_role("dialog")).to_contain_text("the answer is Reject")
+    installation.cli("runs", "mark", "late", "asked", "failed")

@@ -43,6 +43,8 @@ class HitlRequest(Model):
     params: dict[str, Any] = Field(default_factory=dict)
     assigned_users: list[HitlUser] = Field(default_factory=list)
     created_at: datetime
+    #: When the defaults become the answer, or the task fails if there are none. null: never.
+    respond_by: datetime | None = None
     response_received: bool = False
     responded_by_user: HitlUser | None = None
     responded_at: datetime | None = None

@@ -31,7 +31,10 @@ def answered(kind: type[HITLOperator], answer: Any, **arguments: Any) -> HITLOpe
             store = context["task_state_store"]
             if context["ti"].resume is not None and answers:
                 stored = store.get(hitl.REQUEST)
-                assert stored == self.request() | {"try_number": context["ti"].try_number, "asked_at": stored["asked_at"]}
+                asked = {"try_number": context["ti"].try_number, "asked_at": stored["asked_at"]}
+                if self.response_timeout is not None:
+                    asked["respond_by"] = (context["ti"].start_date + self.response_timeout).isoformat()
+                assert stored == self.request() | asked
                 store.set(hitl.RESPONSE, answers.pop())
             return super().execute(context)
 

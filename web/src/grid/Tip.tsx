@@ -1,7 +1,7 @@
 /** What the grid says about the cell under the mouse or the keys: state, duration, start and reason. */
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
-import { duration, elapsed, moment, now } from '../format'
+import { duration, elapsed, moment, now, runName } from '../format'
 import { label } from '../states'
 import { t } from '../strings'
 import { countsAt, lengthOf, stateAt, type GridData, type GridRun, type Row } from './model'
@@ -33,13 +33,13 @@ export function Tip({ dagId, data, run, row, x, y, shown }: Props) {
   const single = row && row.task >= 0 && state && !Object.keys(counts).length
   const facts = useFacts(single ? [dagId, run.dag_run_id, row.id, state, String(tries)] : null)
   const lines = [
-    row ? row.id : run.dag_run_id,
+    row ? row.id : runName(run.dag_run_id),
     row && state ? label(state) + (facts?.start_date ? `, ${duration(elapsed(facts.start_date, facts.end_date))}` : '') : row ? t.states.removed : `${label(run.state)}, ${duration(lengthOf(run, now.peek()))}`,
     ...(facts?.start_date ? [t.overview.started(moment(facts.start_date))] : []),
     ...(facts?.reason ? [facts.reason] : []),
     ...(tries > 1 ? [`${t.task.try_} ${tries}`] : []),
     ...(Object.keys(counts).length ? [Object.entries(counts).map(([name, number]) => `${number} ${label(name)}`).join(', ')] : []),
-    row ? run.dag_run_id : `${t.run.types[run.run_type] ?? run.run_type}, ${moment(run.start_date ?? run.run_after)}`,
+    row ? runName(run.dag_run_id) : `${t.run.types[run.run_type] ?? run.run_type}, ${moment(run.start_date ?? run.run_after)}`,
   ]
   // Its size decides on which side of the mouse it fits.
   useLayoutEffect(() => {

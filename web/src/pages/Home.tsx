@@ -1,13 +1,15 @@
 /** The overview: running, failed and waiting tasks, with reasons; the last 24 hours; deadlines; the parts of the installation. */
+import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
-import { count, relative, shortMoment } from '../format'
+import { count, relative, runName, shortMoment } from '../format'
 import { useLive } from '../live/resource'
 import { Note, Skeleton, Time, Took } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { Icon } from '../parts/icons'
 import { Mark } from '../parts/State'
 import { Use } from '../parts/Use'
+import { Lazy } from '../parts/Lazy'
 import { href, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -15,11 +17,16 @@ import { chosenRange, endedSince, Past, Tags, useTrend } from './HomePast'
 
 type Data = components['schemas']['Home']
 const o = t.overview
+const TOUR = 'paceline.tour'
+/** Whether this looks like a first day: with fewer runs in 24 hours, the tour is offered. */
+const FEW_RUNS = 25
+const isQuiet = (data: Data) => data.hours.reduce((sum, hour) => sum + hour.success + hour.failed, data.running.length) < FEW_RUNS
 const run = (one: { dag_id: string; dag_run_id: string }) => href(to('dags', one.dag_id, 'runs', one.dag_run_id))
 
 export default function Home() {
   const live = useLive<Data>('home', () => ok(api.GET('/api/v2/home')) as Promise<Data>, { on: ['runs'], every: 15_000 })
   const data = live.data.value
+  const [toured, tour] = useState(() => localStorage.getItem(TOUR) !== null)
   const range = chosenRange()
   const trend = useTrend(range, data?.now).data.value
   if (!data) return <><Head title={t.home} />{live.error.value ? <Note kind="bad">{live.error.value}</Note> : <Skeleton rows={14} />}</>
@@ -32,6 +39,7 @@ export default function Home() {
     <>
       <Head title={t.home} />
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
+      {!toured && isQuiet(data) && <Lazy load={() => import('./Tour')} props={{ onClose: () => { localStorage.setItem(TOUR, '1'); tour(true) } }} />}
       <div class="tiles">
         <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=running" />
         <Tile state="running" text={o.running} value={at('running')} link="/queues" />
@@ -51,7 +59,7 @@ export default function Home() {
                 <li key={`${one.dag_id} ${one.dag_run_id}`}>
                   <Mark state="failed" />
                   <a class="grow" href={one.task_id ? href(to('dags', one.dag_id, 'runs', one.dag_run_id, 'tasks', one.task_id, ...((one.map_index ?? -1) >= 0 ? [one.map_index!] : []))) : run(one)}>
-                    <span class="row" style={{ gap: '5px' }}><strong class="clip">{one.dag_id}</strong>{one.task_id && <span class="clip soft">{one.task_id}</span>}</span>
+                    <span class="row" style={{ gap: '5px' }}><strong class="clip">{one.dag_id}</strong>{one.task_id && <span class="clip soft">{one.task_id}</span>}<span class="clip dim hide-s" title={one.dag_run_id}>{runName(one.dag_run_id)}</span></span>
                     {one.reason && <span class="clip small soft" style={{ display: 'block' }} title={one.reason}>{one.reason}</span>}
                   </a>
                   {times > 1 && <a class="tag bad" href={href(`${to('dags', one.dag_id, 'runs')}?state=failed`)}>× {times}</a>}
@@ -74,7 +82,7 @@ export default function Home() {
               {data.running.slice(0, 8).map((one) => (
                 <li key={`${one.dag_id} ${one.dag_run_id}`}>
                   <Mark state="running" />
-                  <a class="grow clip" href={run(one)}><strong>{one.dag_id}</strong></a>
+                  <a class="grow clip" href={run(one)} title={one.dag_run_id}><strong>{one.dag_id}</strong> <span class="soft">{runName(one.dag_run_id)}</span></a>
                   <span class="meter" title={`${one.ended} / ${one.total}`}><i style={{ width: `${(one.ended / Math.max(1, one.total)) * 100}%` }} /></span>
                   <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.ended} / {one.total}</span>
                   <span class="small soft" style={{ minWidth: '56px', textAlign: 'right' }}><Took start={one.start_date} end={null} /></span>

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks'
 import { seed, useLive } from '../live/resource'
 import { message } from '../api/client'
-import { runName } from '../format'
+import { minute, runName } from '../format'
 import { nudge } from '../live/changes'
 import { Button, Empty, Note, Segments, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
@@ -53,6 +53,7 @@ export default function RequiredActions() {
     { key: 'since', head: a.since, class: 'named', cell: (one) => <Time at={one.created_at} /> },
     ...(kind === 'waiting'
       ? [
+          { key: 'deadline', head: a.deadline, class: 'named', cell: (one: Asked) => one.respond_by && <span class={Date.parse(one.respond_by) - minute.value < 3_600_000 ? 'wrong' : ''}><Time at={one.respond_by} /></span> },
           { key: 'default', head: a.default, class: 'hide-m', cell: (one: Asked) => <span class="soft">{one.defaults?.join(', ') ?? ''}</span> },
           { key: 'assigned', head: a.assigned, class: 'hide-m', cell: (one: Asked) => <span class="soft">{(one.assigned_users ?? []).map((user) => user.name).join(', ') || a.anyone}</span> },
           { key: 'act', head: '', right: true, cell: (one: Asked) => <span class="answers">{(answers(one).length <= MOST_BUTTONS ? answers(one) : []).map((option) => <Button key={option} label={`${option}: ${one.subject}`} onClick={() => void give([one], option)}>{option}</Button>)}<Button kind="plain" onClick={() => open(one)}>{a.respond}</Button></span> },

@@ -1,7 +1,7 @@
 /** The dialog that shows what a task asks, and answers it after a confirmation. */
 import { useMemo, useState } from 'preact/hooks'
 import { message } from '../api/client'
-import { moment } from '../format'
+import { moment, relative } from '../format'
 import { nudge } from '../live/changes'
 import { Button, Check, Note } from '../parts/basic'
 import { confirm, Dialog, toast } from '../parts/overlay'
@@ -56,6 +56,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
       footer={<><Button onClick={onClose}>{isOpen ? t.cancel : t.close}</Button>{isOpen && <Button kind="first" type="submit" disabled={busy}>{a.respond}</Button>}</>}
     >
       <p class="small soft"><a class="link" href={href(taskHref(ti))} onClick={onClose}>{ti.dag_id} / {ti.task_id}{ti.map_index >= 0 ? ` [${ti.map_index}]` : ''}</a>, {moment(asked.created_at, false)}</p>
+      {asked.respond_by && !asked.response_received && <Note kind="warn">{a.respondBy(relative(asked.respond_by), moment(asked.respond_by, false), asked.defaults)}</Note>}
       {asked.body && <p class="request-body">{asked.body}</p>}
       {!asked.response_received && names.length > 0 && !isOpen && <Note kind="warn">{a.onlyFor(names.join(', '))}</Note>}
       <fieldset class="scope" disabled={!isOpen}>

@@ -11,12 +11,15 @@ import { ByFilter, type Wanted } from '../parts/ByFilter'
 import { chosenRuns } from '../parts/chosen'
 import { attempt, confirm, toast } from '../parts/overlay'
 import { State } from '../parts/State'
+import { Trigger } from '../parts/Trigger'
 import { href, query, setQuery, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
 import { RUN_STATES, color, label } from '../states'
 import { t } from '../strings'
 
 const SIZE = 50
+/** What narrows the list, in the address. */
+const FILTERS = ['q', 'state', 'type', 'from', 'until', 'ended_from', 'ended_until', 'offset']
 const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered']
 /** Runs that one change can have. */
 const MOST_RUNS = 10_000
@@ -33,6 +36,7 @@ function bounds(from: string | null, until: string | null): { run_after_gte?: st
 export function RunList({ dagId }: { dagId: string | null }) {
   const [selection, select] = useState<Selection>(NOTHING)
   const [wanted, want] = useState<Wanted | null>(null)
+  const [triggered, trigger] = useState(false)
   const q = query.value
   const order = q.get('order_by') ?? '-run_after'
   const offset = Number(q.get('offset') ?? 0) || 0
@@ -46,6 +50,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
     ...(endedFrom ? { end_date_gte: endedFrom } : {}),
     ...(endedUntil ? { end_date_lt: endedUntil } : {}),
   }
+  const isFiltered = FILTERS.some((one) => q.has(one))
   const live = useLive(
     `runs ${dagId} ${JSON.stringify([given, order, offset])}`,
     () => ok(api.GET('/api/v2/dags/{dag_id}/runList', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: [order], limit: SIZE, offset } } })),
@@ -136,8 +141,18 @@ export function RunList({ dagId }: { dagId: string | null }) {
         size={SIZE}
         order={order}
         {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
-        empty={<Empty title={t.runsList.none}><p>{t.runsList.noneText}</p></Empty>}
+        empty={
+          isFiltered ? (
+            <Empty title={t.runsList.none}><Button onClick={() => setQuery(Object.fromEntries(FILTERS.map((one) => [one, null])))}>{t.runsList.removeFilters}</Button></Empty>
+          ) : (
+            <Empty title={t.runsList.noRuns}>
+              <p>{t.runsList.noneText}</p>
+              {dagId ? mayAnywhere('operator') && <Button kind="first" icon="play" onClick={() => trigger(true)}>{t.dags.trigger}</Button> : <a class="button" href={href('/dags')}>{t.tour.dags}</a>}
+            </Empty>
+          )
+        }
       />
+      {triggered && dagId && <Trigger dagId={dagId} onClose={() => trigger(false)} onDone={() => void live.refresh()} />}
       {wanted && (
         <ByFilter
           wanted={wanted}
