@@ -32,7 +32,7 @@ export const PLACES: { title: string; links: Place[] }[] = [
     links: [
       { path: '/queues', text: t.nav.queues, icon: 'queues', whole: true },
       { path: '/pools', text: t.nav.pools, icon: 'pools', whole: true },
-      { path: '/bundles', text: t.nav.bundles, icon: 'bundles' },
+      { path: '/bundles', text: t.nav.bundles, icon: 'bundles', whole: true },
       { path: '/imports', text: t.nav.imports, icon: 'imports', counts: 'imports' },
     ],
   },
