@@ -11,7 +11,7 @@ import pytest
 from kubernetes_validate import utils
 
 from scheduler.cli import paceline
-from scheduler.settings import Settings
+from scheduler.settings import Settings, bundle_sources
 from scheduler.settings.environment import OTHER_NAMES
 from scheduler.settings.model import environment_names
 
@@ -105,11 +105,10 @@ def test_every_pod_is_restricted_and_has_limits(objects: list[Object]) -> None:
 def test_every_long_running_container_has_probes(objects: list[Object]) -> None:
     for pod, template in pods([resource for resource in objects if resource["kind"] != "Job"]):
         for container in template["spec"]["containers"]:
-            if container["name"] != "git-sync":
-                assert {"livenessProbe", "readinessProbe"} <= container.keys(), pod
-                port = container["ports"][0]["name"]
-                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                    assert container.get(probe, {}).get("httpGet", {"port": port})["port"] == port, (pod, probe)
+            assert {"livenessProbe", "readinessProbe"} <= container.keys(), pod
+            port = container["ports"][0]["name"]
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                assert container.get(probe, {}).get("httpGet", {"port": port})["port"] == port, (pod, probe)
 
 
 @every_set
@@ -197,7 +196,7 @@ def test_behind_an_ingress_the_web_process_knows_its_clients_and_its_cookies(obj
     ingresses = [one["spec"] for one in objects if one["kind"] == "Ingress" and "web" in one["metadata"]["name"]]
     for pod, template in pods(objects):
         if pod.endswith("-web"):
-            (container,) = (one for one in template["spec"]["containers"] if one["name"] != "git-sync")
+            (container,) = template["spec"]["containers"]
             environment = {variable["name"]: variable.get("value") for variable in container["env"]}
             settings = Settings.load({name: value for name, value in environment.items() if value and "PACELINE_WEB" in name})
             assert bool(settings.web.proxies) == bool(ingresses), pod
@@ -253,6 +252,25 @@ def test_prometheus_finds_the_pods_that_serve_metrics() -> None:
     ]
     assert sorted(one["prometheus.io/port"] for one in found) == ["8974", "8975", "8975", "8975", "8976"]
     assert not [one for _, one in pods(render({})) if "prometheus.io/scrape" in one["metadata"].get("annotations", {})]
+
+
+def test_schedulers_read_a_repository_as_a_bundle_and_no_pod_shares_a_folder_of_code() -> None:
+    for name, expected in {
+        "git": "default=git+https://git.example.org/dags.git#ref=main&folder=dags",
+        "private git": "default=git+https://git.example.org/d.git#ref=v1&folder=&key=/etc/paceline/git/key",
+        "git over SSH": "sales=git+ssh://git@git.example.org/d.git#ref=main&folder=dags"
+                        "&key=/etc/paceline/git/key&known_hosts=/etc/paceline/git/known_hosts",
+    }.items():  # fmt: skip
+        found = {}
+        for pod, template in pods(render(VALUE_SETS[name])):
+            variables = {variable["name"]: variable.get("value") for variable in template["spec"]["containers"][0].get("env", [])}
+            found[pod] = variables.get("PACELINE_BUNDLES_SOURCES")
+            assert "dags" not in {volume["name"] for volume in template["spec"]["volumes"]}, pod
+            mounted = {mount["mountPath"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
+            assert ("/etc/paceline/git" in mounted) == (name != "git" and pod.endswith("-scheduler")), (name, pod)
+        assert {pod.rpartition("-")[2]: source for pod, source in found.items() if source} == {"scheduler": expected}
+        (source,) = bundle_sources.parse(expected)
+        assert source.is_git
 
 
 def test_two_releases_share_no_name() -> None:

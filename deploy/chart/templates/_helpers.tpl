@@ -59,12 +59,12 @@ capabilities:
 {{- end }}
 
 {{- define "paceline.environment" -}}
-{{- if eq .root.Values.dags.source "git" }}
-- name: PACELINE_DAGS_FOLDER
-  value: {{ printf "/dags/current/%s" .root.Values.dags.git.subPath | trimSuffix "/" | quote }}
-# git-sync replaces the folder, which a watch on the former folder does not notice.
-- name: PACELINE_SCHEDULER_DAG_DIR_LIST_INTERVAL
-  value: {{ .root.Values.dags.git.periodSeconds | quote }}
+{{- if and (eq .component "scheduler") (eq .root.Values.dags.source "git") }}
+{{- $git := .root.Values.dags.git }}
+- name: PACELINE_BUNDLES_SOURCES
+  value: {{ printf "%s=git+%s#ref=%s&folder=%s%s" $git.bundle (required "dags.git.repository is required with dags.source=git" $git.repository) $git.ref (trimSuffix "/" $git.subPath) (include "paceline.gitKey" $git) | quote }}
+- name: PACELINE_BUNDLES_POLL_INTERVAL
+  value: {{ $git.periodSeconds | quote }}
 {{- end }}
 {{- if .root.Values.metrics.enabled }}
 - name: PACELINE_METRICS_PROMETHEUS
@@ -101,9 +101,9 @@ capabilities:
 - name: dags
   mountPath: /opt/paceline/dags
   readOnly: true
-{{- else if eq .root.Values.dags.source "git" }}
-- name: dags
-  mountPath: /dags
+{{- else if and (eq .component "scheduler") (eq .root.Values.dags.source "git") .root.Values.dags.git.secret }}
+- name: git
+  mountPath: /etc/paceline/git
   readOnly: true
 {{- end }}
 {{- end }}
@@ -129,40 +129,17 @@ capabilities:
   persistentVolumeClaim:
     claimName: {{ required "dags.claim is required with dags.source=claim" .root.Values.dags.claim }}
     readOnly: true
-{{- else if eq .root.Values.dags.source "git" }}
-- name: dags
-  emptyDir: {}
+{{- else if and (eq .component "scheduler") (eq .root.Values.dags.source "git") .root.Values.dags.git.secret }}
+- name: git
+  secret:
+    secretName: {{ .root.Values.dags.git.secret }}
+    defaultMode: 0440
 {{- end }}
 {{- end }}
 
-{{- define "paceline.gitSync" -}}
-{{- $git := .root.Values.dags.git -}}
-image: {{ $git.image }}
-args:
-  - --repo={{ required "dags.git.repository is required with dags.source=git" $git.repository }}
-  - --ref={{ $git.ref }}
-  - --root=/dags
-  - --link=current
-  - --depth=1
-  {{- if .once }}
-  - --one-time
-  {{- else }}
-  - --period={{ $git.periodSeconds }}s
-  {{- end }}
-{{- with $git.secret }}
-envFrom:
-  - secretRef:
-      name: {{ . }}
-{{- end }}
-securityContext:
-  {{- include "paceline.security" .root | nindent 2 }}
-resources:
-  {{- toYaml $git.resources | nindent 2 }}
-volumeMounts:
-  - name: dags
-    mountPath: /dags
-  - name: tmp
-    mountPath: /tmp
+{{/* The options of a Git source that name the files of its Secret. */}}
+{{- define "paceline.gitKey" -}}
+{{- if .secret }}&key=/etc/paceline/git/key{{ if hasPrefix "ssh://" .repository }}&known_hosts=/etc/paceline/git/known_hosts{{ end }}{{ end }}
 {{- end }}
 
 {{/* The Deployment of a role. `port` answers `alive` and `ready`, the paths of its probes. */}}
@@ -219,13 +196,8 @@ restartPolicy: {{ .restartPolicy }}
 terminationGracePeriodSeconds: {{ .grace }}
 securityContext:
   {{- include "paceline.podSecurity" .root | nindent 2 }}
-{{- if or .waitsForSchema (and .hasDags (eq .root.Values.dags.source "git")) }}
+{{- if .waitsForSchema }}
 initContainers:
-  {{- if and .hasDags (eq .root.Values.dags.source "git") }}
-  - name: git-sync-once
-    {{- include "paceline.gitSync" (dict "root" .root "once" true) | nindent 4 }}
-  {{- end }}
-  {{- if .waitsForSchema }}
   - name: wait-for-schema
     image: {{ include "paceline.image" . }}
     imagePullPolicy: {{ include "paceline.pullPolicy" . }}
@@ -249,7 +221,6 @@ initContainers:
       - name: config
         mountPath: /opt/paceline/config
         readOnly: true
-  {{- end }}
 {{- end }}
 containers:
   - name: {{ .container }}
@@ -292,10 +263,6 @@ containers:
       {{- toYaml .values.resources | nindent 6 }}
     volumeMounts:
       {{- include "paceline.mounts" . | nindent 6 }}
-  {{- if and .hasDags (eq .root.Values.dags.source "git") }}
-  - name: git-sync
-    {{- include "paceline.gitSync" (dict "root" .root "once" false) | nindent 4 }}
-  {{- end }}
 volumes:
   {{- include "paceline.volumes" . | nindent 2 }}
 {{- with .values.nodeSelector }}
