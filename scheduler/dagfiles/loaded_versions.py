@@ -32,16 +32,17 @@ class LoadedVersions:
         """`folder` is the local DAGs folder. Without `cache`, there are no bundle versions. A version that `is_needed` stays."""
         self._cache = cache
         self._is_needed = is_needed
-        self._version: int | None = None
-        self._files = LoadedFiles(folder)
-        self._current = _Version(folder, self._files)
+        #: The version whose modules are importable now, and its files.
+        self.version: int | None = None
+        self.files = LoadedFiles(folder)
+        self._current = _Version(folder, self.files)
         self._others: OrderedDict[int | None, _Version] = OrderedDict()
 
     def of(self, version: int | None) -> LoadedFiles:
         """The files of a bundle version, whose modules are importable until the next call. Errors as for BundleCache.path."""
-        if version != self._version:
+        if version != self.version:
             self._switch(version)
-        return self._files
+        return self.files
 
     def _switch(self, version: int | None) -> None:
         following = self._others.get(version)
@@ -60,8 +61,8 @@ class LoadedVersions:
             following.enter()
             raise
         finally:
-            self._others[self._version] = self._current
-            self._version, self._current, self._files = version, following, following.files
+            self._others[self.version] = self._current
+            self.version, self._current, self.files = version, following, following.files
         waiting = [other for other in self._others if other is not None and not self._is_needed(other)]
         if waiting and len(waiting) + (version is not None) > MOST_LOADED:
             self._unload(waiting[0])

@@ -53,7 +53,7 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
     }
     stack = stack_factory(schedulers=1, workers=[], env=env)
     eventually(lambda: health(port)[0] == 200, timeout=60, message=stack.logs)
-    assert set(health(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "broker", "settings"}
+    assert set(health(port)[1]["parts"]) == {"loop", "heartbeat", "database", "dag_files", "bundles", "broker", "settings"}
     assert doctor(stack, "scheduler")[0] == 0
 
     engine = database.create(stack.settings)

@@ -60,7 +60,7 @@ QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/proces
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
 RETURNED = "                self.log.error(error)\n        return result"
-TRY, CODE, POPPED = "self._try(claim, dag, task, runtime, path)", "        operator = self.files.task(", "texts.pop(RETURN_KEY)"
+TRY, CODE, POPPED = "self._try(claim, dag, task, runtime, path)", "        operator = files.task(", "texts.pop(RETURN_KEY)"
 ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",

@@ -223,7 +223,8 @@ class TryRunner:
         """The result of the task as JSON text, and the tasks that it skips; XComError if it is not JSON."""
         if claim.try_number > 1 and claim.resume is None:
             self.store.clear_xcoms(claim)
-        files = self.files.of(dag.bundle_version)
+        # Most tasks are of the version of the task before.
+        files = self.files.files if dag.bundle_version == self.files.version else self.files.of(dag.bundle_version)
         operator = files.task(dag.file, claim.dag_id, claim.task_id, (claim.version_id, dag.edges))
         values = context.build(claim, dag, operator, self.store, self.settings.core)
         ti = values["ti"]

@@ -259,7 +259,7 @@ class LoadedDag(LoadedVersions):
 
     def __init__(self, settings: Settings, dag: DAG) -> None:
         super().__init__(settings.dags_folder)
-        self._files = _OnlyFile(settings, dag)
+        self.files = _OnlyFile(settings, dag)
 
 
 class _OnlyFile(LoadedFiles):

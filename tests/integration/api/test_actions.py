@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,14 @@ class Case:
 #: Of an account, which a person can ask for only by command.
 ACCOUNT = "select name, role from account where name = 'eve'"
 EVE = "insert into account (name, password_hash, role) values ('eve', 'x', 'viewer')"
+DAGS = Path(__file__).parents[3] / "dags"
+#: A bundle with two versions, of which the second one is live.
+BUNDLE = (
+    "insert into bundle (name) values ('demo')",
+    "insert into bundle_version (bundle, number, digest, state, file_count, byte_count, created_by, dags, live_at)"
+    " select 'demo', n, decode(md5(n::text), 'hex'), 'ready', 0, 0, 'ada', '{}', now() from generate_series(1, 2) n",
+    "update bundle set version_id = v.id, wanted_id = v.id from bundle_version v where v.number = 2",
+)
 CASES: dict[str, Case] = {
     "runs.trigger": Case(
         rest=("POST", "/dags/etl/dagRuns", {"dag_run_id": "new", "conf": {"rows": 7}}), audit="trigger_dag_run",
@@ -234,6 +243,15 @@ CASES: dict[str, Case] = {
     ),
     "installation.delete_account": Case(
         cli=("users", "delete", "eve", "--yes"), audit_of_command="users.delete", before=(EVE,), rows=ACCOUNT, becomes=[],
+    ),
+    "bundles.deploy": Case(
+        cli=("deploy", str(DAGS), "--bundle", "demo", "--no-wait"), audit_of_command="bundles.deploy", wakes="bundle deployed",
+        rows="select bundle, number, state from bundle_version", becomes=[("demo", 1, "new")],
+    ),
+    "bundles.roll_back": Case(
+        cli=("deploy", "--rollback", "1", "--bundle", "demo", "--no-wait"), audit_of_command="bundles.rollback",
+        wakes="bundle deployed", before=BUNDLE, becomes=[(1,)],
+        rows="select v.number from bundle b join bundle_version v on v.id = b.wanted_id",
     ),
     "clean.clean": Case(
         cli=("db", "clean", "--before", "2100-01-01T00:00+00:00", "--yes"),
