@@ -98,7 +98,7 @@ def test_a_version_with_an_error_is_refused_by_file_and_line_and_the_live_one_st
     problems = deployment.files.rows("select state, problems from bundle_version where number = 2")[0]
     assert problems[0] == "refused" and [(one["file"], one["line"]) for one in problems[1]] == [("b.py", 3)]
     assert "ZeroDivisionError" in problems[1][0]["message"]
-    assert any("Version 2 of bundle sales is refused: b.py, line 3: " in record.message for record in caplog.records)
+    assert any("Version 2 of bundle sales is refused: b.py, line 3: " in record.getMessage() for record in caplog.records)
     assert manager.run_once() is None
 
 
