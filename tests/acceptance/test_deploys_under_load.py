@@ -177,6 +177,7 @@ def drive(load: Load, deploys: int, *, kills: bool) -> Counter[str]:
         load.deploy(mark)
         if kills and mark % KILL_EVERY == 0:
             killed[load.kill_one(dice)] += 1
+        # The pace of the deploys, not a wait for anything.
         time.sleep(max(0.0, PAUSE_S - (time.monotonic() - began)))
     load.settle()
     return killed

@@ -239,7 +239,7 @@ class Waiting(Model):
 
 
 class Question(Model):
-    """A question that a task asks, and that nobody has answered yet."""
+    """A question of a task without an answer."""
 
     dag_id: str
     dag_run_id: str = from_row("run_id")

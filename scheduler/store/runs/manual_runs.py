@@ -53,7 +53,6 @@ def trigger(
     With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
     The run waits until `run_after`. `partition_key` names its partition. With `limits`, it begins in this transaction if it can
     (see runs.create), and the caller sends its messages and wakes the services after the commit.
-
     NotFoundError; PacelineError if its file cannot be loaded, unless `although_broken`; ConflictError if the run exists;
     ParamError if `conf` does not fit the params of the DAG; StaleTryError.
     """
@@ -61,8 +60,7 @@ def trigger(
     dag, now = _allowing_manual(newest, (versions or Versions()).dag(connection, newest.version_id)), newest.now
     if not although_broken:
         _refuse_broken(newest)
-    conf = conf or {}
-    _check_conf(dag, conf, core, by_task=writer is not None)
+    _check_conf(dag, conf := conf or {}, core, by_task=writer is not None)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
     logical_date = logical_date or now if dated else None
     run_id = run_id or manual_run_id(logical_date or run_after or now)
@@ -82,8 +80,8 @@ def trigger(
         partition=partition,
     )
     try:
-        beginning = None if limits is None else _beginning(connection, newest, limits)
-        created = runs.create(connection, dag, new, default_queue=core.default_queue, beginning=beginning)
+        begins = None if limits is None else _beginning(connection, newest, limits)
+        created = runs.create(connection, dag, new, default_queue=core.default_queue, beginning=begins)
     except DataError as error:
         raise PacelineError(sqlstates.unstorable("conf", error)) from None
     if created is None:

@@ -9,7 +9,7 @@ export interface Fold {
   from: number
   until: number
   name: string
-  /** Whether it is open as long as nobody has clicked. */
+  /** Whether it is open before the first click. */
   open: boolean
 }
 
