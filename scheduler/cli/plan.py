@@ -28,17 +28,20 @@ NAMED = 8
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--bundle", default="default", show_default=True, metavar="NAME", help="The bundle to compare with.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for the comment of a pull request.")
+@click.option(
+    "--days", type=click.IntRange(1, 366), default=7, show_default=True, metavar="N", help="Compare the runs of so many days."
+)
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if the deploy would change anything.")
 @options.as_json
-def plan(folder: Path, bundle: str, *, markdown: bool, detailed_exitcode: bool) -> None:
-    """Show what `paceline deploy DIR` would change: DAGs, tasks and their code, runs in the next 7 days, and what is missing.
+def plan(folder: Path, bundle: str, *, markdown: bool, days: int, detailed_exitcode: bool) -> None:
+    """Show what `paceline deploy DIR` would change: DAGs, tasks and their code, runs of the next days, and what is missing.
 
     The folder and the live version are parsed on this machine and compared; nothing is stored. Exit 1 if the version would be
     refused.
     """
     from scheduler.dagfiles import plan as planning
 
-    made = planning.plan(options.engine(), options.settings(), folder, bundle)
+    made = planning.plan(options.engine(), options.settings(), folder, bundle, days)
     if output.json_wanted():
         output.print_json(as_json(made))
     elif markdown:
@@ -61,7 +64,7 @@ def as_text(plan: Plan) -> Iterator[str]:
         yield f"! {_at(problem)}{problem.message}"
     for dag in plan.dags:
         yield f"{SIGNS[dag.change]} DAG {dag.dag_id} ({dag.file})"
-        yield from (f"    {line}" for line in _facts(dag))
+        yield from (f"    {line}" for line in _facts(dag, plan.days))
     for line in _other_files(plan):
         yield f"  {line}"
     for line in _missing(plan):
@@ -79,7 +82,7 @@ def as_markdown(plan: Plan) -> Iterator[str]:
     if plan.dags:
         yield from ("", "| | DAG | what changes |", "|---|---|---|")
     for dag in plan.dags:
-        facts = "<br>".join(line.replace("|", "\\|").replace("<", "&lt;") for line in _facts(dag))
+        facts = "<br>".join(line.replace("|", "\\|").replace("<", "&lt;") for line in _facts(dag, plan.days))
         yield f"| {SIGNS[dag.change]} | `{dag.dag_id}` | {facts} |"
     if others := list(_other_files(plan)):
         yield from ("", *others)
@@ -99,7 +102,7 @@ def _at(problem: Problem) -> str:
     return f"{problem.file}{f':{problem.line}' if problem.line else ''}: " if problem.file else ""
 
 
-def _facts(dag: DagPlan) -> Iterator[str]:
+def _facts(dag: DagPlan, days: int) -> Iterator[str]:
     """What changes in one DAG, a line each."""
     found = dag.difference
     yield from _changes(found.fields)
@@ -118,9 +121,9 @@ def _facts(dag: DagPlan) -> Iterator[str]:
     if dag.is_paused:
         yield "is paused: it creates no runs"
     if dag.created_runs:
-        yield f"runs created in the next 7 days: {_runs(dag.created_runs)}"
+        yield f"runs created in the next {output.count(days, 'day')}: {_runs(dag.created_runs)}"
     if dag.dropped_runs:
-        yield f"runs no longer created in the next 7 days: {_runs(dag.dropped_runs)}"
+        yield f"runs no longer created in the next {output.count(days, 'day')}: {_runs(dag.dropped_runs)}"
     for version, count in dag.open_runs.items():
         ends = f"keep version {version} of the DAG" if dag.keeps_versions else "continue with the new version"
         yield f"{output.count(count, 'open run')} {ends}" if count > 1 else f"1 open run {ends.replace('keep', 'keeps', 1)}"

@@ -28,7 +28,8 @@ from scheduler.store.db.database import transact
 from scheduler.store.read import plan as read
 from scheduler.store.read.plan import Assets, LiveBundle, LiveDag, Needs
 
-HORIZON = timedelta(days=7)
+#: Days whose runs are compared, unless asked otherwise.
+DAYS = 7
 #: The runs of one DAG that are compared.
 MOST_RUNS = 2000
 #: The arguments of a DAG that decide which runs its schedule creates.
@@ -56,7 +57,7 @@ class DagPlan:
     file: str
     change: str
     difference: Difference = field(default_factory=Difference)
-    #: The logical dates of the runs in HORIZON that only the new version creates, and of those that only the live one does.
+    #: The logical dates of the runs in the compared days that only the new version creates, and that only the live one does.
     created_runs: list[datetime] = field(default_factory=list)
     dropped_runs: list[datetime] = field(default_factory=list)
     is_paused: bool = False
@@ -71,6 +72,8 @@ class Plan:
 
     bundle: str
     live_version: int | None
+    #: The days whose runs are compared.
+    days: int
     problems: list[Problem]
     dags: list[DagPlan]
     files: Files
@@ -93,8 +96,11 @@ class _Side:
     problems: list[Problem]
 
 
-def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
-    """Plan the deploy of a folder. BundleRefusedError if the folder has a file that a bundle cannot take."""
+def plan(engine: Engine, settings: Settings, folder: Path, bundle: str, days: int = DAYS) -> Plan:
+    """Plan the deploy of a folder, and compare the runs of the next `days`.
+
+    BundleRefusedError if the folder has a file that a bundle cannot take.
+    """
     files = read_folder(folder, settings.bundles)
     live = transact(engine, read.bundle, bundle)
     parser = Parser(settings, details=True)
@@ -115,10 +121,12 @@ def plan(engine: Engine, settings: Settings, folder: Path, bundle: str) -> Plan:
             if live.version_id is not None:
                 cache.release(live.version_id)
     contents = {path: file.content for path, file in files.items()}
-    return transact(engine, _plan, settings, live, (before, after), _compared(old_files, contents))
+    return transact(engine, _plan, settings, live, (before, after), _compared(old_files, contents), days=days)
 
 
-def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: tuple[_Side, _Side], files: Files) -> Plan:
+def _plan(
+    connection: Connection, settings: Settings, live: LiveBundle, sides: tuple[_Side, _Side], files: Files, *, days: int
+) -> Plan:
     before, after = sides
     now = clock.now(connection)
     live_dags = read.dags(connection, live.name, now)
@@ -126,7 +134,7 @@ def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: t
         Problem(after.dags[owner.dag_id].file, None, f"DAG {owner.dag_id!r} is also in {_place(owner)}: rename one of them.")
         for owner in read.owners(connection, list(after.dags), live.name)
     ]
-    comparison = _Comparison(connection, settings, before, after, now)
+    comparison = _Comparison(connection, settings, before, after, now, now + timedelta(days=days))
     both = sorted(live_dags.keys() | after.dags.keys())
     dags = [one for dag_id in both if (one := comparison.dag(live_dags.get(dag_id), after.dags.get(dag_id))) is not None]
     # A file with an error may have any DAGs, so which ones are removed is unknown.
@@ -137,6 +145,7 @@ def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: t
     return Plan(
         bundle=live.name,
         live_version=live.number,
+        days=days,
         problems=[*after.problems, *taken],
         dags=dags,
         files=files,
@@ -149,20 +158,21 @@ def _plan(connection: Connection, settings: Settings, live: LiveBundle, sides: t
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The comparison of two folders at one time."""
+    """The comparison of two folders at one time, with the runs until another one."""
 
     connection: Connection
     settings: Settings
     before: _Side
     after: _Side
     now: datetime
+    until: datetime
 
     def dag(self, old: LiveDag | None, new: SerializedDag | None) -> DagPlan | None:
         """What happens to one DAG; None if nothing does."""
         if new is not None:
             return self._added(new) if old is None else self._changed(old, new)
         assert old is not None
-        dropped = [] if old.is_paused else list(dates(old.dag, old.next, self.now))
+        dropped = [] if old.is_paused else self._dates(old.dag, old.next)
         return DagPlan(
             dag_id=old.dag.dag_id, file=old.dag.file, change="removed", dropped_runs=dropped, is_paused=old.is_paused,
             open_runs=old.open_runs,
@@ -185,7 +195,7 @@ class _Comparison:
             return None
         created, dropped = list[datetime](), list[datetime]()
         if not old.is_paused and any(change["name"] in OF_SCHEDULE for change in found.fields):
-            was, will = list(dates(dag, old.next, self.now)), self._future(new)
+            was, will = self._dates(dag, old.next), self._future(new)
             created, dropped = sorted(set(will) - set(was)), sorted(set(was) - set(will))
         return DagPlan(
             dag_id=new.dag_id, file=new.file, change="changed", difference=found, created_runs=created, dropped_runs=dropped,
@@ -193,13 +203,16 @@ class _Comparison:
         )  # fmt: skip
 
     def _future(self, new: SerializedDag) -> list[datetime]:
-        return list(dates(new, read.first_run(self.connection, new, self.now), self.now))
+        return self._dates(new, read.first_run(self.connection, new, self.now))
+
+    def _dates(self, dag: SerializedDag, first: RunTimes | None) -> list[datetime]:
+        return list(dates(dag, first, self.now, self.until))
 
 
-def dates(dag: SerializedDag, first: RunTimes | None, now: datetime) -> Iterator[datetime]:
-    """The logical dates of the runs that a schedule creates until HORIZON."""
+def dates(dag: SerializedDag, first: RunTimes | None, now: datetime, until: datetime) -> Iterator[datetime]:
+    """The logical dates of the runs that a schedule creates from `now` to `until`, at most MOST_RUNS."""
     runs = itertools.islice(schedules.from_run(dag, first, now), MOST_RUNS)
-    return (run.logical_date for run in itertools.takewhile(lambda run: run.run_after <= now + HORIZON, runs))
+    return (run.logical_date for run in itertools.takewhile(lambda run: run.run_after <= until, runs))
 
 
 def _missing(connection: Connection, settings: Settings, after: _Side) -> Needs:

@@ -107,12 +107,12 @@ class Deploys:
             found.setdefault(dag_id, set()).add(f"{date:%Y-%m-%dT%H:%M}")
         return found
 
-    def predicted(self, dag_id: str) -> set[str]:
-        """The logical dates of the runs that the live version would create in the next week."""
+    def predicted(self, dag_id: str, days: int) -> set[str]:
+        """The logical dates of the runs that the live version would create in the next days."""
         with self.engine.connect() as connection:
             now = clock.now(connection)
             live = read.dags(connection, "default", now)[dag_id]
-            return {f"{date:%Y-%m-%dT%H:%M}" for date in planning.dates(live.dag, live.next, now)}
+            return {f"{date:%Y-%m-%dT%H:%M}" for date in planning.dates(live.dag, live.next, now, now + timedelta(days=days))}
 
     def only(self) -> Any:
         """The plan of the only DAG that changes."""
@@ -339,7 +339,8 @@ def scheduled(name: str, schedule: str) -> str:
     return f'with DAG("{name}", max_active_runs=1000, schedule={schedule}{start}):\n    EmptyOperator(task_id="one")\n'
 
 
-def test_the_runs_that_are_planned_are_those_that_are_then_created(deploys: Deploys) -> None:
+@pytest.mark.parametrize("days", [7, pytest.param(30, marks=pytest.mark.long)])
+def test_the_runs_that_are_planned_are_those_that_are_then_created(deploys: Deploys, days: int) -> None:
     imports = (
         "from datetime import datetime, timedelta\nfrom zoneinfo import ZoneInfo\nfrom paceline import DAG\n"
         "from paceline.operators import EmptyOperator\nfrom paceline.timetables import (\n"
@@ -349,12 +350,12 @@ def test_the_runs_that_are_planned_are_those_that_are_then_created(deploys: Depl
     deploys.deploy()
     deploys.run_until(NOW)
     deploys.write("runs.py", imports + "".join(scheduled(name, new) for name, (_, new) in PAIRS.items()))
-    planned = {one["dag_id"]: one for one in deploys.plan()["dags"]}
-    before = {dag_id: deploys.predicted(dag_id) for dag_id in PAIRS}
+    planned = {one["dag_id"]: one for one in deploys.plan("--days", str(days))["dags"]}
+    before = {dag_id: deploys.predicted(dag_id, days) for dag_id in PAIRS}
     known = deploys.runs()
 
     deploys.deploy()
-    deploys.run_until(NOW + timedelta(days=7))
+    deploys.run_until(NOW + timedelta(days=days))
 
     after = deploys.runs()
     for dag_id in PAIRS:
@@ -362,5 +363,5 @@ def test_the_runs_that_are_planned_are_those_that_are_then_created(deploys: Depl
         created, dropped = ({date[:16] for date in one[f"{what}_runs"]} for what in ("created", "dropped"))
         new = after.get(dag_id, set()) - known.get(dag_id, set())
         assert new == (before[dag_id] - dropped) | created, dag_id
-    assert sum(map(len, after.values())) - sum(map(len, known.values())) > 80
+    assert sum(map(len, after.values())) - sum(map(len, known.values())) > 10 * days
     assert sum(bool(one["created_runs"]) for one in planned.values()) > 10
