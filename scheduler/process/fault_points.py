@@ -65,6 +65,8 @@ STEPS = {
     "report.after": "after the report, before the successor's message is published",
     "follow.published": "after the successor's message is published, before the wakeup",
     "follow.woken": "after the wakeup",
+    "tables.written": "after the catalog wrote the new metadata of a commit, before its pointer is stored",
+    "tables.stored": "after the catalog stored the pointer of a commit, before the answer",
     "fire.woken": "after a waiter sent a wakeup",
 }
 POINTS: dict[str, str] = {

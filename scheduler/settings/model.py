@@ -24,10 +24,12 @@ EMBEDDED_WORKER, EMBEDDED_WEB = "paceline_worker", "paceline_web"
 #: Keys whose values contain passwords, which are masked in output.
 SECRET_URLS = frozenset({"database.url", "database.owner_url", "broker.url", "worker.database_url", "web.database_url"})
 #: Keys whose values are secrets: never printed.
-SECRET_KEYS = frozenset({"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret", "lineage.api_key"})
+SECRET_KEYS = frozenset(
+    {"core.fernet_key", "smtp.password", "web.signing_key", "oidc.client_secret", "lineage.api_key", "tables.storage_options"}
+)
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
-MUST_AGREE = ("core", "retention", "bundles.sources", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(
+MUST_AGREE = ("core", "retention", "bundles.sources", "tables", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(
     f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
     "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "prefetch_window",
@@ -210,6 +212,7 @@ class Settings(Section):
     tracing: sections.Tracing = sections.Tracing()
     lineage: sections.Lineage = sections.Lineage()
     spark: sections.Spark = sections.Spark()
+    tables: sections.Tables = sections.Tables()
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> "Settings":

@@ -111,6 +111,11 @@ MetricPrefix = Annotated[str, _allowed("letters, digits, _ and ., such as airflo
 DataUrl = Annotated[
     str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }")
 ]
+WarehouseUrl = Annotated[
+    str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3://bucket/warehouse, without * ? [ ] { }, or nothing")
+]
+CatalogName = Annotated[str, _allowed("letters, digits and _, such as lake", r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+StorageOptions = Annotated[str, _allowed("key=value pairs, separated by spaces", r"^(\s*[^\s=]+=\S*)*\s*$")]
 Networks = Annotated[str, AfterValidator(_networks), _allowed("IP addresses and networks such as 10.0.0.0/8, separated by commas")]
 BundleSources = Annotated[
     str,
@@ -389,6 +394,29 @@ class Lineage(Section):
     """Namespace of the jobs of this installation."""
     queue_size: Count = 10_000
     """Maximum number of events that wait for the server. Further ones are dropped."""
+
+
+class Tables(Section):
+    """Apache Iceberg tables, which the success of a task publishes. They need the extra tables."""
+
+    warehouse: WarehouseUrl = Field(default="", examples=["s3://bucket/warehouse"])
+    """Folder of the tables, or a URL that every process that reads or writes them can reach. If empty, there are no tables."""
+    catalog: CatalogName = "lake"
+    """Name of the catalog in Spark and SQL, and in the tables of the database."""
+    storage_options: StorageOptions = Field(default="", examples=["s3.endpoint=http://minio:9000 s3.region=us-east-1"])
+    """Properties of pyiceberg for the storage: key=value pairs, separated by spaces. May hold credentials."""
+    keep_dead_tries: Seconds = 86_400
+    """Seconds after which the files of a try that published nothing are deleted. It must be longer than the longest try."""
+
+    @property
+    def warehouse_url(self) -> str:
+        """The warehouse as a URL without a trailing slash; empty without tables."""
+        return folder_url(self.warehouse) if self.warehouse else ""
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """The storage options as a dict."""
+        return dict(pair.split("=", 1) for pair in self.storage_options.split())
 
 
 class Spark(Section):

@@ -87,7 +87,8 @@ NEEDLESS: dict[str, set[str]] = {
     },
 }  # fmt: skip
 
-#: Rows that no run decides by: accounts, secrets, DAG files, bundles, the version of the schema, what a person edits by its key.
+#: Rows that no run decides by: pointers of tables, which a publication compares under the lock of its counter;
+#: accounts, secrets, DAG files, bundles, the version of the schema, what a person edits by its key.
 ELSEWHERE = (
     "accounts/",
     "secrets/",
@@ -100,6 +101,7 @@ ELSEWHERE = (
     "db/migrate.",
     "read/row_versions.",
     "runs/edits.",
+    "tables/",
 )
 
 

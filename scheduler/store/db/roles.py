@@ -49,6 +49,12 @@ NEW_PROCESS = ("id", "kind", "name", "host", "pid", "queues", "concurrency", "sc
 #: The two most frequent entries of the tables below.
 READ: tuple[str, ...] = ("select",)
 CHANGE: tuple[str, ...] = ("select", "insert", "update", "delete")
+#: To serve the catalog of tables, and to publish them.
+TABLES: Rights = {
+    **dict.fromkeys(("iceberg_tables", "iceberg_namespace_properties", "table_try", "table_pending"), CHANGE),
+    "table_publication": ("select", Only("update", ("number",))),
+    "table_version": ("select", "insert"),
+}
 WORKER: Rights = {
     **dict.fromkeys(
         (
@@ -67,6 +73,7 @@ WORKER: Rights = {
         READ,
     ),
     **dict.fromkeys(("xcom", "task_state", "asset_state", "deferral", "variable"), CHANGE),
+    **TABLES,
     "crash_free": ("select", "insert"),
     # To create runs, as TriggerDagRunOperator does.
     "pool": READ,
@@ -144,6 +151,7 @@ WEB: Rights = {
     "bundle_path": ("select", "insert", Only("update", ("last",))),
     "bundle_blob": ("select", "insert", Only("update", ("digest",))),  # to lock it
     "audit": ("select", "insert", Only("update", ("status",))),
+    **TABLES,
 }  # fmt: skip
 
 #: The rights on everything that exists now; a migration grants those on what it adds.

@@ -1,0 +1,156 @@
+"""The files of tables: where they may be, and metadata files, which are written once and never change."""
+
+import functools
+import json
+import posixpath
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from scheduler.catalog.errors import CatalogError, ForbiddenError, UnsupportedError
+
+#: Metadata of tables that stays in memory.
+KEPT = 128
+#: A part of a namespace, or the name of a table: it becomes the name of a folder.
+NAME = re.compile(r"[^\W\d.][\w\- ]{0,99}|\d[\w\- ]{0,99}")
+#: Properties of a table that say where files go.
+PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+VERSION = re.compile(r"(\d+)-[0-9a-f-]+\.metadata\.json")
+#: pyiceberg writes version 2 at most.
+NEWEST_FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A metadata file: its place, its text, and the table that it describes."""
+
+    location: str
+    text: str
+    table: TableMetadata
+
+
+class Warehouse:
+    """The folder of all tables of a catalog."""
+
+    def __init__(self, url: str, storage: dict[str, str]) -> None:
+        self.url = url
+        self.io: FileIO = load_file_io(dict(storage), url)
+        #: The metadata at a location. FileNotFoundError if it is gone.
+        self.metadata = functools.lru_cache(maxsize=KEPT)(self._metadata)
+
+    def folder(self, namespace: str) -> str:
+        """The folder of a namespace."""
+        return f"{self.url}/{namespace.replace('.', '/')}"
+
+    def new_location(self, namespace: str, name: str) -> str:
+        """A folder for a new table. A name that was dropped and created again gets another one."""
+        return f"{self.folder(namespace)}/{name}-{uuid.uuid4().hex[:8]}"
+
+    def check_location(self, location: str, namespace: str, what: str) -> str:
+        """A folder that a client has chosen, without a trailing slash. ForbiddenError outside of the folder of the namespace."""
+        location = location.rstrip("/")
+        if location.startswith("/"):
+            location = f"file://{location}"
+        elif re.match(r"file:/(?!/)", location):  # as Hadoop writes it
+            location = f"file://{location.removeprefix('file:')}"
+        self._check_inside(location, self.folder(namespace), what)
+        return location
+
+    def check_file(self, location: str, table: TableMetadata, what: str) -> None:
+        """A file that a client names as part of a table. ForbiddenError outside of the folders of the table."""
+        folders = [table.location, *(table.properties[key] for key in PATHS if key in table.properties)]
+        if not any(_is_inside(location, folder) for folder in folders):
+            raise ForbiddenError(f"The {what} {location} is outside of the folder of its table, {table.location}.")
+
+    def check_properties(self, properties: dict[str, str], namespace: str) -> None:
+        """Properties of a table. ForbiddenError for a path outside of the namespace, UnsupportedError for a format."""
+        for key in PATHS:
+            if key in properties:
+                self.check_location(properties[key], namespace, f"folder in {key}")
+        check_format(properties.get("format-version"))
+
+    def check_metadata(self, location: str) -> None:
+        """A metadata file that is to be registered. ForbiddenError outside of the warehouse."""
+        self._check_inside(location, self.url, "metadata file")
+
+    def write(self, table: TableMetadata, previous: str | None) -> str:
+        """Write the metadata of a table to a new file, and return its location."""
+        known = VERSION.search(previous or "")
+        version = int(known[1]) + 1 if known else 0
+        folder = table.properties.get("write.metadata.path", f"{table.location}/metadata").rstrip("/")
+        location = f"{folder}/{version:05d}-{uuid.uuid4()}.metadata.json"
+        with self.io.new_output(location).create() as stream:
+            stream.write(table.model_dump_json(exclude_none=True).encode())
+        return location
+
+    def delete(self, location: str) -> None:
+        """Delete a file; nothing if it is gone."""
+        try:
+            self.io.delete(location)
+        except FileNotFoundError:
+            return
+
+    def _metadata(self, location: str) -> Metadata:
+        with self.io.new_input(location).open() as stream:
+            content = stream.read()
+        text = content.decode("utf-8")
+        return Metadata(location, text, TableMetadataUtil.parse_raw(text))
+
+    @staticmethod
+    def _check_inside(location: str, folder: str, what: str) -> None:
+        if not _is_inside(location, folder):
+            raise ForbiddenError(f"The {what} {location} is outside of {folder}, where this namespace has its tables.")
+
+
+def _is_inside(location: str, folder: str) -> bool:
+    """Whether a location lies below a folder, whatever `..`, doubled slashes and escapes it has."""
+    if any(mark in location for mark in ("\\", "\0", "?", "#")):
+        return False
+    scheme, _, path = location.rpartition("://")
+    plain = unquote(path)
+    if ".." in plain.split("/") or posixpath.normpath(plain) != plain.rstrip("/"):
+        return False
+    return f"{scheme}://{plain}".startswith(f"{folder}/")
+
+
+def check_format(version: Any) -> None:
+    """UnsupportedError for a version of the format that the catalog cannot write."""
+    if version is not None and not (str(version).isdecimal() and 1 <= int(version) <= NEWEST_FORMAT):
+        raise UnsupportedError(
+            f"Format version {version} of Iceberg is not supported: create the table with format-version {NEWEST_FORMAT}."
+        )
+
+
+def check_name(kind: str, *parts: str) -> None:
+    """CatalogError for a name of a namespace or a table that cannot be the name of a folder."""
+    for part in parts:
+        if NAME.fullmatch(part) is None:
+            raise CatalogError(f"{part!r} is no name of a {kind}: use at most 100 letters, digits, -, _ and blanks, and no dot.")
+
+
+def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
+    """What pages say of a version of a table: its snapshot, and what that has changed."""
+    snapshot = table.current_snapshot()
+    found: dict[str, Any] = {"uuid": str(table.table_uuid), "schema_id": table.current_schema_id}
+    if before is not None and before.current_schema_id != table.current_schema_id:
+        found["schema_changed"] = True
+    if snapshot is None:
+        return found
+    found["snapshot_id"] = snapshot.snapshot_id
+    if snapshot.summary is not None:
+        found["operation"] = snapshot.summary.operation.value
+        for key in ("added-records", "deleted-records", "total-records", "added-data-files", "added-files-size"):
+            if (value := snapshot.summary.additional_properties.get(key)) is not None:
+                found[key.replace("-", "_")] = int(value)
+    return found
+
+
+def body(metadata: Metadata) -> bytes:
+    """The response to a client that loads a table."""
+    location = json.dumps(metadata.location)
+    return f'{{"metadata-location": {location}, "metadata": {metadata.text}, "config": {{}}}}'.encode()

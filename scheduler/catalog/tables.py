@@ -1,0 +1,262 @@
+"""The operations of the catalog, for a running try or for a person.
+
+A try reads as of the publication at its start, with what it has written itself. Its commits only move its own pointers, which the
+report of its success publishes. A person reads what is current, and a commit of a person is a publication of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy import Connection, Engine
+from tenacity import stop_after_delay
+
+from scheduler.catalog import commits, files
+from scheduler.catalog.errors import (
+    CatalogError,
+    CommitFailedError,
+    ExistsError,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotEmptyError,
+)
+from scheduler.catalog.files import Metadata, Warehouse
+from scheduler.process import fault_points
+from scheduler.settings import Settings
+from scheduler.store.db import database
+from scheduler.store.tables import namespaces, pointers, publish, tries
+from scheduler.store.tables.pointers import Change, Pinned, Pointer
+
+T = TypeVar("T")
+#: Seconds for which a request waits for PostgreSQL, and between two attempts.
+PATIENCE_S, PAUSE_S = 30.0, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: a running try, or a person with what the account may do."""
+
+    name: str
+    attempt: Pinned | None = None
+    may_write: bool = False
+    #: Whether the caller may make a table of any metadata file in the warehouse.
+    may_register: bool = False
+    #: Whether the caller may read a namespace with these properties (None: it does not exist); with True, write to it.
+    may_use: Callable[[str, Mapping[str, str], bool], bool] = lambda name, properties, writes: True
+
+
+class Tables:
+    """The catalog of one process."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.catalog = settings.tables.catalog
+        self.warehouse = Warehouse(settings.tables.warehouse_url, settings.tables.storage)
+        self._transact = database.until_answered(engine, pause_s=PAUSE_S, stop=stop_after_delay(PATIENCE_S))
+
+    def caller(self, token: str) -> Caller | None:
+        """The running try with a token; None if there is none."""
+        attempt: Pinned | None = self._transact(tries.of_token, token)
+        return None if attempt is None else Caller(attempt.name, attempt, may_write=True)
+
+    def namespaces(self, caller: Caller, parent: str | None) -> list[str]:
+        """The namespaces directly below another one, or at the top."""
+        if parent is not None:
+            self.properties(caller, parent)
+        depth = 0 if parent is None else parent.count(".") + 1
+        every: list[str] = self._transact(namespaces.names, self.catalog)
+        found = {".".join(name.split(".")[: depth + 1]) for name in every if parent is None or name.startswith(f"{parent}.")}
+        return sorted(found)
+
+    def create_namespace(self, caller: Caller, name: str, properties: Mapping[str, str]) -> None:
+        """Create a namespace, at once: it stays if the try fails."""
+        self._check_writes(caller)
+        files.check_name("namespace", *name.split("."))
+        if not self._transact(namespaces.create, self.catalog, name, properties):
+            raise ExistsError(f"There is a namespace {name} already.")
+
+    def properties(self, caller: Caller, name: str, *, writes: bool = False) -> dict[str, str]:
+        """The properties of a namespace that the caller may read; with `writes`, also change."""
+        found: dict[str, str] | None = self._transact(namespaces.properties, self.catalog, name)
+        if found is None and (caller.attempt is None or not self._names(caller, name)):
+            every: list[str] = self._transact(namespaces.names, self.catalog)
+            if not any(one.startswith(f"{name}.") for one in every):
+                raise NoSuchNamespaceError(f"There is no namespace {name}.")
+        found = found or {}
+        if writes:
+            self._check_writes(caller)
+        if not caller.may_use(name, found, writes):
+            raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {name}.")
+        return found
+
+    def update_namespace(
+        self, caller: Caller, name: str, updates: Mapping[str, str], removals: Sequence[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Change the properties of a namespace. Returns those that were updated, removed and missing."""
+        before = self.properties(caller, name, writes=True)
+        if both := set(updates) & set(removals):
+            raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
+        self._transact(namespaces.update, self.catalog, name, updates, removals)
+        return sorted(updates), sorted(set(removals) & set(before)), sorted(set(removals) - set(before))
+
+    def drop_namespace(self, caller: Caller, name: str) -> None:
+        """Delete an empty namespace, at once."""
+        self.properties(caller, name, writes=True)
+        if not self._transact(namespaces.drop, self.catalog, name):
+            raise NotEmptyError(f"The namespace {name} is not empty: drop its tables and namespaces first.")
+
+    def names(self, caller: Caller, namespace: str) -> list[str]:
+        """The tables of a namespace."""
+        self.properties(caller, namespace)
+        return self._names(caller, namespace)
+
+    def load(self, caller: Caller, namespace: str, name: str) -> Metadata:
+        """The metadata of a table."""
+        self._check_reads(caller, namespace)
+        return self._found(caller, namespace, name)
+
+    def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
+        """Create a table. Returns its metadata and where that is: nowhere if the table is only staged."""
+        self.properties(caller, namespace, writes=True)
+        table, staged = commits.created(self.warehouse, namespace, request)
+        name = str(request["name"])
+        pointer = self._pointer(caller, namespace, name)
+        if pointer.location is not None:
+            raise ExistsError(f"There is a table {namespace}.{name} already.")
+        if staged:
+            return table, None
+        location = self.warehouse.write(table, None)
+        change = Change(namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None))
+        self._store(caller, [change], taken=ExistsError)
+        return table, location
+
+    def commit(self, caller: Caller, requests: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Metadata]:
+        """Apply the commits to these tables, all or none."""
+        answers: dict[tuple[str, str], Metadata] = {}
+        changes = []
+        for namespace in sorted({namespace for namespace, _ in requests}):
+            self.properties(caller, namespace, writes=True)
+        for (namespace, name), request in requests.items():
+            files.check_name("table", name)
+            commit = commits.parsed(request, namespace, name)
+            pointer = self._pointer(caller, namespace, name)
+            base = None if pointer.location is None else self._read(pointer.location)
+            table = commits.applied(self.warehouse, namespace, commit, base)
+            if table is None:
+                assert base is not None, "a commit that was applied has a table"
+                answers[namespace, name] = base
+                continue
+            location = self.warehouse.write(table, pointer.location)
+            answers[namespace, name] = self.warehouse.metadata(location)
+            changes.append(Change(
+                namespace=namespace, name=name, expected=pointer.location, location=location, is_append=commits.is_append(commit),
+                updates=list(request.get("updates") or ()) if commits.is_append(commit) else [],
+                facts=files.facts(table, None if base is None else base.table),
+            ))  # fmt: skip
+        if changes:
+            fault_points.point("tables.written")
+            self._store(caller, changes)
+        return answers
+
+    def drop(self, caller: Caller, namespace: str, name: str) -> None:
+        """Drop a table. Its files stay until nothing needs them."""
+        self.properties(caller, namespace, writes=True)
+        pointer = self._pointer(caller, namespace, name)
+        if pointer.location is None:
+            raise NoSuchTableError(f"There is no table {namespace}.{name}.")
+        self._store(caller, [Change(namespace=namespace, name=name, expected=pointer.location, location=None)])
+
+    def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
+        """Give a table another name, also in another namespace. Its files stay where they are."""
+        for namespace in {source[0], target[0]}:
+            self.properties(caller, namespace, writes=True)
+        files.check_name("table", target[1])
+        metadata = self._found(caller, *source)
+        if self._pointer(caller, *target).location is not None:
+            raise ExistsError(f"There is a table {'.'.join(target)} already.")
+        facts = files.facts(metadata.table, metadata.table)
+        self._store(caller, [
+            Change(namespace=source[0], name=source[1], expected=metadata.location, location=None),
+            Change(namespace=target[0], name=target[1], expected=None, location=metadata.location, facts=facts),
+        ], taken=ExistsError, written=False)  # fmt: skip
+
+    def register(self, caller: Caller, namespace: str, name: str, location: str, *, overwrite: bool) -> Metadata:
+        """Make a table of a metadata file that is in the warehouse already. Only for people who may see all files there."""
+        self.properties(caller, namespace, writes=True)
+        if not caller.may_register:
+            raise ForbiddenError("A metadata file of the warehouse is registered by an administrator only.")
+        files.check_name("table", name)
+        self.warehouse.check_metadata(location)
+        pointer = self._pointer(caller, namespace, name)
+        if pointer.location is not None and not overwrite:
+            raise ExistsError(f"There is a table {namespace}.{name} already.")
+        metadata = self._read(location)
+        files.check_format(metadata.table.format_version)
+        self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
+        facts = files.facts(metadata.table, None)
+        change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts)
+        self._store(caller, [change], taken=ExistsError, written=False)
+        return metadata
+
+    def _names(self, caller: Caller, namespace: str) -> list[str]:
+        found: list[str] = self._transact(pointers.names, self.catalog, caller.attempt, namespace)
+        return found
+
+    def _pointer(self, caller: Caller, namespace: str, name: str) -> Pointer:
+        found: Pointer = self._transact(pointers.of, self.catalog, caller.attempt, namespace, name)
+        return found
+
+    def _found(self, caller: Caller, namespace: str, name: str) -> Metadata:
+        pointer = self._pointer(caller, namespace, name)
+        if pointer.location is None:
+            raise NoSuchTableError(f"There is no table {namespace}.{name}.")
+        return self._read(pointer.location)
+
+    def _read(self, location: str) -> Metadata:
+        try:
+            return self.warehouse.metadata(location)
+        except FileNotFoundError:
+            raise NoSuchTableError(f"The metadata file {location} is gone: restore it, or roll the table back.") from None
+
+    def _check_writes(self, caller: Caller) -> None:
+        if not caller.may_write:
+            raise ForbiddenError(f"{caller.name} may only read tables.")
+
+    def _check_reads(self, caller: Caller, namespace: str) -> None:
+        found: dict[str, str] | None = self._transact(namespaces.properties, self.catalog, namespace)
+        if not caller.may_use(namespace, found or {}, False):
+            raise ForbiddenError(f"{caller.name} may not read the namespace {namespace}.")
+
+    def _store(
+        self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError, written: bool = True
+    ) -> None:
+        """Store the new pointers. If another one was faster, nothing is stored, and the new files are deleted."""
+        refused: str | None = self._transact(_store, self.catalog, caller, changes)
+        if refused is None:
+            fault_points.point("tables.stored")
+            return
+        for change in changes if written else ():
+            if change.location is not None:
+                self.warehouse.delete(change.location)
+        raise taken(refused)
+
+
+def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change]) -> str | None:
+    """Store the new pointers of a try or of a person. Returns who was faster, in words; None if they are stored."""
+    if caller.attempt is not None:
+        stale = tries.write(connection, caller.attempt, changes)
+        if stale is None:
+            return None
+        connection.rollback()
+        return f"{stale.namespace}.{stale.name} has changed since it was read: this try has written to it at the same time."
+    number, moved = publish.publish(connection, catalog, changes, by=caller.name)
+    if number is not None or _has(connection, catalog, changes):
+        return None
+    connection.rollback()
+    return "; ".join(f"{row.namespace}.{row.name} has changed since it was read: {row.writer} wrote it" for row in moved)
+
+
+def _has(connection: Connection, catalog: str, changes: Sequence[Change]) -> bool:
+    """Whether the pointers are those of the changes: an earlier attempt, whose answer was lost, was stored."""
+    return all(pointers.of(connection, catalog, None, one.namespace, one.name).location == one.location for one in changes)

@@ -1,0 +1,110 @@
+"""Where the metadata of each table is: now, and for a running try as of its publication with what it has written itself."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.store.db import rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A running try, for what it reads and writes: see `tries.of_token`."""
+
+    id: int
+    task_instance_id: int
+    dispatch_id: str
+    try_number: int
+    publication: int
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+    @property
+    def name(self) -> str:
+        """The task of the try, for people."""
+        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}, try {self.try_number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The metadata file of a name. `location` is None if there is no such table."""
+
+    location: str | None = None
+    #: What the try started from; equal to `location` if it has not written to the table.
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A new pointer of a name, with the one that it replaces. None stands for no table."""
+
+    namespace: str
+    name: str
+    expected: str | None
+    location: str | None
+    #: Whether its updates only append rows, so that they may be applied to a newer table.
+    is_append: bool = False
+    updates: list[Any] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, name: str) -> Pointer:
+    """The pointer of a name: the current one, or that of a running try."""
+    if attempt is None:
+        location = connection.exec_driver_sql(
+            "select metadata_location from iceberg_tables where catalog_name = %s and table_namespace = %s and table_name = %s",
+            (catalog, namespace, name),
+        ).scalar_one_or_none()
+        return Pointer(location, location)
+    found = rows.first(
+        Pointer,
+        connection.exec_driver_sql(
+            """
+            select case when p.try_id is null then v.metadata_location else p.location end as location,
+                   case when p.try_id is null then v.metadata_location else p.base_location end as base
+              from (values (1)) one (one)
+              left join table_pending p on p.try_id = %s and p.namespace = %s and p.name = %s
+              left join lateral (
+                   select metadata_location from table_version
+                    where catalog = %s and namespace = %s and name = %s and publication <= %s
+                    order by publication desc limit 1) v on true
+            """,
+            (attempt.id, namespace, name, catalog, namespace, name, attempt.publication),
+        ),
+    )
+    return found or Pointer()
+
+
+def names(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str) -> list[str]:
+    """The tables of a namespace by name, as a running try sees them or as they are now."""
+    if attempt is None:
+        found = connection.exec_driver_sql(
+            "select table_name from iceberg_tables where catalog_name = %s and table_namespace = %s order by 1",
+            (catalog, namespace),
+        )
+        return list(found.scalars())
+    # A table of the try's publication is current, or a later publication has changed it.
+    found = connection.exec_driver_sql(
+        """
+        with candidate as (
+            select table_name as name from iceberg_tables where catalog_name = %(catalog)s and table_namespace = %(namespace)s
+             union select name from table_version
+              where catalog = %(catalog)s and namespace = %(namespace)s and publication > %(publication)s
+             union select name from table_pending where try_id = %(try)s and namespace = %(namespace)s)
+        select c.name from candidate c
+          left join table_pending p on p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = c.name
+          left join lateral (
+               select metadata_location from table_version v
+                where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = c.name
+                  and v.publication <= %(publication)s
+                order by v.publication desc limit 1) v on true
+         where case when p.try_id is null then v.metadata_location else p.location end is not null
+         order by 1
+        """,
+        {"catalog": catalog, "namespace": namespace, "publication": attempt.publication, "try": attempt.id},
+    )
+    return list(found.scalars())

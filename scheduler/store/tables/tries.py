@@ -1,0 +1,99 @@
+"""The tries that may write tables: their tokens, and what they have written.
+
+A token is valid while its task instance is running with the dispatch of the try. Only its hash is stored.
+"""
+
+import hashlib
+import json
+import secrets
+
+from sqlalchemy import Connection
+
+from scheduler.store.db import fencing, rows
+from scheduler.store.tables.pointers import Change, Pinned
+
+#: Of a running try: in the first use, and when a later dispatch of the same try continues, which keeps what the try has written.
+GIVE = fencing.guarded(
+    """
+    insert into table_try (token_hash, task_instance_id, try_number, dispatch_id, publication)
+    select %s, %s, %s, %s, p.number from current, table_publication p
+    on conflict (task_instance_id, try_number) do update
+       set token_hash = excluded.token_hash, dispatch_id = excluded.dispatch_id
+    returning id
+    """
+)
+#: Whether an earlier dispatch of a try was given a token; then this dispatch publishes what it has written.
+CONTINUE = fencing.guarded(
+    "update table_try set dispatch_id = %s where task_instance_id = %s and try_number = %s returning id",
+)
+#: A try continues with a Spark application that an earlier one has started and that holds the token of that try.
+TAKE_OVER = fencing.guarded(
+    """
+    update table_try set dispatch_id = %s, try_number = %s
+     where id = (select max(id) from table_try where task_instance_id = %s) returning id
+    """
+)
+BY_HASH = """
+select t.id, t.task_instance_id, t.dispatch_id::text, t.try_number, t.publication, r.dag_id, r.run_id, i.task_id, i.map_index
+  from table_try t
+  join task_instance i on i.id = t.task_instance_id and i.dispatch_id = t.dispatch_id and i.state = 'running'
+  join dag_run r on r.id = i.dag_run_id
+ where t.token_hash = %s
+"""
+
+
+def new_token() -> str:
+    """A random token."""
+    return secrets.token_urlsafe(32)
+
+
+def hashed(token: str) -> bytes:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def of_token(connection: Connection, token: str) -> Pinned | None:
+    """The running try that has this token; None if there is none."""
+    return rows.first(Pinned, connection.exec_driver_sql(BY_HASH, (hashed(token),)))
+
+
+def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Change | None:
+    """Store what a try writes, all or nothing. The first change whose expected pointer is no longer its own, else None.
+
+    Repeating a call that was stored changes nothing. StaleTryError if the try has ended.
+    """
+    # Until the commit, the report of the try waits: it publishes this, or this is refused.
+    fencing.lock(connection, fencing.Writer(attempt.task_instance_id, attempt.dispatch_id, attempt.try_number))
+    for change in sorted(changes, key=lambda one: (one.namespace, one.name)):
+        parameters = {
+            "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
+            "location": change.location, "is_append": change.is_append, "updates": json.dumps(change.updates),
+            "facts": json.dumps(change.facts), "written": [] if change.location is None else [change.location],
+        }  # fmt: skip
+        stored = connection.exec_driver_sql(
+            """
+            insert into table_pending as p (try_id, namespace, name, base_location, location, is_append, updates, written, facts)
+            values (%(try)s, %(namespace)s, %(name)s, %(expected)s, %(location)s, %(is_append)s, %(updates)s, %(written)s,
+                    %(facts)s)
+            on conflict (try_id, namespace, name) do update
+               set location = excluded.location, facts = excluded.facts,
+                   is_append = p.is_append and excluded.is_append,
+                   updates = case when p.is_append and excluded.is_append then p.updates || excluded.updates else '[]' end,
+                   written = p.written || excluded.written
+             where p.location is not distinct from %(expected)s
+            returning 1
+            """,
+            parameters,
+        ).first()
+        if stored is None and not _is_stored(connection, attempt, change):
+            return change
+    return None
+
+
+def _is_stored(connection: Connection, attempt: Pinned, change: Change) -> bool:
+    """Whether an earlier call whose answer was lost has stored it."""
+    location = connection.exec_driver_sql(
+        "select location from table_pending where try_id = %s and namespace = %s and name = %s",
+        (attempt.id, change.namespace, change.name),
+    ).scalar_one_or_none()
+    return location is not None and location == change.location
