@@ -22,6 +22,7 @@ MODULES = {
     "paceline.sensors": "Sensors",
     "paceline.timetables": "Timetables",
     "paceline.triggers": "Triggers",
+    "paceline.tables": "Tables",
     "paceline.quality": "Data quality",
 }
 MISSING = object()

@@ -166,6 +166,11 @@ class AbstractOperator(Markable, Node, Executable, metaclass=OperatorMeta):
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False
         self.setup_blocks: list[Block] = []
 
+    @classmethod
+    def _runtime_for(cls, given: Mapping[str, Any]) -> str:
+        """The part of a worker that runs a task with these arguments."""
+        return cls.worker_runtime
+
     @property
     def noticed_events(self) -> tuple[str, ...]:
         """The events of this task that create a notice, see SerializedTask.notify."""

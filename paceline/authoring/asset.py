@@ -18,6 +18,9 @@ MAX_LENGTH = 1500
 ALIAS = "alias:"
 #: The URI of an asset in a schedule that is only known by its name is that name after this.
 NAMED = "name:"
+#: The URI of a table in the catalog of Paceline is its name after this.
+TABLE = "table:"
+_TABLE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
@@ -110,6 +113,17 @@ class Asset(_Named):
         if (name is None) == (uri is None):
             raise fault("Asset.ref() takes either a name or a URI.")
         return AssetRef(name) if name is not None else cls(uri=uri)
+
+    @classmethod
+    def table(cls, name: str, *, extra: Mapping[str, Any] | None = None, watchers: Iterable[AssetWatcher] = ()) -> Asset:
+        """The table `name`, as namespace.table, in the catalog of Paceline: an asset with the URI "table:" and this name.
+
+        As an outlet, its event has the snapshot, the numbers of added and removed rows and the change of the schema in `extra`.
+        DagError if the name is not one of a table.
+        """
+        if not isinstance(name, str) or _TABLE_NAME.fullmatch(name) is None:
+            raise fault(f"The name of a table is namespace.table, in letters, digits and underscores, not {name!r}.")
+        return Asset(name=name, uri=TABLE + name, extra=extra, watchers=watchers)
 
     def to_spec(self) -> dict[str, Any]:
         return {"uri": self.uri} if self.name == self.uri else {"uri": self.uri, "name": self.name}

@@ -177,7 +177,7 @@ class MappedOperator(AbstractOperator):
         self.into = into
         self.template_fields = tuple(kind.template_fields)
         # As the operator of each instance has them.
-        self.worker_runtime, self.branches = kind.worker_runtime, kind.branches  # type: ignore[misc]
+        self.worker_runtime, self.branches = kind._runtime_for(given), kind.branches  # type: ignore[misc]
         group = None if self.task_group is None else self.task_group.mapped_group
         if group is not None:
             raise self.argument_checks().refuse(f"it {group.expansion.inside.format(group.group_id)}.")

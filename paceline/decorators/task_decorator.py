@@ -19,6 +19,7 @@ from paceline.operators.bash import DecoratedBashOperator
 from paceline.operators.branch import BranchPythonOperator, Condition, ShortCircuitOperator, condition_hook
 from paceline.operators.python import PythonOperator, PythonTaskArguments, returns_mapping
 from paceline.operators.spark import PySparkOperator
+from paceline.operators.sql import DecoratedSQLOperator, SqlTaskArguments
 from paceline.operators.virtualenv import (
     BranchExternalPythonOperator,
     BranchPythonVirtualenvOperator,
@@ -52,6 +53,12 @@ class PySparkTaskArguments(PythonTaskArguments, total=False):
     warm: bool
 
 
+class DecoratedSQLArguments(SqlTaskArguments, PythonTaskArguments, total=False):
+    """The arguments of @task.sql."""
+
+    output_processor: Callable[[Any], Any] | None
+
+
 class ExternalPythonTaskArguments(OtherPythonTaskArguments, total=False):
     python: str
 
@@ -66,7 +73,7 @@ class VirtualenvTaskArguments(OtherPythonTaskArguments, total=False):
 
 
 class OverrideArguments(
-    BashTaskArguments, ShortCircuitTaskArguments, SensorTaskArguments, PySparkTaskArguments, VirtualenvTaskArguments, total=False
+    BashTaskArguments, ShortCircuitTaskArguments, SensorTaskArguments, SqlTaskArguments, VirtualenvTaskArguments, total=False
 ):
     """The arguments of `override`, which is the same for all decorators."""
 
@@ -210,6 +217,13 @@ class PySparkDecorator(Protocol):
     def __call__(self, **arguments: Unpack[PySparkTaskArguments]) -> Decorated: ...
 
 
+class SQLDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
+    @overload
+    def __call__(self, **arguments: Unpack[DecoratedSQLArguments]) -> Decorated: ...
+
+
 class ExternalPythonDecorator(Protocol):
     @overload
     def __call__(self, function: Callable[..., Any], /) -> TaskFunction[..., Any]: ...
@@ -233,6 +247,7 @@ _KINDS: Mapping[str, type[Operator]] = {
     "short_circuit": ShortCircuitOperator,
     "sensor": PythonSensor,
     "pyspark": PySparkOperator,
+    "sql": DecoratedSQLOperator,
     "virtualenv": PythonVirtualenvOperator,
     "external_python": ExternalPythonOperator,
     "branch_virtualenv": BranchPythonVirtualenvOperator,
@@ -243,7 +258,7 @@ _KINDS: Mapping[str, type[Operator]] = {
 class TaskDecorator:
     """A decorator for functions that become tasks: `@task`, `@task()`, or with arguments of the operator, `@task(retries=2)`.
 
-    `@task.bash`, `@task.branch`, `@task.short_circuit`, `@task.sensor` and `@task.pyspark` use other operators.
+    `@task.bash`, `@task.branch`, `@task.short_circuit`, `@task.sensor`, `@task.pyspark` and `@task.sql` use other operators.
     """
 
     if TYPE_CHECKING:
@@ -253,6 +268,7 @@ class TaskDecorator:
         short_circuit: ShortCircuitDecorator
         sensor: SensorDecorator
         pyspark: PySparkDecorator
+        sql: SQLDecorator
         virtualenv: VirtualenvDecorator
         external_python: ExternalPythonDecorator
         branch_virtualenv: VirtualenvDecorator

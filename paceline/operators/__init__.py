@@ -15,6 +15,7 @@ from paceline.operators.branch import (
 from paceline.operators.hitl import ApprovalOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator
 from paceline.operators.python import BaseAsyncOperator, EmptyOperator, PythonOperator
 from paceline.operators.spark import SparkSqlOperator, SparkSubmitOperator
+from paceline.operators.sql import SQLExecuteQueryOperator
 from paceline.operators.trigger_dagrun import TriggerDagRunOperator
 from paceline.operators.virtualenv import (
     BranchExternalPythonOperator,
@@ -27,6 +28,6 @@ __all__ = [
     "ApprovalOperator", "BaseAsyncOperator", "BaseBranchOperator", "BaseOperator", "BashOperator", "BranchDateTimeOperator",
     "BranchDayOfWeekOperator", "BranchExternalPythonOperator", "BranchMixIn", "BranchPythonOperator",
     "BranchPythonVirtualenvOperator", "EmptyOperator", "ExternalPythonOperator", "HITLBranchOperator", "HITLEntryOperator",
-    "HITLOperator", "LatestOnlyOperator", "PythonOperator", "PythonVirtualenvOperator", "ShortCircuitOperator", "SkipMixin",
-    "SparkSqlOperator", "SparkSubmitOperator", "TriggerDagRunOperator",
+    "HITLOperator", "LatestOnlyOperator", "PythonOperator", "PythonVirtualenvOperator", "SQLExecuteQueryOperator",
+    "ShortCircuitOperator", "SkipMixin", "SparkSqlOperator", "SparkSubmitOperator", "TriggerDagRunOperator",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from paceline.authoring import loops, timetable, weights
 from paceline.authoring.abstract_operator import AbstractOperator
+from paceline.authoring.asset import TABLE
 from paceline.authoring.dag import DAG
 from paceline.authoring.operator import MappedOperator
 from paceline.authoring.setup_teardown import Scopes, setup_scopes
@@ -151,7 +152,19 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
         end_date=_iso(task.end_date),
         sla_s=_seconds(task.sla),
         outlets=tuple(sorted(task.outlet_uris)),
+        lineage=_lineage(task),
     )
+
+
+def _lineage(task: AbstractOperator) -> dict[str, Any] | None:
+    """The tables that a task reads, and the sources of the columns that its SQL writes, as JSON."""
+    inputs = sorted(asset.uri for asset in task.inlets if asset.uri.startswith(TABLE))
+    columns = {
+        name: {column: [list(source) for source in sources] for column, sources in of_table.items()}
+        for name, of_table in getattr(task, "sql_columns", {}).items()
+    }
+    found = {"inputs": inputs, "columns": columns}
+    return {name: value for name, value in found.items() if value} or None
 
 
 def _like(source: object, kind: type[S], **given: Any) -> S:

@@ -84,6 +84,8 @@ class SerializedTask(Stored):
     sla_s: float | None = None
     #: The URIs of the assets that it updates.
     outlets: tuple[str, ...] = ()
+    #: Of a task with tables: {"inputs": the URIs of the tables that it reads, "columns": what those that it writes come from}.
+    lineage: dict[str, Any] | None = None
     #: Whether it can decide to skip downstream tasks.
     branches: bool = False
 

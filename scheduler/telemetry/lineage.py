@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from openlineage.client import OpenLineageClient
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
+    column_lineage_dataset,
     error_message_run,
     job_type_job,
     nominal_time_run,
@@ -24,6 +25,7 @@ from openlineage.client.facet_v2 import (
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
 
+from paceline.authoring.asset import TABLE
 from paceline.authoring.frames import DataFrameReference, revived
 from paceline.states import RunState as DagRunState
 from paceline.states import TaskState
@@ -96,12 +98,14 @@ class Lineage(Observer):
         self._put(state, event.at, run, self._task_job(event), inputs, outputs)
 
     def _datasets(self, batch: Batch, event: Event) -> tuple[list[InputDataset], list[OutputDataset]]:
-        """The DataFrames of its upstream tasks, and its own with the assets that it updates."""
+        """The tables that it reads and the DataFrames of its upstream tasks, and its own with the assets that it updates."""
         task, dag = batch.task(event), batch.dag(event.version_id)
         if task is None or dag is None:
             return [], []
-        inputs: list[InputDataset] = []
-        outputs = [OutputDataset(*_of_uri(uri)) for uri in task.outlets]
+        lineage = task.lineage or {}
+        inputs = [InputDataset(*_of_uri(uri)) for uri in lineage.get("inputs", ())]
+        columns = lineage.get("columns", {})
+        outputs = [OutputDataset(*_of_uri(uri), facets=_columns(columns.get(uri.removeprefix(TABLE)))) for uri in task.outlets]
         if any(traits(node.runtime).returns_frames for node in dag.tasks):
             for row in observed.frames(batch.connection, event.dag_run_id, [*task.upstream, task.task_id]):
                 references = _references(revived(row.value))
@@ -171,6 +175,19 @@ def _of_uri(uri: str) -> tuple[str, str]:
     if not parts.scheme:
         return "asset", uri
     return f"{parts.scheme}://{parts.netloc}" if parts.netloc else parts.scheme, parts.path or "/"
+
+
+def _columns(sources: Mapping[str, list[list[str]]] | None) -> Facets:
+    """The facet that says what each column of a table comes from."""
+    if not sources:
+        return {}
+    fields = {
+        column: column_lineage_dataset.Fields(
+            [column_lineage_dataset.InputField(*_of_uri(TABLE + table), field=name) for table, name in inputs]
+        )
+        for column, inputs in sources.items()
+    }
+    return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(fields)}
 
 
 def _references(value: Any) -> list[DataFrameReference]:

@@ -1,0 +1,279 @@
+"""SQL as text: its statements, what they read and write by table and column, and its parameters. Nothing here runs it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from paceline.exceptions import PacelineError
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+
+#: The name of the catalog that a full name of a table may start with.
+CATALOG = "lake"
+#: Columns whose sources are looked for, in one statement.
+MOST_COLUMNS = 300
+_OUTPUT, _COMMENT = re.compile(r"\{\{.*?\}\}", re.DOTALL), re.compile(r"\{#.*?#\}", re.DOTALL)
+#: What stands for a template: a letter, and underscores up to the length of the template.
+_STAND_IN = re.compile(r"j_{3,}")
+#: A parameter as psycopg2 has it.
+_PYFORMAT = re.compile(r"%\(\w+\)s")
+#: By table and column: the tables and columns that the value comes from.
+Sources = Mapping[str, Mapping[str, list[tuple[str, str]]]]
+
+
+class SqlError(PacelineError):
+    """The SQL of a task is not valid. `line` counts from 1 in the text."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement: its text, its tree, the table that it writes, and the other tables that it reads."""
+
+    text: str
+    tree: Expr
+    target: str | None
+    reads: tuple[str, ...]
+    #: The names of its parameters.
+    parameters: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it returns rows and changes nothing."""
+        from sqlglot import exp
+
+        return isinstance(self.tree, exp.Query)
+
+
+@dataclass(frozen=True)
+class Script:
+    """The statements of a text, with the tables that they write, and those that they read and do not write."""
+
+    statements: tuple[Statement, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(name for one in self.statements for name in one.parameters)
+
+
+def without_templates(text: str) -> str | None:
+    """The text with a name of equal length in place of each `{{ }}`. None with `{% %}`, as only its result is SQL."""
+    if "{%" in text:
+        return None
+    return _OUTPUT.sub(lambda found: _stand_in(found[0]), _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text))
+
+
+def _stand_in(template: str) -> str:
+    first, newline, rest = template.partition("\n")
+    return "j" + "_" * (max(len(first), 4) - 1) + newline + re.sub(r"[^\n]", " ", rest)
+
+
+def parse(text: str, dialect: str) -> Script:
+    """The script of a text in a dialect of sqlglot. SqlError with the line if it is not valid, or has no statement.
+
+    A parameter is `:name`; for DuckDB, the statements have `$name` in its place, which has the same length.
+    """
+    from sqlglot import Dialect, exp
+
+    if dialect == "duckdb":
+        text = _with_dollars(text) if ":" in text else text
+
+    tokens = _tokens(text, dialect)
+    with _quiet(), _as_sql_error(text):
+        parsed = Dialect.get_or_raise(dialect).parser().parse(tokens, text)
+    texts = list(_texts(text, tokens))
+    trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
+    if not trees:
+        raise SqlError("it has no statement.", 1)
+    statements = tuple(_statement(tree, *place) for tree, place in zip(trees, texts, strict=False))
+    writes = dict.fromkeys(one.target for one in statements if one.target is not None)
+    reads = dict.fromkeys(name for one in statements for name in one.reads if name not in writes)
+    return Script(statements, tuple(reads), tuple(writes))
+
+
+def _with_dollars(text: str) -> str:
+    """The text with `$name` in place of each `:name`."""
+    for colon, _ in _places(text, "duckdb"):
+        text = f"{text[: colon.start]}${text[colon.end + 1 :]}"
+    return text
+
+
+def _places(text: str, dialect: str) -> Iterator[tuple[Any, Any]]:
+    """The colon and the name of each parameter `:name`: it follows a blank, a comma, a bracket or an operator."""
+    from sqlglot import TokenType
+
+    for colon, name in pairwise(_tokens(text, dialect)):
+        before = text[colon.start - 1 : colon.start]
+        follows = not before or before.isspace() or before in "(,=<>+-*/%|"
+        if follows and colon.token_type is TokenType.COLON and name.start == colon.end + 1 and text[name.start].isidentifier():
+            yield colon, name
+
+
+def _tokens(text: str, dialect: str) -> list[Any]:
+    from sqlglot import tokenize
+
+    with _as_sql_error(text):
+        return list(tokenize(text, read=dialect))
+
+
+@contextmanager
+def _as_sql_error(text: str) -> Iterator[None]:
+    from sqlglot.errors import ParseError, SqlglotError
+
+    try:
+        yield
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        near = f"{first.get('start_context') or ''}{first.get('highlight') or ''}".splitlines()[-1:] or [""]
+        problem = str(first.get("description") or error).rstrip(".")
+        raise SqlError(f"{problem}, at {near[0].strip()[-60:]!r}.", first.get("line") or 1) from None
+    except SqlglotError as error:
+        raise SqlError(str(error).partition("\n")[0], text.count("\n") + 1) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning about a statement that sqlglot only knows by its first word, such as CALL; it is still run."""
+    log = logging.getLogger("sqlglot")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _texts(text: str, tokens: list[Any]) -> Iterator[tuple[str, int]]:
+    """The text of each statement that is not empty, and its first line."""
+    from sqlglot import TokenType
+
+    group: list[Any] = []
+    for token in [*tokens, None]:
+        if token is not None and token.token_type is not TokenType.SEMICOLON:
+            group.append(token)
+        elif group:
+            yield text[group[0].start : group[-1].end + 1], group[0].line
+            group = []
+
+
+def _statement(tree: Expr, text: str, line: int) -> Statement:
+    from sqlglot import exp
+
+    if isinstance(tree, exp.Column | exp.Alias | exp.Literal | exp.Binary | exp.Func | exp.Identifier):
+        raise SqlError(f"{text.strip()[:60]!r} is not a statement.", line)
+    target = _target(tree)
+    names = dict.fromkeys(_name(table) for table in tree.find_all(exp.Table) if table is not target)
+    own = None if target is None else _name(target)
+    return Statement(text, tree, own, tuple(name for name in names if name is not None), parameters_of(tree))
+
+
+def parameters_of(tree: Any) -> frozenset[str]:
+    """The names of the parameters in a statement, or in a part of one."""
+    from sqlglot import exp
+
+    return frozenset(one.name for one in tree.find_all(exp.Placeholder, exp.Parameter) if one.name)
+
+
+def _target(tree: Expr) -> Any:
+    """The node of the table that a statement changes."""
+    from sqlglot import exp
+
+    written = (exp.Insert, exp.Create, exp.Merge, exp.Delete, exp.Update, exp.Drop, exp.Alter, exp.TruncateTable)
+    if not isinstance(tree, written) or tree.args.get("kind") not in (None, "TABLE"):
+        return None
+    node = tree.this if tree.args.get("this") else next(iter(tree.args.get("expressions") or tree.args.get("tables") or []), None)
+    return node.this if isinstance(node, exp.Schema) else node
+
+
+def _name(table: Any) -> str | None:
+    """The name of a table with its namespace; None for the name of a subquery, a function, or a part that a template has."""
+    from sqlglot import exp
+
+    if not isinstance(table, exp.Table) or not all(isinstance(part, exp.Identifier) for part in table.parts):
+        return None
+    parts = [part.name for part in table.parts]
+    if len(parts) > 2 and parts[0].lower() == CATALOG:
+        parts = parts[1:]
+    return None if len(parts) < 2 or any(_STAND_IN.search(part) for part in parts) else ".".join(parts)
+
+
+def columns(script: Script, dialect: str) -> Sources:
+    """What each column that a query writes comes from, as far as the text alone shows it: not through `*`."""
+    from sqlglot import exp
+
+    found: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    for one in script.statements:
+        if one.target is not None and isinstance(one.tree, exp.Insert | exp.Create):
+            for column, sources in _columns(one.tree, dialect):
+                known = found.setdefault(one.target, {}).setdefault(column, [])
+                # In one order, because they are part of the version of a DAG.
+                known[:] = sorted({*known, *sources})
+    return found
+
+
+def _columns(tree: Any, dialect: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+    from sqlglot.lineage import lineage
+    from sqlglot.optimizer.qualify import qualify
+    from sqlglot.optimizer.scope import build_scope
+
+    query = query_of(tree)
+    if query is None:
+        return
+    try:
+        qualified = qualify(query, dialect=dialect, validate_qualify_columns=False, identify=False)
+        scope = build_scope(qualified)
+    except SqlglotError:
+        return
+    names = [one.alias_or_name for one in qualified.selects][:MOST_COLUMNS]
+    given = [one.name for one in tree.this.expressions] if isinstance(tree.this, exp.Schema) else names
+    for name, written in zip(names, given, strict=False):
+        if not name or name == "*" or _STAND_IN.search(name):
+            continue
+        with suppress(SqlglotError, ValueError):
+            nodes = list(lineage(name, qualified, schema={}, dialect=dialect, scope=scope).walk())
+            sources = [(_name(node.expression), node.name.rpartition(".")[2].strip('`"')) for node in nodes if not node.downstream]
+            yield written, [(table, column) for table, column in sources if table is not None and column != "*"]
+
+
+def query_of(tree: Any) -> Any:
+    """The query of INSERT and CREATE TABLE AS, with the WITH before it; None without one."""
+    from sqlglot import exp
+
+    query = tree.args.get("expression")
+    if not isinstance(query, exp.Query | exp.Values):
+        return None
+    query = query.copy()
+    if before := tree.args.get("with_"):
+        query.set("with_", before.copy())
+    return query
+
+
+def bound(text: str, names: Collection[str]) -> tuple[str, frozenset[str]]:
+    """A text for PostgreSQL with `%(name)s` in place of each `:name`, and the names that it uses.
+
+    A colon in a string, in a comment or in `::` stays. A text that has `%(name)s` already stays as it is.
+    """
+    if given := _PYFORMAT.findall(text):
+        return text, frozenset(one[2:-2] for one in given)
+    parts, used, place = list[str](), set[str](), 0
+    for colon, name in _places(text, "postgres"):
+        word = text[name.start : name.end + 1]
+        if word in names:
+            parts += [text[place : colon.start].replace("%", "%%"), f"%({word})s"]
+            used.add(word)
+            place = name.end + 1
+    return ("".join([*parts, text[place:].replace("%", "%%")]), frozenset(used)) if used else (text, frozenset())

@@ -1,0 +1,76 @@
+"""SQL as text: statements, tables, columns, parameters and templates."""
+
+import pytest
+
+from paceline.tables import sql
+
+SCRIPT = """\
+-- The orders of a day.
+with a as (select id, amount * 2 as x from sales.orders where day = :day and t = '{{ ds }}' and q::int = 1)
+insert into sales.out (id, y)
+select a.id, a.x + b.z as y from a join lake.sales.b b on a.id = b.id where {{ params.k }} > 1;
+merge into sales.o using sales.n on o.id = n.id when matched then update set *;
+select * from sales.out
+"""
+
+
+def parsed(text: str, dialect: str = "spark") -> sql.Script:
+    return sql.parse(sql.without_templates(text) or "", dialect)
+
+
+def test_a_script_has_its_statements_and_tables() -> None:
+    script = parsed(SCRIPT)
+
+    assert [(one.target, one.reads, one.is_query) for one in script.statements] == [
+        ("sales.out", ("sales.b", "sales.orders"), False),
+        ("sales.o", ("sales.n",), False),
+        (None, ("sales.out",), True),
+    ]
+    assert script.statements[2].text == "select * from sales.out"
+    assert set(script.reads) == {"sales.b", "sales.orders", "sales.n"}
+    assert script.writes == ("sales.out", "sales.o")
+    assert script.parameters == {"day"}
+
+
+def test_a_column_has_its_sources() -> None:
+    assert sql.columns(parsed(SCRIPT), "spark") == {
+        "sales.out": {"id": [("sales.orders", "id")], "y": [("sales.b", "z"), ("sales.orders", "amount")]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("select 1;\nselect a frm b c\nwhere", 2, "at 'select a frm b'"),
+        ("select 1;\nfoo", 2, "'foo' is not a statement"),
+        ("select 'a", 1, "tokenizing"),
+        ("-- nothing\n", 1, "has no statement"),
+    ],
+)
+def test_an_error_has_its_line(text: str, line: int, problem: str) -> None:
+    with pytest.raises(sql.SqlError, match=problem) as error:
+        sql.parse(text, "duckdb")
+    assert error.value.line == line
+
+
+def test_the_name_of_a_table_in_a_template_is_not_known() -> None:
+    assert parsed("insert into sales.{{ params.t }} select * from {{ params.ns }}.a, sales.b").reads == ("sales.b",)
+    assert sql.without_templates("{% if x %}select 1{% endif %}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("select :day where a like 'x%' -- :day", "select %(day)s where a like 'x%%' -- :day"),
+        ("select ':day', a::day, b[1:day]", "select ':day', a::day, b[1:day]"),
+        ("select %(day)s where a like 'x%%'", "select %(day)s where a like 'x%%'"),
+    ],
+)
+def test_parameters_are_written_as_postgresql_has_them(text: str, expected: str) -> None:
+    assert sql.bound(text, {"day"})[0] == expected
+
+
+def test_parameters_are_written_as_duckdb_has_them() -> None:
+    (one,) = sql.parse("select :day, ':day', a::int, b[1:n], {'a':day}, (:n) -- :x", "duckdb").statements
+    assert one.text == "select $day, ':day', a::int, b[1:n], {'a':day}, ($n)"
+    assert one.parameters == {"day", "n"}
