@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
+.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -66,6 +66,9 @@ test-metrics: setup ## Check metrics, traces, lineage and log copies with a real
 
 test-upgrade: setup ## Upgrade from the previous release under load, process by process, and go back; UPGRADE_FROM=commit
 	@$(BIN)/python -m pytest -m "on_demand or not on_demand" tests/acceptance/test_upgrade.py tests/acceptance/test_migration_locks.py $(ARGS)
+
+test-spark-versions: setup ## Run the tests of PySpark tasks with PySpark 3.5, 4.0 and 4.3, and with pandas 3; VERSIONS="3.5", ARGS="-k name"
+	@.make/spark-versions $(ARGS)
 
 test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects
 	@TYPE_TESTS=1 $(BIN)/python -m pytest tests/types $(ARGS)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 UNIT = Path(__file__).parent / "unit"
 FAILED = pytest.StashKey[bool]()
+#: Before 4.2, PySpark leaves the sockets through which it collects to the garbage collector.
+OPEN_SOCKETS = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket.*:pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
+        if item.get_closest_marker("spark") and version("pyspark").startswith(("3.", "4.0", "4.1")):
+            item.add_marker(OPEN_SOCKETS)
     with_jvms = [path for path, own in files.items() if any(one.get_closest_marker("spark") for one in own)]
     order = [path for path in files if path not in with_jvms]
     if with_jvms:

@@ -102,30 +102,35 @@ def _branches(checks: Sequence[Numbered], sampled: bool) -> Iterator[DataFrame]:
     for place in dict.fromkeys(numbered[0] for numbered in checks):
         of_suite = [numbered for numbered in checks if numbered[0] == place]
         of_rows = [numbered for numbered in of_suite if numbered[3].kind in {"row", "rows"}]
-        if of_rows:
-            yield _one_pass(of_rows, sampled)
+        if of_rows and not sampled:
+            yield _one_pass(of_rows)
         for _, number, frame, check in of_suite:
-            if check.kind == "unique":
+            if check.kind == "row" and sampled:
+                yield _shaped(place, number, _violations(frame, check), sampled)
+            elif check.kind == "unique":
                 yield _shaped(place, number, _duplicates(frame, check), sampled)
             elif check.kind == "foreign_key":
                 yield _shaped(place, number, _orphans(frame, check), sampled)
 
 
-def _one_pass(checks: Sequence[Numbered], sampled: bool) -> DataFrame:
+def _one_pass(checks: Sequence[Numbered]) -> DataFrame:
     """All checks of single rows, and the number of rows."""
     frame = checks[0][2]
-    whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
 
     def value(check: Check) -> Column:
-        if check.kind == "rows":
-            return F.count(F.lit(1))
-        return _some(F.when(check.broken_if, whole)) if sampled else F.count_if(check.broken_if)
+        return F.count(F.lit(1)) if check.kind == "rows" else F.count_if(check.broken_if)
 
     structs = [
         F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("value"))
         for place, number, _, _ in checks
     ]
     return frame.agg(*(value(check).alias(f"n{number}") for _, number, _, check in checks)).select(F.inline(F.array(*structs)))
+
+
+def _violations(frame: DataFrame, check: Check) -> DataFrame:
+    """The rows that break a check."""
+    whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
+    return frame.where(check.broken_if).select(whole.alias(_SAMPLE))
 
 
 def _duplicates(frame: DataFrame, check: Check) -> DataFrame:
@@ -146,17 +151,14 @@ def _orphans(frame: DataFrame, check: Check) -> DataFrame:
 
 
 def _shaped(place: int, number: int, broken: DataFrame, sampled: bool) -> DataFrame:
-    value = _some(F.col(_SAMPLE)) if sampled else F.sum(_ROWS)
+    if sampled:
+        broken = broken.select(F.left(_SAMPLE, F.lit(SAMPLE_CHARACTERS)).alias(_SAMPLE)).limit(SAMPLE_ROWS)
+    value = F.collect_list(_SAMPLE) if sampled else F.sum(_ROWS)
     return broken.agg(value.alias("value")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "value")
 
 
 def _keyed(check: Check, more: Column) -> Column:
     return F.to_json(F.struct(*(column(name) for name in check.needs), more), {"ignoreNullFields": "false"})
-
-
-def _some(texts: Column) -> Column:
-    """Some of the texts that are not null; at most SAMPLE_ROWS are in memory."""
-    return F.min_by(F.left(texts, F.lit(SAMPLE_CHARACTERS)), F.when(texts.isNotNull(), 0), SAMPLE_ROWS)
 
 
 def _parsed(text: str) -> Any:

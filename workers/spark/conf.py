@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.exceptions import FailTask
+from workers.spark import installed
+from workers.spark.installed import Installed
 
 #: The constant pools of these classes contain the keys of this version of Spark.
 _DEFINED_IN = (
@@ -114,14 +116,12 @@ def check_files(what: str, names: str) -> None:
 def known_keys() -> frozenset[str]:
     """Every conf key that the installed Spark defines; empty if its jars cannot be found."""
     try:
-        from pyspark.find_spark_home import _find_spark_home
-
-        folder = Path(_find_spark_home()) / "jars"
-    except (ImportError, SystemExit):
+        jars = Path(installed.home(), "jars")
+    except ModuleNotFoundError:
         return frozenset()
     keys: set[str] = set()
     for jar, wanted in _DEFINED_IN:
-        for path in folder.glob(jar):
+        for path in jars.glob(jar):
             with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     if re.fullmatch(wanted, name):
@@ -132,6 +132,17 @@ def known_keys() -> frozenset[str]:
 def as_properties(conf: Mapping[str, str]) -> str:
     """A conf as a Java properties file. Other users cannot read the file, unlike arguments."""
     return "".join(f"{_escaped(key, is_key=True)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def as_properties_file(conf: Mapping[str, str], spark: Installed | None) -> tuple[str, list[str]]:
+    """The content of a properties file, and the options with which a spark-submit reads it on top of its spark-defaults.conf.
+
+    A properties file replaces spark-defaults.conf. Since version 4.0, which is assumed for None, an option prevents that.
+    """
+    if spark is None or spark.version >= (4, 0):
+        return as_properties(conf), ["--load-spark-defaults"]
+    defaults = from_properties(spark.defaults_file) if spark.defaults_file.is_file() else {}
+    return as_properties({**defaults, **conf}), []
 
 
 def _escaped(text: str, *, is_key: bool = False) -> str:

@@ -6,7 +6,6 @@ same Java and jars map that file. They check this themselves, and ignore an arch
 """
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from paceline.exceptions import FailTask
 from scheduler.settings import Settings
+from workers.spark import installed
 
 OLDEST_JAVA = 17
 INSTALL = f"install Java {OLDEST_JAVA} or newer (on Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
@@ -79,12 +79,6 @@ def archive_options(settings: Settings) -> list[str]:
 
 def _archive_key() -> str:
     """A hash of the Java and Spark, their paths and their times, so that an archive that does not fit has another name."""
-    java, spark = os.path.realpath(find_java() or "java"), _spark_home()
+    java, spark = os.path.realpath(find_java() or "java"), installed.home()
     changed = [str(int(path.stat().st_mtime)) for path in (Path(java), Path(spark, "jars")) if path.exists()]
     return hashlib.sha256("\n".join([java, spark, *changed]).encode()).hexdigest()[:16]
-
-
-def _spark_home() -> str:
-    """The folder of Spark, found without the slow import of PySpark."""
-    spec = importlib.util.find_spec("pyspark")
-    return os.environ.get("SPARK_HOME") or str(Path(str(spec and spec.origin)).parent)

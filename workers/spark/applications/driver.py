@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline.exceptions import FailTask, TaskStopped, TaskTimeout
 from paceline.operators import process
 from scheduler.settings import Settings
-from workers.spark import causes, java
+from workers.spark import causes, conf, installed, java
 from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command
 from workers.spark.clusters.command import Submission
@@ -69,11 +69,12 @@ def _start(
         if client is not None:
             arguments, environment = client
         else:
-            secrets = _write(Path(folder) / "secrets.properties", command.properties(submission.conf))
+            binary = binary_of(submission)
+            secrets = _secrets(Path(folder) / "secrets.properties", submission, binary)
             sql_file = _write(Path(folder) / "statements.sql", submission.sql or "")
             if submission.sql is not None:
                 (Path(folder) / causes.NO_WAREHOUSE).touch()
-            arguments = command.argv(submission, binary=binary_of(submission), secrets=secrets, sql_file=sql_file)
+            arguments = command.argv(submission, binary=binary, secrets=secrets, sql_file=sql_file)
             environment = _environment(submission, settings)
         say(command.shown(arguments))
         try:
@@ -86,14 +87,22 @@ def binary_of(submission: Submission) -> str:
     """The path of spark-submit: that of `spark_binary`, else that of the installed PySpark."""
     if submission.target.binary:
         return submission.target.binary
-    from pyspark.find_spark_home import _find_spark_home
-
-    return f"{_find_spark_home()}/bin/spark-submit"
+    return f"{installed.home()}/bin/spark-submit"
 
 
 def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
     options = [] if submission.target.binary else java.archive_options(settings)
     return {**java.environment(java.find_java() or "java", *options), **submission.environment}
+
+
+def _secrets(path: Path, submission: Submission, binary: str) -> list[str]:
+    """Write the secret part of the conf to a file, and return the options of spark-submit for it; none without secrets."""
+    secrets = command.secret_properties(submission.conf)
+    if not secrets:
+        return []
+    text, options = conf.as_properties_file(secrets, installed.of_binary(binary))
+    _write(path, text)
+    return ["--properties-file", str(path), *options]
 
 
 def _write(path: Path, text: str) -> str | None:

@@ -115,15 +115,13 @@ def submission(operator: SparkOperator, target: Target, *, tag: str, name: str) 
     )
 
 
-def argv(submission: Submission, *, binary: str, secrets: str | None = None, sql_file: str | None = None) -> list[str]:
-    """spark-submit and its arguments; `secrets` is the path of the file with `properties`, if there are any."""
+def argv(submission: Submission, *, binary: str, secrets: Sequence[str] = (), sql_file: str | None = None) -> list[str]:
+    """spark-submit and its arguments; `secrets` are the options for the file with `secret_properties`."""
     target, hidden = submission.target, secret_keys(submission.conf)
     command = [binary, "--master", target.master, "--deploy-mode", target.deploy_mode, "--name", submission.app_name]
     command += [part for key, value in submission.options.items() for part in (f"--{key.replace('_', '-')}", value)]
     command += [part for key, value in submission.conf.items() if key not in hidden for part in ("--conf", f"{key}={value}")]
-    if secrets is not None:
-        # A properties file replaces spark-defaults.conf unless --load-spark-defaults is given.
-        command += ["--properties-file", secrets, "--load-spark-defaults"]
+    command += secrets
     if submission.verbose:
         command.append("--verbose")
     if sql_file is not None:
@@ -138,9 +136,9 @@ def secret_keys(conf: Mapping[str, str]) -> set[str]:
     return {key for key, value in conf.items() if secrets_masker.looks_secret(key) or secrets_masker.redact(value) != value}
 
 
-def properties(conf: Mapping[str, str]) -> str:
-    """The secret keys of a conf as a Java properties file; empty if there are none."""
-    return confs.as_properties({key: conf[key] for key in sorted(secret_keys(conf))})
+def secret_properties(conf: Mapping[str, str]) -> dict[str, str]:
+    """The part of a conf that must not show in process lists."""
+    return {key: conf[key] for key in sorted(secret_keys(conf))}
 
 
 def shown(command: Sequence[str]) -> str:

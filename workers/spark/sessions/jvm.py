@@ -20,7 +20,7 @@ from celery.platforms import set_pdeathsig
 
 from paceline.exceptions import PacelineError
 from workers.process.logs import Losses
-from workers.spark import causes, conf
+from workers.spark import causes, conf, installed
 from workers.spark.java import check_java, environment
 
 PREFIX = "paceline-jvm-"
@@ -91,10 +91,11 @@ class Jvm:
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
         self._warehouse = self._scratch.path / WAREHOUSE
         # A file instead of arguments, which every user of the machine can read.
-        properties.write_text(conf.as_properties({"spark.sql.warehouse.dir": str(self._warehouse), **settings}))
+        text, reading = conf.as_properties_file({"spark.sql.warehouse.dir": str(self._warehouse), **settings}, installed.find())
+        properties.write_text(text)
         read, write = os.pipe()
         try:
-            self._process = _start(java, properties, gateway, write, options)
+            self._process = _start(java, ["--properties-file", str(properties), *reading], gateway, write, options)
             os.close(write)
             self._output, self._output_file = read, os.fstat(read).st_ino
             self._pumping = threading.Thread(target=self._pump, name="jvm-output", daemon=True)
@@ -227,16 +228,14 @@ def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
         process.stdin.close()
 
 
-def _start(java: str, properties: Path, gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
-    from pyspark.find_spark_home import _find_spark_home
-
+def _start(java: str, conf_file: Sequence[str], gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway)}
     return subprocess.Popen(
-        [f"{_find_spark_home()}/bin/spark-submit", "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
+        [f"{installed.home()}/bin/spark-submit", *conf_file, "pyspark-shell"],
         stdin=subprocess.PIPE,  # the JVM also ends when this is closed
         stdout=output,
         stderr=output,
-        env=environment(java, f"-Djava.io.tmpdir={properties.parent}", *options) | own,
+        env=environment(java, f"-Djava.io.tmpdir={gateway.parent}", *options) | own,
         preexec_fn=_die_with_parent,  # noqa: PLW1509
     )
 

@@ -25,7 +25,7 @@ from paceline.operators.spark import run_until_stopped
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.process.guard import ENDING_S
-from workers.spark import causes, java
+from workers.spark import causes, conf, java
 from workers.spark.sessions import configuration as configurations
 from workers.spark.sessions import jvm_state, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
@@ -172,11 +172,9 @@ def test_keys_of_other_packages_are_accepted(jvm: WarmJvm) -> None:
 
 
 def test_the_list_of_keys_that_sessions_cannot_take_is_that_of_the_jvm(jvm: WarmJvm) -> None:
-    entries = jvm.classes.org.apache.spark.internal.config.ConfigEntry.listAllEntries().toArray()
     sql = getattr(getattr(jvm.classes.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
-    keys = [entry.key() for entry in entries]
 
-    static = {key for key in keys if key.startswith(configurations.SESSION_PREFIX) and sql.isStaticConfigKey(key)}
+    static = {key for key in conf.known_keys() if key.startswith(configurations.SESSION_PREFIX) and sql.isStaticConfigKey(key)}
 
     assert {key for key in static if configurations.takes_session(key)} == set()
     assert static, "the JVM names none"
