@@ -22,7 +22,7 @@ from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import read, transact
 from scheduler.store.read import dags, row_versions
 from scheduler.store.read.listing import Filters, Listing, Page
 from scheduler.store.secrets.cipher import Cipher
@@ -105,7 +105,7 @@ class Call:
 
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return `work(connection, ...)`."""
-        return database.read(self.service.engine, work, *args, **kwargs)
+        return read(self.service.engine, work, *args, **kwargs)
 
     def page(self, name: str, listing: Listing, filters: Filters, page: Page) -> dict[str, Any]:
         """One page of a list, whose rows are the field `name`."""

@@ -11,13 +11,13 @@ from fastapi import Request
 from sqlalchemy import Engine
 
 from scheduler.actions.actor import ForbiddenError
-from scheduler.api import database, oidc
+from scheduler.api import oidc
 from scheduler.api.errors import TooManyLoginsError, UnauthenticatedError
 from scheduler.api.oidc import Provider, User
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts, audit, logins
 from scheduler.store.accounts.accounts import Account
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import read, transact
 from scheduler.store.secrets import cipher
 
 SESSION_COOKIE, CSRF_COOKIE, CSRF_HEADER = "paceline_session", "paceline_csrf", "x-csrf-token"
@@ -113,7 +113,7 @@ class Logins:
     def account(self, request: Request) -> Account:
         """The account of a request. UnauthenticatedError; ForbiddenError for a change without the CSRF token."""
         key, kind = self.key(request)
-        found = database.read(self._engine, logins.account, key, kind)
+        found = read(self._engine, logins.account, key, kind)
         if found is None:
             hint = "session has ended: log in again" if kind == "session" else "token has ended: get one from POST /auth/token"
             raise UnauthenticatedError(f"The {hint}.")

@@ -17,9 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from paceline.exceptions import UnreachableError
-from scheduler.api import database
 from scheduler.store.accounts.accounts import Account
 from scheduler.store.accounts.logins import accounts
+from scheduler.store.db import database
 from scheduler.store.read.changes import Changes, Watch
 
 log = logging.getLogger("paceline.web")

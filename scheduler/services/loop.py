@@ -31,7 +31,7 @@ from scheduler.services.deadlines import Deadlines
 from scheduler.services.heartbeat import Heartbeat, initial_health
 from scheduler.services.notify import Notify
 from scheduler.services.plan import Plan
-from scheduler.services.promote import Promote
+from scheduler.services.promote import STARTERS, Promote
 from scheduler.services.prune import Prune
 from scheduler.services.queue import Queue
 from scheduler.services.queue_report import QueueReport
@@ -212,11 +212,12 @@ class SchedulerLoop:
 
     def _look(self) -> tuple[datetime, frozenset[str] | None]:
         """The time by the database's clock, and the services with pending work, or None if no service polls."""
-        timers = [self.timers[name] for name in self.conditions]
-        with self.engine.connect() as connection:
-            if not any(timer.is_due() and timer.can_skip() for timer in timers):
-                return clock.now(connection), None
-            return pending_work.look(connection, self.settings, self.conditions)
+        polled = [name for name in self.conditions if self.timers[name].is_due_soon() and self.timers[name].can_skip()]
+        if not any(self.timers[name].is_due() for name in polled):
+            return database.read(self.engine, clock.now), None
+        # After the end of a run, only those are asked that may start another one.
+        asked = STARTERS if set(polled) <= set(STARTERS) else tuple(self.conditions)
+        return database.read(self.engine, pending_work.look, self.settings, {name: self.conditions[name] for name in asked})
 
     def _run(self, service: BaseService, now: datetime) -> None:
         result = self._guarded(lambda: service.run(now))
@@ -226,6 +227,8 @@ class SchedulerLoop:
             self.timers[name].wake()
         self.wake(f"run:{run}" for run in result.runs)
         self.timers[service.name].ran(result.again_in_s)
+        for name in result.if_pending:
+            self.timers[name].offer()
 
     def _wait(self, stop: threading.Event) -> None:
         now = time.monotonic()

@@ -22,18 +22,19 @@ from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, LogLine, Result, S
 from scheduler.settings import Settings
 from scheduler.store.dags.dags import pause_if_failing
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db.database import step, transact
+from scheduler.store.db.database import read, step, transact
 from scheduler.store.moves import due, expand
 from scheduler.store.moves.decide import decide
 from scheduler.store.moves.stop import end_rest
 from scheduler.store.runs import integrity, run_facts, runs, selection
 
-#: The services that may start a run when another one has ended.
+#: The services that may start a run when another one has ended, if one waits for that. It waits no less for a process that creates
+#: it meanwhile: either it commits before the conditions of these services are read, or its wakeup comes after the end.
 STARTERS = ("plan", "promote", "backfill")
 
 
 def after_closing(engine: Engine, closed: Mapping[int, RunState]) -> tuple[tuple[str, ...], list[LogLine]]:
-    """Pause the DAGs whose runs keep failing. Returns the services to wake, since other runs may start, and the lines to log."""
+    """Pause the DAGs whose runs keep failing. Returns the services that may now start other runs, and the lines to log."""
     failed = [run_id for run_id, state in closed.items() if state is RunState.FAILED]
     paused = transact(engine, pause_if_failing, failed) if failed else {}
     log = [
@@ -89,13 +90,16 @@ class Examiner:
         runs that have been unexamined for longest, except `without`.
         """
         limit = self._settings.scheduler.max_dagruns_per_loop_to_schedule
-        starting = transact(self._engine, runs.start_queued)
+        waiting = read(self._engine, due.waiting)
+        starting = transact(self._engine, runs.start_queued) if waiting.has_queued_runs else runs.Started([], False)
         started = starting.ids
-        ready, next_due_s = transact(self._engine, _due, self._settings.scheduler.max_tis_per_query)
+        ready, next_due_s = 0, waiting.due_in_s
+        if waiting.is_due:
+            ready, next_due_s = transact(self._engine, _due, self._settings.scheduler.max_tis_per_query)
         candidates = {*also, *transact(self._engine, runs.to_examine, limit=limit, without=without)} if hinted is None else hinted
         wanted = sorted({*candidates, *started})
         results = _Results()
-        for batch in transact(self._engine, _batches, wanted, self._versions) if wanted else []:
+        for batch in read(self._engine, _batches, wanted, self._versions) if wanted else []:
             self._examine_batch(batch, results, sweeps=hinted is None)
         examined = results.examined
         missed = set(hinted or ()) - examined.keys() - results.undecided
@@ -127,14 +131,16 @@ class Examiner:
             if transact(self._engine, runs.store_error, run, reason):
                 results.broken[run] = reason
 
-    def follow_up(self, examined: Examined) -> tuple[list[str], list[LogLine]]:
-        """The services to wake, and the lines to log. A run that cannot be decided is logged once, not at each sweep."""
+    def follow_up(self, examined: Examined) -> tuple[tuple[str, ...], list[LogLine]]:
+        """The services that may now start other runs, and the lines to log. A run that cannot be decided is logged once, not at
+        each sweep.
+        """
         log = [
             *((logging.ERROR, f"DAG run {run_id} cannot be decided: {why}") for run_id, why in examined.broken.items()),
             *((logging.INFO, f"DAG run {run_id} can be decided again") for run_id in examined.recovered),
         ]
-        wake, paused = after_closing(self._engine, examined.closed)
-        return [*wake, *(["queue"] if examined.ready else [])], [*log, *paused]
+        starters, paused = after_closing(self._engine, examined.closed)
+        return starters, [*log, *paused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,13 +371,13 @@ class Promote(Service):
         hinted, self.hints = self.hints, {}
         examined = self.examiner.examine(hinted)
         self.hint(sorted(examined.unfinished))
-        wake, log = self.examiner.follow_up(examined)
+        starters, log = self.examiner.follow_up(examined)
         self.hints |= {run_id: hinted[run_id] - 1 for run_id in examined.held_elsewhere if hinted[run_id] > 1}
         again_in_s = None
-        if examined.closed or examined.unfinished or len(examined.started) >= runs.MOST_STARTS:
-            again_in_s = AT_ONCE  # a closed run may let a waiting one start, and more may wait than one pass starts
+        if examined.unfinished or len(examined.started) >= runs.MOST_STARTS:
+            again_in_s = AT_ONCE  # more may wait than one pass starts
         elif self.hints or examined.starts_later:
             again_in_s = HELD_PAUSE_S
         elif examined.next_due_s is not None and examined.next_due_s < self.interval_s:
             again_in_s = max(examined.next_due_s, HELD_PAUSE_S)
-        return Result(services=wake, again_in_s=again_in_s, log=log)
+        return Result(services=["queue"] if examined.ready else [], if_pending=starters, again_in_s=again_in_s, log=log)

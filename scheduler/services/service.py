@@ -54,6 +54,10 @@ class Timer:
         """Make it due now, because of an event."""
         self.due_at = 0.0
 
+    def offer(self) -> None:
+        """Make it due now, if its condition finds work: it can be skipped, unless it is to run soon at a time that it requested."""
+        self.due_at = time.monotonic() if self._by_interval and self.due_at != 0.0 else 0.0
+
     def ran(self, again_in_s: float | None = None) -> None:
         """Make it due after `again_in_s`, or else after the interval."""
         self._ran_at = time.monotonic()
@@ -85,6 +89,8 @@ class Result:
 
     #: Names of the services to run now. These are not the kinds of wakeups, of which one may run several services.
     services: Collection[str] = ()
+    #: Names of the services to run now if their condition (`pending`) finds work, which is read after this pass.
+    if_pending: Collection[str] = ()
     #: Runs to examine now, as by the wakeup "run".
     runs: Collection[int] = ()
     #: Seconds until the next pass; None is the interval of the service.

@@ -50,10 +50,9 @@ class Sweep(Service):
     def run_once(self) -> Result:
         hinted = self._hinted()
         examined = self._examiner.examine(also=self.find(without=hinted), without=hinted)
-        wake, log = self._examiner.follow_up(examined)
-        if examined.closed or examined.started:
-            wake.append("promote")
-        return Result(services=wake, runs=sorted(examined.unfinished), log=log)
+        starters, log = self._examiner.follow_up(examined)
+        wake = [*(["queue"] if examined.ready else []), *(["promote"] if examined.started else [])]
+        return Result(services=wake, if_pending=starters, runs=sorted(examined.unfinished), log=log)
 
     def find(self, *, without: Collection[int] = ()) -> list[int]:
         """Runs with something to decide now, except those in `without`, which are examined anyway."""

@@ -29,9 +29,9 @@ class Timeouts(Service):
         states, broken = each(late, lambda run: transact(self._engine, _end, run))
         ended = {run: state for run, state in states.items() if state is not None}
         closed = {run: RunState.FAILED for run, state in ended.items() if state is RunState.FAILED}
-        wake, log = after_closing(self._engine, closed)
+        starters, log = after_closing(self._engine, closed)
         return Result(
-            services=wake,
+            if_pending=starters,
             runs=sorted(ended.keys() - closed.keys()),
             again_in_s=AT_ONCE if len(ended) == limit else None,
             log=[

@@ -1,10 +1,11 @@
-"""Connections to PostgreSQL: the engine of a process, and transactions that are retried when that is safe."""
+"""Connections to PostgreSQL: the engine of a process, reads, and transactions that are retried when that is safe."""
 
 import contextlib
 import functools
 import getpass
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -37,7 +38,9 @@ SESSION = {"timezone": "UTC", "lock_timeout": "30s", "idle_in_transaction_sessio
 #: sequential scan looks as cheap: 256 decisions on a run of 10,000 would then scan it 256 times. Compilation never pays off.
 BY_INDEX = {"enable_seqscan": "off", "jit": "off"}
 SET_ALL = "select set_config(name, value, false) from unnest(%s, %s) as session (name, value)"
-ACTOR, PATIENCE = "paceline_actor", "paceline_patience"
+ACTOR, PATIENCE, USED_AT = "paceline_actor", "paceline_patience", "paceline_used_at"
+#: A connection that was used less than this many seconds ago is not tested again. A test takes as long as a short statement.
+FRESH_S = 1.0
 NO_MORE: Mapping[str, str] = MappingProxyType({})
 #: With several servers in a URL, standbys and demoted servers are skipped; a single server is waited for.
 WRITABLE = "read-write"
@@ -72,7 +75,7 @@ def create(
     url = settings.database_url
     if not url.startswith(("postgresql://", "postgres://")):
         raise UnreachableError("database.url must start with postgresql://; Paceline keeps its state in PostgreSQL only.")
-    pool: dict[str, Any] = {"pool_size": pool_size or settings.database.pool_size, "pool_pre_ping": True}
+    pool: dict[str, Any] = {"pool_size": pool_size or settings.database.pool_size}
 
     def creator() -> extensions.connection:
         return accept(connect(settings, application, BY_INDEX if by_index else {}))
@@ -82,6 +85,9 @@ def create(
     event.listen(engine, "first_connect", lambda connection, _: pooler.check(connection, creator), insert=True)
     act_as(engine, actor or f"cli:{user()}")
     engine.update_execution_options(**{PATIENCE: patience_s})
+    event.listen(engine, "connect", _note_use)
+    event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "checkout", _ping)
     event.listen(engine, "checkout", functools.partial(_set_actor, engine))
     event.listen(engine, "handle_error", _classify)
     return engine
@@ -174,6 +180,22 @@ def _classify(context: ExceptionContext) -> None:
 def act_as(engine: Engine, actor: str) -> None:
     """Set the actor in the events of all changes by this engine: the ID of a process, or cli:<user>."""
     engine.update_execution_options(**{ACTOR: actor})
+
+
+def _ping(connection: Any, record: Any, _: object) -> None:
+    """Test a connection that has not been used for a while. SQLAlchemy replaces it if the test fails."""
+    if time.monotonic() - record.info.get(USED_AT, 0.0) < FRESH_S:
+        return
+    try:
+        with contextlib.closing(connection.cursor()) as cursor:
+            cursor.execute("select 1")
+        connection.rollback()
+    except psycopg2.Error as error:
+        raise DisconnectionError(str(error)) from error
+
+
+def _note_use(_: object, record: Any) -> None:
+    record.info[USED_AT] = time.monotonic()
 
 
 def _set_actor(engine: Engine, connection: Any, record: Any, _: object) -> None:
@@ -319,6 +341,35 @@ def transact(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *
     if named is not None and named.did(result):
         fault_points.point(f"{named.name}.committed")
     return result
+
+
+def read(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return `work(connection, ...)`, which changes nothing, without a transaction: it would cost three messages to the server.
+
+    Each statement sees what was committed before it, as in transactions of Paceline. After a lost connection or a lost race, it is
+    done again in a transaction.
+    """
+    try:
+        with engine.connect() as connection, _autocommit(connection):
+            return work(connection, *args, **kwargs)
+    except ValueError:
+        return transact(engine, work, *args, **kwargs)  # it translates the errors of values that cannot be sent
+    except DBAPIError as error:
+        if error.connection_invalidated or sqlstates.is_undone(error.orig) or sqlstates.is_lost_race(error.orig):
+            return transact(engine, work, *args, **kwargs)
+        raise
+
+
+@contextlib.contextmanager
+def _autocommit(connection: Connection) -> Iterator[None]:
+    """Autocommit of the driver: SQLAlchemy's isolation level would cost two messages to the server."""
+    raw: Any = connection.connection.dbapi_connection
+    raw.autocommit = True
+    try:
+        yield
+    finally:
+        if not raw.closed:
+            raw.autocommit = False
 
 
 def rehearse(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,5 +1,7 @@
 """up_for_retry, up_for_reschedule and deferred -> scheduled, once they are due."""
 
+from dataclasses import dataclass
+
 from sqlalchemy import Connection
 
 from paceline.states import DUE
@@ -12,7 +14,28 @@ PENDING = f"""
                   and due_at <= clock_timestamp() + make_interval(secs => $1))
 """
 
+NEXT_DUE_S = f"select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance where state in {DUE.sql}"
 FAILED_TRY = KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Whether runs are queued, and the seconds until the next retry, poke or timeout of a trigger is due; None if there is none."""
+
+    has_queued_runs: bool
+    due_in_s: float | None
+
+    @property
+    def is_due(self) -> bool:
+        return self.due_in_s is not None and self.due_in_s <= 0
+
+
+def waiting(connection: Connection) -> Waiting:
+    """What waits to start, in one statement that takes no locks: mostly nothing does."""
+    row = connection.exec_driver_sql(
+        f"select exists (select from dag_run where state = 'queued') as has_queued_runs, ({NEXT_DUE_S}) as due_in_s"
+    ).one()
+    return Waiting(row.has_queued_runs, row.due_in_s)
 
 
 def due(connection: Connection, *, limit: int) -> int:
@@ -55,6 +78,4 @@ def due(connection: Connection, *, limit: int) -> int:
 
 def next_due_s(connection: Connection) -> float | None:
     """Seconds until the next retry, poke or timeout of a trigger is due; None if there is none."""
-    return connection.exec_driver_sql(
-        f"select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance where state in {DUE.sql}"
-    ).scalar()
+    return connection.exec_driver_sql(NEXT_DUE_S).scalar()

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg2.extras
@@ -24,6 +24,8 @@ from scheduler.store.runs import runs
 from scheduler.store.runs.runs import Beginning, CreatedRun, NewRun
 
 DEFAULTS = Core()
+#: A run without a given date has that of its creation. If another one has it already, it is that many microseconds later at most.
+MICROSECOND, MOST_MOMENTS = timedelta(microseconds=1), 100
 #: The key of the run that a task instance has triggered, in its state store.
 CHILD = "triggered_run"
 #: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
@@ -62,34 +64,29 @@ def trigger(
         _refuse_broken(newest)
     _check_conf(dag, conf := conf or {}, core, by_task=writer is not None)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
-    logical_date = logical_date or now if dated else None
-    run_id = run_id or manual_run_id(logical_date or run_after or now)
-    _check_manual(dag, run_id, logical_date)
-    start, end = (data_interval or next_timetable(dag).manual_interval(logical_date)) if logical_date else (None, None)
-    new = NewRun(
-        dag_id=dag_id,
-        run_id=run_id,
-        run_type="manual",
-        version_id=newest.version_id,
-        logical_date=logical_date,
-        data_interval_start=start,
-        data_interval_end=end,
-        run_after=run_after or now,
-        conf=conf,
-        triggered_by=triggered_by,
-        partition=partition,
-    )
-    try:
-        begins = None if limits is None else _beginning(connection, newest, limits)
-        created = runs.create(connection, dag, new, default_queue=core.default_queue, beginning=begins)
-    except DataError as error:
-        raise PacelineError(sqlstates.unstorable("conf", error)) from None
-    if created is None:
-        same_id = _exists(connection, dag_id, run_id)
-        what = f"run ID {run_id!r}" if same_id or logical_date is None else f"logical date {logical_date.isoformat()}"
-        raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
-    fencing.lock(connection, writer)
-    return created
+    begins = None if limits is None else _beginning(connection, newest, limits)
+    for moment in (now + number * MICROSECOND for number in range(MOST_MOMENTS)):
+        date = logical_date or moment if dated else None
+        own_id = run_id or manual_run_id(date or run_after or moment)
+        _check_manual(dag, own_id, date)
+        start, end = (data_interval or next_timetable(dag).manual_interval(date)) if date else (None, None)
+        new = NewRun(
+            dag_id=dag_id, run_id=own_id, run_type="manual", version_id=newest.version_id, logical_date=date,
+            data_interval_start=start, data_interval_end=end, run_after=run_after or moment, conf=conf, triggered_by=triggered_by,
+            partition=partition,
+        )  # fmt: skip
+        try:
+            created = runs.create(connection, dag, new, default_queue=core.default_queue, beginning=begins)
+        except DataError as error:
+            raise PacelineError(sqlstates.unstorable("conf", error)) from None
+        if created is not None:
+            fencing.lock(connection, writer)
+            return created
+        same_id = _exists(connection, dag_id, own_id)
+        if date != moment or (same_id and run_id is not None):
+            break
+    what = f"run ID {own_id!r}" if same_id or date is None else f"logical date {date.isoformat()}"
+    raise ConflictError(f"DAG {dag_id!r} already has a run with {what}: choose another.")
 
 
 def _check_conf(dag: SerializedDag, conf: dict[str, Any], core: Core, *, by_task: bool) -> None:

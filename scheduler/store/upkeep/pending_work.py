@@ -20,11 +20,10 @@ from scheduler.settings import Settings
 
 #: The number of intervals that `$1` covers; checks are at most 1.1 intervals apart.
 LOOKS_AHEAD = 3
-EXECUTE = "execute pending_work (%s, %s)"
 
 
 def look(connection: Connection, settings: Settings, conditions: Mapping[str, str]) -> tuple[datetime, frozenset[str]]:
-    """Evaluate the conditions, by the name of the service, in one round trip. A process has the same conditions each time.
+    """Evaluate the conditions, by the name of the service, in one round trip. A process asks for few sets of conditions.
 
     Returns the time by the database's clock, and the services that may have something to do.
     """
@@ -33,9 +32,11 @@ def look(connection: Connection, settings: Settings, conditions: Mapping[str, st
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     )
     # Planning it would cost more than running it.
-    if not connection.info.get("pending_work"):
-        asked = ", ".join(conditions.values())
-        connection.exec_driver_sql(f"prepare pending_work (float8, float8) as select clock_timestamp(), {asked}")
-        connection.info["pending_work"] = True
-    now, *answers = connection.exec_driver_sql(EXECUTE, (soon_s, silent_s)).one()
+    prepared: dict[tuple[str, ...], str] = connection.info.setdefault("pending_work", {})
+    name = prepared.get(key := tuple(conditions))
+    if name is None:
+        name, asked = f"pending_work_{len(prepared)}", ", ".join(conditions.values())
+        connection.exec_driver_sql(f"prepare {name} (float8, float8) as select clock_timestamp(), {asked}")
+        prepared[key] = name
+    now, *answers = connection.exec_driver_sql(f"execute {name} (%s, %s)", (soon_s, silent_s)).one()
     return now, frozenset(name for name, is_pending in zip(conditions, answers, strict=True) if is_pending)

@@ -11,6 +11,7 @@ from support.clock import Clock
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
+from paceline.exceptions import ConflictError
 from paceline.states import Branched, TaskState
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.messaging.wakeups import Wakeups
@@ -100,6 +101,22 @@ def test_a_retry_is_due_after_its_delay(clock: Clock, moved: Scenario) -> None:
     moved.turn()
 
     assert set(moved.states().values()) == {"queued"}
+
+
+def test_runs_that_are_triggered_in_the_same_microsecond_get_dates_of_their_own(clock: Clock, moved: Scenario) -> None:
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    moved.add(chain("c", 1))
+    clock.freeze(noon)
+
+    made = [moved.trigger("c"), moved.trigger("c", run_id="mine"), moved.trigger("c")]
+
+    dates = [noon + timedelta(microseconds=number) for number in range(3)]
+    assert moved.rows("select logical_date from dag_run order by 1") == [(date,) for date in dates]
+    assert len({*made}) == 3
+    with pytest.raises(ConflictError, match="logical date"):
+        moved.trigger("c", logical_date=noon)
+    with pytest.raises(ConflictError, match="run ID 'mine'"):
+        moved.trigger("c", run_id="mine")
 
 
 def test_a_run_ends_at_its_timeout(clock: Clock, moved: Scenario) -> None:
@@ -351,7 +368,7 @@ def test_a_pass_without_pending_work_sends_one_query(still: Scenario) -> None:
         scheduler.run_once()
 
     become_due()
-    assert [statement for statement in statements if not statement.startswith("prepare")] == [pending_work.EXECUTE]
+    assert [statement for statement in statements if not statement.startswith("prepare")] == ["execute pending_work_0 (%s, %s)"]
 
     still.sql("update dag_run set state = 'running', ended_at = null")
     become_due()
