@@ -10,34 +10,42 @@ from sqlalchemy import Connection
 
 from paceline.states import Decision
 from scheduler.store.db.rows import array_literal
+from scheduler.store.moves import prepared
+
+DECIDE = prepared.of(
+    "decide",
+    {"runs": "bigint[]", "nos": "int[]", "indexes": "int[]", "states": "text[]", "reasons": "text[]"},
+    """
+    with found as materialized (  -- "offset 0": one index probe by number for each
+        select t.id, n.state, n.reason
+          from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
+               n (run, task_no, map_index, state, reason)
+         cross join lateral (
+               select id from task_instance
+                where dag_run_id = n.run and task_no = n.task_no and map_index = n.map_index offset 0) t
+    ), decided as (
+        select t.id, f.state, f.reason
+          from found f join task_instance t on t.id = f.id and coalesce(t.state, '') = ''
+         order by t.id
+           for no key update of t
+    )
+    update task_instance t
+       set state = d.state, reason = d.reason,
+           try_number = t.try_number + case when d.state = 'scheduled' then 1 else 0 end,
+           scheduled_at = case when d.state = 'scheduled' then clock_timestamp() end,
+           ended_at = case when d.state <> 'scheduled' then clock_timestamp() end
+      from decided d
+     where t.id = d.id and coalesce(t.state, '') = ''
+    """,
+)
 
 
 def decide(connection: Connection, decisions: Mapping[int, Sequence[Decision]]) -> int:
     """none -> scheduled, skipped or upstream_failed, as decided for each run. Returns the number of rows moved."""
     flat = [(run, one) for run, of_run in decisions.items() for one in of_run]
-    moved = connection.exec_driver_sql(
-        """
-        with found as materialized (  -- "offset 0": one index probe by number for each
-            select t.id, n.state, n.reason
-              from unnest(%(runs)s::bigint[], %(nos)s::int[], %(indexes)s::int[], %(states)s::text[], %(reasons)s::text[])
-                   n (run, task_no, map_index, state, reason)
-             cross join lateral (
-                   select id from task_instance
-                    where dag_run_id = n.run and task_no = n.task_no and map_index = n.map_index offset 0) t
-        ), decided as (
-            select t.id, f.state, f.reason
-              from found f join task_instance t on t.id = f.id and coalesce(t.state, '') = ''
-             order by t.id
-               for no key update of t
-        )
-        update task_instance t
-           set state = d.state, reason = d.reason,
-               try_number = t.try_number + case when d.state = 'scheduled' then 1 else 0 end,
-               scheduled_at = case when d.state = 'scheduled' then clock_timestamp() end,
-               ended_at = case when d.state <> 'scheduled' then clock_timestamp() end
-          from decided d
-         where t.id = d.id and coalesce(t.state, '') = ''
-        """,
+    moved = prepared.execute(
+        connection,
+        DECIDE,
         {
             "runs": array_literal(run for run, _ in flat),
             "nos": array_literal(one.task_no for _, one in flat),

@@ -17,6 +17,7 @@ from scheduler.messaging.message import Message
 from scheduler.settings import Settings
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import array_literal
+from scheduler.store.moves import prepared
 from scheduler.store.moves.queue import MESSAGE
 from scheduler.store.queueing.capacity import ALL_INSTANCES, LIMITS_LOCK, OF_QUEUE, PENDING
 from scheduler.store.queueing.limits import DEFERRED_IN_POOL, HOLDS
@@ -36,6 +37,57 @@ MAY_START = f"""
         > (select coalesce(sum(a.amount), 0) from announced a where a.key = hashtext(%(of_queue)s || f.queue)::oid)
           + (select coalesce(sum(u.instances), 0) from used u where u.queue = f.queue)
 """
+
+
+ANNOUNCE = prepared.of(
+    "announce",
+    {"run": "bigint", "no": "int", "all": "text", "of_queue": "text"},
+    f"""
+    with own as materialized (
+        select t.pool, t.queue from task_instance t
+         where t.dag_run_id = %(run)s and t.task_no = %(no)s and t.map_index = -1 and not {PENDING}
+    ), held as materialized (
+        select p.name, own.queue from own join pool p on p.name = own.pool for no key update of p skip locked
+    )
+    select name, pg_advisory_xact_lock_shared(hashtext(%(all)s), 1),
+           pg_advisory_xact_lock_shared(hashtext(%(of_queue)s || queue), 1) from held
+    """,
+)
+SCHEDULE = prepared.of(
+    "schedule_first",
+    {
+        "run": "bigint", "nos": "int[]", "reasons": "text[]", "pool": "text", "dispatch_id": "uuid", "parallelism": "int",
+        "window": "int", "silent": "float8", "queued_by": "text", "all": "text", "of_queue": "text",
+    },
+    f"""
+    with announced as materialized (
+        select l.classid as key, l.pid, max(l.objid::bigint) as amount
+          from pg_locks l
+         where l.database = (select oid from pg_database where datname = current_database())
+           and l.locktype = 'advisory' and l.objsubid = 2 and l.pid <> pg_backend_pid()
+         group by 1, 2
+    ), used as materialized (
+        select t.pool, t.queue, sum(t.pool_slots) as slots, count(*) as instances
+          from task_instance t where {HOLDS} group by 1, 2
+    ), ready as materialized (
+        select f.id, n.reason, n.place = 1 and coalesce({MAY_START}, false) as starts
+          from unnest(%(nos)s::int[], %(reasons)s::text[]) with ordinality n (no, reason, place)
+          join task_instance f on f.dag_run_id = %(run)s and f.task_no = n.no and f.map_index = -1
+          left join pool p on p.name = %(pool)s
+    ), passing_on as (  -- As a pass of the queue service would write: nothing waits, and no limit is exceeded.
+        update pool p set passes_slots_on = true from ready where ready.starts and p.name = %(pool)s and not p.passes_slots_on
+    )
+    update task_instance t
+       set state = case when ready.starts then 'queued' else 'scheduled' end, reason = ready.reason,
+           try_number = t.try_number + 1, scheduled_at = clock_timestamp(),
+           queued_at = case when ready.starts then clock_timestamp() end,
+           queued_by = case when ready.starts then %(queued_by)s end,
+           dispatch_id = case when ready.starts then %(dispatch_id)s::uuid end
+      from ready, dag_run r
+     where t.id = ready.id and coalesce(t.state, '') = '' and r.id = t.dag_run_id
+    returning t.state, {MESSAGE}
+    """,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +116,9 @@ def announce(connection: Connection, dag_run_id: int, task_no: int) -> str | Non
 
     Returns the name of the pool; None if another transaction holds it, or if task instances wait for any pool.
     """
-    row = connection.exec_driver_sql(
-        f"""
-        with own as materialized (
-            select t.pool, t.queue from task_instance t
-             where t.dag_run_id = %(run)s and t.task_no = %(no)s and t.map_index = -1 and not {PENDING}
-        ), held as materialized (
-            select p.name, own.queue from own join pool p on p.name = own.pool for no key update of p skip locked
-        )
-        select name, pg_advisory_xact_lock_shared(hashtext(%(all)s), 1),
-               pg_advisory_xact_lock_shared(hashtext(%(of_queue)s || queue), 1) from held
-        """,
+    row = prepared.execute(
+        connection,
+        ANNOUNCE,
         {"run": dag_run_id, "no": task_no, **_LOCKS},
     ).first()
     return None if row is None else row.name
@@ -87,35 +131,9 @@ def schedule_first(
 
     Returns its message, to be sent after the commit, and whether other tasks wait for the queue service.
     """
-    moved = connection.exec_driver_sql(
-        f"""
-        with announced as materialized (
-            select l.classid as key, l.pid, max(l.objid::bigint) as amount
-              from pg_locks l
-             where l.database = (select oid from pg_database where datname = current_database())
-               and l.locktype = 'advisory' and l.objsubid = 2 and l.pid <> pg_backend_pid()
-             group by 1, 2
-        ), used as materialized (
-            select t.pool, t.queue, sum(t.pool_slots) as slots, count(*) as instances
-              from task_instance t where {HOLDS} group by 1, 2
-        ), ready as materialized (
-            select f.id, n.reason, n.place = 1 and coalesce({MAY_START}, false) as starts
-              from unnest(%(nos)s::int[], %(reasons)s::text[]) with ordinality n (no, reason, place)
-              join task_instance f on f.dag_run_id = %(run)s and f.task_no = n.no and f.map_index = -1
-              left join pool p on p.name = %(pool)s
-        ), passing_on as (  -- As a pass of the queue service would write: nothing waits, and no limit is exceeded.
-            update pool p set passes_slots_on = true from ready where ready.starts and p.name = %(pool)s and not p.passes_slots_on
-        )
-        update task_instance t
-           set state = case when ready.starts then 'queued' else 'scheduled' end, reason = ready.reason,
-               try_number = t.try_number + 1, scheduled_at = clock_timestamp(),
-               queued_at = case when ready.starts then clock_timestamp() end,
-               queued_by = case when ready.starts then %(queued_by)s end,
-               dispatch_id = case when ready.starts then %(dispatch_id)s::uuid end
-          from ready, dag_run r
-         where t.id = ready.id and coalesce(t.state, '') = '' and r.id = t.dag_run_id
-        returning t.state, {MESSAGE}
-        """,
+    moved = prepared.execute(
+        connection,
+        SCHEDULE,
         {
             "run": dag_run_id,
             "nos": array_literal(decision.task_no for decision in decisions),

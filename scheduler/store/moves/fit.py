@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from paceline.states import DELAYED, STARTED, States, TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.db.rows import array_literal
+from scheduler.store.moves import prepared
 from scheduler.store.moves.reset import KEEP_TRY, NO_RESULT, NO_TRY, forget_triggers, note_results
 from scheduler.store.queueing.limits import OWN_RANK
 
@@ -35,6 +36,19 @@ COMMON_OF_TASK = """
 #: A task instance in one of these holds no slots yet, so a new DAG version may still change its queue, pool and limits. The same
 #: applies to NONE.
 REFRESHED = States(DELAYED | {TaskState.SCHEDULED})
+INSERT = prepared.of(
+    "insert_task_instances",
+    {
+        "run": "bigint", "default_queue": "text", "rank": "bigint", "task_no": "int[]", "task_id": "text[]", "max_tries": "int[]",
+        "queue": "text[]", "pool": "text[]", "pool_slots": "int[]", "priority_weight": "int[]", "notify": "text[]",
+        "per_dag": "int[]", "per_dagrun": "int[]", "cluster": "text[]",
+    },
+    f"""
+    insert into task_instance (dag_run_id, task_no, task_id, max_tries, {COMMON})
+    select %(run)s, n.task_no, n.task_id, n.max_tries, {COMMON_OF_TASK} from {TASKS} order by n.task_no
+    on conflict do nothing
+    """,
+)  # fmt: skip
 REMOVED_TRY = KEEP_TRY.format(state="'removed'", ended_at="t.ended_at")
 
 
@@ -42,14 +56,8 @@ def insert(
     connection: Connection, dag: SerializedDag, dag_run_id: int, task_nos: Collection[int], *, is_backfill: bool, default_queue: str
 ) -> None:
     """Insert undecided instances of these tasks, one for a mapped task until it is expanded. Existing ones stay."""
-    connection.exec_driver_sql(
-        f"""
-        insert into task_instance (dag_run_id, task_no, task_id, max_tries, {COMMON})
-        select %(run)s, n.task_no, n.task_id, n.max_tries, {COMMON_OF_TASK} from {TASKS} order by n.task_no
-        on conflict do nothing
-        """,
-        _values(dag, dag_run_id, sorted(task_nos), is_backfill=is_backfill, default_queue=default_queue),
-    )
+    values = _values(dag, dag_run_id, sorted(task_nos), is_backfill=is_backfill, default_queue=default_queue)
+    prepared.execute(connection, INSERT, values)
 
 
 def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_backfill: bool, default_queue: str) -> None:

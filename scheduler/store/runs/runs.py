@@ -16,7 +16,7 @@ from scheduler.messaging.wakeups import QUEUE
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db.database import step
-from scheduler.store.moves import fit
+from scheduler.store.moves import fit, prepared
 from scheduler.store.moves.decide import decide
 from scheduler.store.moves.first import Limits, announce, schedule_first
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
@@ -100,6 +100,25 @@ BEGINS = f"""
                                and q.run_after <= clock_timestamp())
        from (select %(dag_id)s::text as dag_id) d)
 """
+INSERT = prepared.of(
+    "insert_dag_run",
+    {
+        "dag_id": "text", "run_id": "text", "run_type": "text", "version_id": "bigint", "logical_date": "timestamptz",
+        "data_interval_start": "timestamptz", "data_interval_end": "timestamptz", "run_after": "timestamptz", "conf": "jsonb",
+        "triggered_by": "text", "notify": "text[]", "partition_key": "text", "partition_date": "timestamptz",
+        "timeout_s": "float8", "may_begin": "boolean", "max_active_runs": "int",
+    },
+    f"""
+    insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
+                         run_after, conf, triggered_by, notify, partition_key, partition_date, started_at, timeout_at)
+    select %(dag_id)s, %(run_id)s, %(run_type)s, case when begins then 'running' else 'queued' end, %(version_id)s,
+           %(logical_date)s, %(data_interval_start)s, %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s,
+           %(notify)s, %(partition_key)s, %(partition_date)s, case when begins then clock_timestamp() end,
+           case when begins then clock_timestamp() + make_interval(secs => %(timeout_s)s) end
+      from (select {BEGINS} as begins) decided
+    on conflict do nothing returning id, state = 'running' as begins
+    """,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +182,9 @@ def create(
     partition = new.partition
     if new.run_type in {"scheduled", "backfill"} and new.logical_date is not None:
         partition = next_timetable(dag).partition(new.logical_date)
-    row = connection.exec_driver_sql(
-        f"""
-        insert into dag_run (dag_id, run_id, run_type, state, version_id, logical_date, data_interval_start, data_interval_end,
-                             run_after, conf, triggered_by, notify, partition_key, partition_date, started_at, timeout_at)
-        select %(dag_id)s, %(run_id)s, %(run_type)s, case when begins then 'running' else 'queued' end, %(version_id)s,
-               %(logical_date)s, %(data_interval_start)s, %(data_interval_end)s, %(run_after)s, %(conf)s, %(triggered_by)s,
-               %(notify)s, %(partition_key)s, %(partition_date)s, case when begins then clock_timestamp() end,
-               case when begins then clock_timestamp() + make_interval(secs => %(timeout_s)s) end
-          from (select {BEGINS} as begins) decided
-        on conflict do nothing returning id, state = 'running' as begins
-        """,
+    row = prepared.execute(
+        connection,
+        INSERT,
         {name: getattr(new, name) for name in NewRun.__slots__}
         | {"conf": psycopg2.extras.Json(new.conf), "notify": list(dag.notify) or None}
         | {"partition_key": partition and partition.key, "partition_date": partition and partition.date}
