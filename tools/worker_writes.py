@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from scheduler.store.db.prepared import Prepared
 from scheduler.store.moves import prepared
-from scheduler.store.moves.prepared import Prepared
 from tools.sources import ROOT, check, differences, missing, read, rows, spaced, tree
 
 PAGE = "docs/explanation/worker-writes.md"

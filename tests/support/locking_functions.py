@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from scheduler.store.db.prepared import Prepared
 from scheduler.store.moves import prepared
 
 STORE = Path(__file__).parents[2] / "scheduler" / "store"
@@ -36,9 +37,9 @@ COVERED: dict[str, set[str]] = {
     "pause if failing": {"dags/dags.pause_if_failing"},
     "plan": {"dags/schedules.plan"},
     "retention": {"upkeep/retention._deleted", "upkeep/retention.delete_runs"},
-    "services": {"queueing/capacity.lock_runs", "queueing/capacity.lock_waiting_pools", "moves/decide.decide",
+    "services": {"queueing/capacity.lock_runs",
                  "moves/queue.dispatch_again", "moves/due.due", "moves/queue.queue", "moves/queue.stamp_dispatched",
-                 "runs/runs.lock", "runs/runs.mark_examined", "upkeep/processes.expire_lost", "upkeep/processes.heartbeat"},
+                 "runs/runs.mark_examined", "upkeep/processes.expire_lost", "upkeep/processes.heartbeat"},
     "timeouts": {"runs/runs.lock_timed_out"},
 }  # fmt: skip
 
@@ -51,7 +52,13 @@ TEXTS: dict[str, set[str]] = {
     "suspend": {"moves/suspend.sql suspend"},
     "end as requested": {"moves/stop.END_AS_REQUESTED"},
     "write of a task": {"db/fencing.CURRENT"},
-    "services": {"runs/runs.START", "runs/runs.STARTABLE"},
+    "services": {
+        "moves/decide.DECIDE",
+        "queueing/capacity.LOCK_WAITING",
+        "runs/runs.LOCK",
+        "runs/runs.START",
+        "runs/runs.STARTABLE",
+    },
 }
 
 #: Why no change in the meantime can mislead these.
@@ -61,11 +68,11 @@ NEEDLESS: dict[str, set[str]] = {
         "actions/backfill_steps.take", "actions/backfills._set_paused", "actions/clear.queue_again",
         "actions/clear._make_way", "runs/deadlines.replan", "moves/stop.end_rest", "moves/expand.expand",
         "runs/integrity.fit", "moves/fit.remove", "moves/fit.restore", "moves/fit.renumber", "moves/fit.delete",
-        "runs/manual_runs.replace_conf", "moves/fit.refresh", "moves/first.schedule_first", "runs/runs.clear_errors",
-        "runs/runs.close", "moves/expand.replace", "dags/assets.set_aside", "dags/partitions.forget",
+        "runs/manual_runs.replace_conf", "moves/fit.refresh", "moves/first.SCHEDULE", "runs/runs.clear_errors",
+        "runs/runs.CLOSE", "moves/expand.replace", "dags/assets.set_aside", "dags/partitions.forget",
     },
     "It only takes locks; the next statement reads what it decides by.": {
-        "actions/backfill_steps.lock", "dags/schedules.lock_unpaused", "moves/first.announce",
+        "actions/backfill_steps.lock", "dags/schedules.lock_unpaused", "moves/first.ANNOUNCE",
         "queueing/capacity.lock_dags", "queueing/capacity.LOCKED", "runs/selection.lock_open",
         "runs/selection.lock_all", "worker/deferrals.claim",
     },
@@ -168,4 +175,5 @@ def _parts_of(text: str) -> list[str]:
         assert (STORE / f"{file}.sql").exists(), text
         return [f"execute {name}("]
     module, _, name = text.rpartition(".")
-    return re.split(r"\{\w+\}", getattr(importlib.import_module(f"scheduler.store.{module.replace('/', '.')}"), name))
+    sent = getattr(importlib.import_module(f"scheduler.store.{module.replace('/', '.')}"), name)
+    return [f"execute {sent.name}("] if isinstance(sent, Prepared) else re.split(r"\{\w+\}", sent)

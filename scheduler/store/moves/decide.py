@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from paceline.states import Decision
+from scheduler.store.db import prepared
 from scheduler.store.db.rows import array_literal
-from scheduler.store.moves import prepared
 
 DECIDE = prepared.of(
     "decide",

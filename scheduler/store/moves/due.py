@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from paceline.states import DUE
+from scheduler.store.db import prepared
 from scheduler.store.moves.reset import KEEP_TRY, NO_DISPATCH
 
 #: Whether a run may start, or a task instance may be due before the next check, see store/upkeep/pending_work.
@@ -15,6 +16,9 @@ PENDING = f"""
 """
 
 NEXT_DUE_S = f"select extract(epoch from min(due_at) - clock_timestamp())::float from task_instance where state in {DUE.sql}"
+WAITING = prepared.of(
+    "waiting", {}, f"select exists (select from dag_run where state = 'queued') as has_queued_runs, ({NEXT_DUE_S}) as due_in_s"
+)
 FAILED_TRY = KEEP_TRY.format(state="'failed'", ended_at="t.ended_at")
 
 
@@ -32,9 +36,7 @@ class Waiting:
 
 def waiting(connection: Connection) -> Waiting:
     """What waits to start, in one statement that takes no locks: mostly nothing does."""
-    row = connection.exec_driver_sql(
-        f"select exists (select from dag_run where state = 'queued') as has_queued_runs, ({NEXT_DUE_S}) as due_in_s"
-    ).one()
+    row = prepared.execute(connection, WAITING, {}).one()
     return Waiting(row.has_queued_runs, row.due_in_s)
 
 

@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from paceline.states import Decision
 from scheduler.messaging.message import Message
 from scheduler.settings import Settings
+from scheduler.store.db import prepared
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import array_literal
-from scheduler.store.moves import prepared
 from scheduler.store.moves.queue import MESSAGE
 from scheduler.store.queueing.capacity import ALL_INSTANCES, LIMITS_LOCK, OF_QUEUE, PENDING
 from scheduler.store.queueing.limits import DEFERRED_IN_POOL, HOLDS

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from paceline.states import DELAYED, STARTED, States, TaskState
 from scheduler.serialized.dag import SerializedDag
+from scheduler.store.db import prepared
 from scheduler.store.db.rows import array_literal
-from scheduler.store.moves import prepared
 from scheduler.store.moves.reset import KEEP_TRY, NO_RESULT, NO_TRY, forget_triggers, note_results
 from scheduler.store.queueing.limits import OWN_RANK
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from paceline.states import RUN_UNFINISHED, Waiting
 from scheduler.deciding.limits import OWN, PARALLELISM, RUN, TASK, TASK_IN_RUN, Limit, Place, own_limits
-from scheduler.store.db import rows
+from scheduler.store.db import prepared, rows
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import array_literal
 from scheduler.store.queueing.limits import COUNTING, DEFERRED_IN_POOL, HOLDS, IN_LINE, PARKED, outside
@@ -34,7 +34,7 @@ MAY_CONTINUE = "(not s.is_paused or r.requested_state is not null)"
 LOCKED = "for no key update of t skip locked"
 #: The limits that one part of COUNT counts, by the kind of its rows.
 COUNTED_TOGETHER: Mapping[str, Sequence[Limit]] = {"run": (RUN,), "task": (TASK, TASK_IN_RUN)}
-COUNT = f"""
+_COUNT = f"""
 select 'held' as kind, t.pool, t.queue, null as dag_id, null::bigint as dag_run_id, null as task_id, sum(t.pool_slots) as slots,
        count(*)::int as instances, null::int as run_limit, null::int as task_limit, null::int as task_in_run_limit
   from task_instance t where {COUNTING[PARALLELISM].counts} group by 2, 3
@@ -58,6 +58,29 @@ union all
 select 'places', null, q.name, null, null, null, sum(p.concurrency), 0, null, null, null
   from process p cross join unnest(p.queues) q (name) where {LIVE_WORKER} group by 3
 """
+COUNT = prepared.of("count_held", {"runs": "bigint[]", "silent": "float8"}, _COUNT)
+LOCK_WAITING = prepared.of(
+    "lock_waiting_pools",
+    {"also": "text[]"},
+    f"""
+    with wanted as materialized (
+        select p.name from pool p
+         where p.name = any(%(also)s) or exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
+    ), held as (
+        select p.name, p.slots, p.passes_slots_on from pool p
+         where p.name in (select name from wanted) order by p.name for no key update of p skip locked
+    )
+    select held.*, null as wanted, null as paused from held
+    union all select null, null, null, (select count(*) from wanted), array(
+        select distinct s.dag_id
+          from wanted w
+         cross join lateral (
+               select t.dag_run_id from task_instance t
+                where t.pool = w.name and {IN_LINE} order by t.rank desc, t.id limit {HEAD}) t
+          join dag_run r on r.id = t.dag_run_id
+          join dag_schedule s on s.dag_id = r.dag_id and not {MAY_CONTINUE})
+    """,
+)
 TASK_NOT_FULL = " and ".join(outside(limit) for limit in (TASK, TASK_IN_RUN))
 NOT_FULL = " and ".join(outside(limit) for limit in OWN)
 
@@ -114,27 +137,7 @@ class Pools:
 
 def lock_waiting_pools(connection: Connection, also: Collection[str] = ()) -> Pools:
     """Lock, in name order, the pools with waiting task instances and `also`, except those that another scheduler has locked."""
-    found = connection.exec_driver_sql(
-        f"""
-        with wanted as materialized (
-            select p.name from pool p
-             where p.name = any(%s::text[]) or exists (select 1 from task_instance t where t.pool = p.name and {IN_LINE})
-        ), held as (
-            select p.name, p.slots, p.passes_slots_on from pool p
-             where p.name in (select name from wanted) order by p.name for no key update of p skip locked
-        )
-        select held.*, null as wanted, null as paused from held
-        union all select null, null, null, (select count(*) from wanted), array(
-            select distinct s.dag_id
-              from wanted w
-             cross join lateral (
-                   select t.dag_run_id from task_instance t
-                    where t.pool = w.name and {IN_LINE} order by t.rank desc, t.id limit {HEAD}) t
-              join dag_run r on r.id = t.dag_run_id
-              join dag_schedule s on s.dag_id = r.dag_id and not {MAY_CONTINUE})
-        """,
-        (list(also),),
-    ).all()
+    found = prepared.execute(connection, LOCK_WAITING, {"also": list(also)}).all()
     held = {row.name: Pool(row.name, row.slots, row.passes_slots_on) for row in found if row.name is not None}
     others = next(row for row in found if row.name is None)
     return Pools(held, len(held) < others.wanted, others.paused)
@@ -189,7 +192,7 @@ def count(connection: Connection, runs: Collection[int], *, alive_s: float) -> C
     All other runs are counted together: a group and a limit for each active run would cost many times as much. No sum is an int,
     since a task can write any number into the row of its worker and into new task instances.
     """
-    found = connection.exec_driver_sql(COUNT, {"runs": array_literal(runs), "silent": alive_s})
+    found = prepared.execute(connection, COUNT, {"runs": array_literal(runs), "silent": alive_s})
     counts = Counts()
     for row in rows.of_result(_Counted, found):
         if row.kind == "held":

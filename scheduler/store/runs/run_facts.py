@@ -9,6 +9,7 @@ from scheduler.deciding import past
 from scheduler.deciding.evaluate import Facts
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
+from scheduler.store.db import prepared
 
 #: The run `b` of the same DAG comes before `r`. With catchup, manual runs do not count.
 EARLIER = f"""
@@ -120,17 +121,21 @@ def lengths(
     return length_of
 
 
+STATES_OF = prepared.of(
+    "states_of",
+    {"ids": "bigint[]"},
+    """
+    select dag_run_id, case when map_index <> -1 then task_no end as mapped_no, state,
+           array_agg(case when map_index = -1 then task_no else map_index end) as numbers
+      from task_instance where dag_run_id = any(%(ids)s) group by 1, 2, 3
+    """,
+)
+
+
 def states_of(connection: Connection, dag_run_ids: Collection[int]) -> dict[int, dict[int, dict[int, TaskState]]]:
     """The states of the task instances of each run, by task number and map index."""
     # One row for each state instead of each task instance: a run of ten thousand is read in a third of the time.
-    found = connection.exec_driver_sql(
-        """
-        select dag_run_id, case when map_index <> -1 then task_no end as mapped_no, state,
-               array_agg(case when map_index = -1 then task_no else map_index end) as numbers
-          from task_instance where dag_run_id = any(%s) group by 1, 2, 3
-        """,
-        (list(dag_run_ids),),
-    )
+    found = prepared.execute(connection, STATES_OF, {"ids": list(dag_run_ids)})
     runs: dict[int, dict[int, dict[int, TaskState]]] = {}
     for row in found:
         states, state = runs.setdefault(row.dag_run_id, {}), TaskState(row.state or "none")

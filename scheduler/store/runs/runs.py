@@ -15,8 +15,9 @@ from scheduler.messaging.message import Message
 from scheduler.messaging.wakeups import QUEUE
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.store.dags.dags import AFTER, ORDER
+from scheduler.store.db import prepared
 from scheduler.store.db.database import step
-from scheduler.store.moves import fit, prepared
+from scheduler.store.moves import fit
 from scheduler.store.moves.decide import decide
 from scheduler.store.moves.first import Limits, announce, schedule_first
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
@@ -119,6 +120,27 @@ INSERT = prepared.of(
     on conflict do nothing returning id, state = 'running' as begins
     """,
 )  # fmt: skip
+VERSIONS_OF = prepared.of(
+    "versions_of", {"ids": "bigint[]"}, "select id, version_id from dag_run where id = any(%(ids)s) and state = 'running'"
+)
+LOCK = prepared.of(
+    "lock_runs",
+    {"ids": "bigint[]"},
+    """
+    select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error,
+           r.requested_state
+      from dag_run r left join dag d on d.dag_id = r.dag_id
+     where r.id = any(%(ids)s) and r.state = 'running' order by r.id for no key update of r skip locked
+    """,
+)
+CLOSE = prepared.of(
+    "close_runs",
+    {"ids": "bigint[]", "states": "text[]"},
+    """
+    update dag_run r set state = n.state, ended_at = clock_timestamp(), requested_state = null
+      from unnest(%(ids)s, %(states)s) n (id, state) where r.id = n.id and r.state = 'running'
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,21 +320,12 @@ class LockedRun:
 
 def versions_of(connection: Connection, ids: Collection[int]) -> dict[int, int]:
     """The versions of running runs, by run."""
-    rows = connection.exec_driver_sql("select id, version_id from dag_run where id = any(%s) and state = 'running'", (list(ids),))
-    return {row.id: row.version_id for row in rows}
+    return {row.id: row.version_id for row in prepared.execute(connection, VERSIONS_OF, {"ids": list(ids)})}
 
 
 def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRun]:
     """Lock these runs in ID order, except those that have ended or that another process has locked."""
-    rows = connection.exec_driver_sql(
-        """
-        select r.id, r.version_id, coalesce(d.version_id, r.version_id) as newest_id, r.scheduling_error is not null as has_error,
-               r.requested_state
-          from dag_run r left join dag d on d.dag_id = r.dag_id
-         where r.id = any(%s) and r.state = 'running' order by r.id for no key update of r skip locked
-        """,
-        (list(ids),),
-    )
+    rows = prepared.execute(connection, LOCK, {"ids": list(ids)})
     return {
         row.id: LockedRun(row.version_id, row.newest_id, row.has_error, row.requested_state and RunState(row.requested_state))
         for row in rows
@@ -378,11 +391,4 @@ def clear_errors(connection: Connection, ids: Collection[int]) -> None:
 
 def close(connection: Connection, ended: Mapping[int, RunState]) -> int:
     """running -> success or failed, for rows that the caller has locked. Returns how many were closed."""
-    closed = connection.exec_driver_sql(
-        """
-        update dag_run r set state = n.state, ended_at = clock_timestamp(), requested_state = null
-          from unnest(%(ids)s::bigint[], %(states)s::text[]) n (id, state) where r.id = n.id and r.state = 'running'
-        """,
-        {"ids": list(ended), "states": [state.value for state in ended.values()]},
-    )
-    return closed.rowcount
+    return prepared.execute(connection, CLOSE, {"ids": list(ended), "states": [state.value for state in ended.values()]}).rowcount

@@ -13,10 +13,13 @@ runs regardless of its condition after a wakeup, at a time that it requested, an
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 
 from sqlalchemy import Connection
 
 from scheduler.settings import Settings
+from scheduler.store.db import prepared
+from scheduler.store.db.prepared import Prepared
 
 #: The number of intervals that `$1` covers; checks are at most 1.1 intervals apart.
 LOOKS_AHEAD = 3
@@ -31,12 +34,13 @@ def look(connection: Connection, settings: Settings, conditions: Mapping[str, st
     silent_s = min(
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     )
-    # Planning it would cost more than running it.
-    prepared: dict[tuple[str, ...], str] = connection.info.setdefault("pending_work", {})
-    name = prepared.get(key := tuple(conditions))
-    if name is None:
-        name, asked = f"pending_work_{len(prepared)}", ", ".join(conditions.values())
-        connection.exec_driver_sql(f"prepare {name} (float8, float8) as select clock_timestamp(), {asked}")
-        prepared[key] = name
-    now, *answers = connection.exec_driver_sql(f"execute {name} (%s, %s)", (soon_s, silent_s)).one()
+    statement = _statement(tuple(conditions), ", ".join(conditions.values()))
+    now, *answers = prepared.execute(connection, statement, {"soon_s": soon_s, "silent_s": silent_s}).one()
     return now, frozenset(name for name, is_pending in zip(conditions, answers, strict=True) if is_pending)
+
+
+@cache
+def _statement(names: tuple[str, ...], asked: str) -> Prepared:
+    parameters = {name: "float8" for name, number in (("soon_s", "$1"), ("silent_s", "$2")) if number in asked}
+    text = asked.replace("$1", "%(soon_s)s").replace("$2", "%(silent_s)s")
+    return prepared.of("pending_" + "_".join(names)[:50], parameters, f"select clock_timestamp(), {text}")

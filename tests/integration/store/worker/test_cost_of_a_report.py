@@ -16,8 +16,8 @@ from support.servers import PostgresServer
 from paceline.states import TaskState
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
+from scheduler.store.db.prepared import Prepared
 from scheduler.store.moves import prepared
-from scheduler.store.moves.prepared import Prepared
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace
 from scheduler.store.worker.hot_path import HotPath
 from workers.task.follow import Follower

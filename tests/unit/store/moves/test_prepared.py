@@ -7,8 +7,8 @@ import pytest
 
 from paceline import states
 from paceline.states import States
+from scheduler.store.db.prepared import Prepared
 from scheduler.store.moves import prepared
-from scheduler.store.moves.prepared import Prepared
 from scheduler.store.queueing.limits import LOWEST_RANK
 
 FILES = sorted((Path(__file__).parents[4] / "scheduler" / "store" / "moves").glob("*.sql"))
