@@ -150,8 +150,12 @@ def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[],
 
 
 def _turn(one: Interleaving) -> Callable[[], Any]:
-    """A turn decides and queues `b`, and starts a run of another DAG. The server is taken to have crashed before."""
+    """A turn decides and queues `b`, and starts a run of another DAG; a retry is due. The server is taken to have crashed before."""
     one.is_of_worker = False
+    late = one.scenario.triggered(dag("late", {"again": []}))
+    one.scenario.sql(
+        f"update task_instance set state = 'up_for_retry', due_at = clock_timestamp(), try_number = 1 where dag_run_id = {late}"
+    )
     mark_(one.scenario, S.SUCCESS, "a")
     one.scenario.add(dag("s", {"started": []}))
     one.scenario.trigger("s")

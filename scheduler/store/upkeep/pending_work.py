@@ -35,6 +35,8 @@ def look(connection: Connection, settings: Settings, conditions: Mapping[str, st
         settings.worker.heartbeat_timeout, settings.waiter.heartbeat_timeout, settings.scheduler.scheduler_health_check_threshold
     )
     statement = _statement(tuple(conditions), ", ".join(conditions.values()))
+    now: datetime
+    answers: list[bool]
     now, *answers = prepared.execute(connection, statement, {"soon_s": soon_s, "silent_s": silent_s}).one()
     return now, frozenset(name for name, is_pending in zip(conditions, answers, strict=True) if is_pending)
 
