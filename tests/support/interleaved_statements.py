@@ -150,7 +150,7 @@ def _action(call: Callable[[Any], Any]) -> Callable[[Interleaving], Callable[[],
 
 
 def _turn(one: Interleaving) -> Callable[[], Any]:
-    """A turn decides and queues `b`, and starts a run of another DAG; a retry is due. The server is taken to have crashed before."""
+    """A turn decides and queues `b`, starts a run of another DAG; a retry is due. The server is taken to have crashed before."""
     one.is_of_worker = False
     late = one.scenario.triggered(dag("late", {"again": []}))
     one.scenario.sql(
